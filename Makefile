@@ -7,7 +7,7 @@ CLUSTER_TESTS := cluster or sdk or spark
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos bench docs \
+.PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos bench docs wheel \
   generate lock clean
 
 help:            ## this list
@@ -76,8 +76,9 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m mqbridge.config.reference --check
 	$(BIN)/python -m mqbridge.gateway.metrics.page --check
 	$(BIN)/python -m mqbridge.cli.mapping_page --check
+	$(BIN)/python -m mqbridge.cli.command_page --check
 	$(BIN)/python -m mqbridge.spark.options_page --check
-	$(BIN)/python docs/architecture.py --check
+	$(BIN)/python docs/explanation/architecture.py --check
 	$(BIN)/python -m tests.fuzz.seeds --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
@@ -129,12 +130,19 @@ chaos: $(VENV)/.dev ## faults drawn from a seed against two instances on real se
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
 
-bench: $(VENV)/.dev ## the figures of docs/benchmarks.md and docs/profile.md, beside the official Java clients and Spark's Kafka connector
+bench: $(VENV)/.dev ## the figures of docs/explanation/benchmarks.md and docs/explanation/profile.md, beside the official Java clients and Spark's Kafka connector
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]' \
 	  || echo "==> pulsar-client and py-spy cannot be installed here: its figures and the profile are left out"
 	@$(BIN)/python -m tests.bench --write
 	@! test -x $(BIN)/py-spy || $(BIN)/python -m tests.bench profile rocketmq-pulsar ordinary --write
+
+wheel: $(VENV)/.python ## a wheel of mqbridge in dist/, for `pipx install`; pure Python, the compiled module is in `make wheels`
+	@rm -rf build
+	@echo "==> building the wheel"
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@rm -rf build
+	@echo "==> done. Next: pipx install $$(ls dist/mqbridge-*.whl)"
 
 wheels: $(VENV)/.packages ## wheels of the compiled module in dist/ for Linux and macOS, as far as Rust has them; tries the one for this machine
 	@why=$$(sh native/cargo.sh); [ -z "$$why" ] || { echo "==> no wheels: $$why"; exit 2; }
@@ -148,8 +156,9 @@ generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python -m mqbridge.config.reference --write
 	@$(BIN)/python -m mqbridge.gateway.metrics.page --write
 	@$(BIN)/python -m mqbridge.cli.mapping_page --write
+	@$(BIN)/python -m mqbridge.cli.command_page --write
 	@$(BIN)/python -m mqbridge.spark.options_page --write
-	@$(BIN)/python docs/architecture.py --write
+	@$(BIN)/python docs/explanation/architecture.py --write
 	@$(BIN)/python -m tests.fuzz.seeds --write
 
 lock: $(VENV)/.dev ## renew requirements.lock

@@ -1,6 +1,36 @@
-"""mqbridge: a protocol gateway between Apache InLong TubeMQ, Apache Pulsar and Apache RocketMQ.
+"""mqbridge: a protocol gateway between Apache InLong TubeMQ, Apache Pulsar and Apache RocketMQ, and a client for each.
 
-Read `mqbridge.message`, `mqbridge.adapter` and `mqbridge.errors` first: the model, the contract and the exception tree.
+    from mqbridge import PulsarClient, RocketMQClient, TubeMQClient
+
+All clients have one face, see `mqbridge.library.contract`. To read the gateway, begin with `mqbridge.message`, `mqbridge.adapter`
+and `mqbridge.errors`: the model, the contract and the exception tree.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mqbridge.pulsar.library.client import PulsarClient
+    from mqbridge.rocketmq.library.client import RocketMQClient
+    from mqbridge.tubemq.library.client import TubeMQClient
+
+__all__ = ["PulsarClient", "RocketMQClient", "TubeMQClient", "__version__"]
+
 __version__ = "0.1.0"
+
+_CLIENTS = {
+    "PulsarClient": "mqbridge.pulsar.library.client",
+    "RocketMQClient": "mqbridge.rocketmq.library.client",
+    "TubeMQClient": "mqbridge.tubemq.library.client",
+}
+"""Imported when they are first asked for: a client costs a tenth of a second, which every command would pay."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CLIENTS:
+        return getattr(import_module(_CLIENTS[name]), name)
+    raise AttributeError(f"module 'mqbridge' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_CLIENTS])

@@ -1,36 +1,36 @@
 """Every exception that mqbridge raises on purpose.
 
     MqbridgeError
-    ├── ConfigError                what a person wrote cannot be used: where it stands, and the nearest right word
-    ├── ProtocolError              bytes or calls that the protocol does not allow
-    │   ├── LocalProtocolError     we tried something illegal: a bug of ours
+    ├── ConfigError                invalid configuration: its location, and the nearest valid word
+    ├── ProtocolError              bytes or calls that violate the protocol
+    │   ├── LocalProtocolError     we tried something illegal: a bug of mqbridge
     │   └── RemoteProtocolError    the peer sent something illegal: the connection is closed
-    ├── ClusterError               a cluster did not do what was asked; `failure` says what helps
+    ├── ClusterError               a request to a cluster failed; `failure` says what helps
     │   ├── Unreachable            no connection could be made
-    │   ├── ConnectionLost         the connection ended while an answer was due
-    │   │   └── PeerSilent         we ended it, because the server had said nothing for too long
-    │   ├── RequestTimeout         no answer within the deadline
-    │   └── ServerRefused          the server answered with an error code of its own
-    ├── LaneRevoked                the partition now belongs to another consumer; not an error, the way a lane ends
-    ├── GapError                   the source lost data that was never read: the partition stops and says so
+    │   ├── ConnectionLost         the connection ended before the response
+    │   │   └── PeerSilent         we closed it, because the server sent nothing for too long
+    │   ├── RequestTimeout         no response within the deadline
+    │   └── ServerRefused          the server responded with an error code of its protocol
+    ├── LaneRevoked                another consumer holds the partition now; the normal end of a lane, not an error
+    ├── GapError                   the source lost data that was never read: the partition stops and reports it
     ├── DeliveryError              a message could not be stored anywhere that its route allows
-    └── MappingError               a message says something that the target cannot carry
+    └── MappingError               a message has a value that the target cannot represent
 
-Anything else that escapes is a bug. Each message says what was wrong, where, and what to do next.
+Any other exception that escapes is a bug. Each error text says what is wrong, where, and what to do next.
 """
 
 from enum import Enum
 
 
 class Failure(Enum):
-    """What helps after a failure; every system's error table maps its own codes to one of these."""
+    """The remedy for a failure; every system's error table maps its own codes to one of these."""
 
     RETRY = "retry"
     """Transient: the same request may succeed later."""
     REFRESH = "refresh"
-    """The route to the partition changed: look it up again, then retry."""
+    """The route to the partition changed: refresh the metadata, then retry."""
     REFUSED = "refused"
-    """This message will never be accepted as it is; others will."""
+    """This message will never be accepted as it is; other messages will."""
     FATAL = "fatal"
     """Nothing will be accepted until a person changes something (rights, missing topic, wrong configuration)."""
 
@@ -40,19 +40,19 @@ class MqbridgeError(Exception):
 
 
 class ConfigError(MqbridgeError):
-    """A configuration that cannot be used.
+    """Invalid configuration.
 
-    `place` reads like ``file.yaml:12`` and `path` like ``routes[0].to.topic``; both may be empty.
+    `location` reads like ``file.yaml:12`` and `path` like ``routes[0].to.topic``; both may be empty.
     """
 
-    def __init__(self, problem: str, *, place: str = "", path: str = "", hint: str = "") -> None:
-        self.problem, self.place, self.path, self.hint = problem, place, path, hint
-        where = ": ".join(part for part in (place, path) if part)
+    def __init__(self, problem: str, *, location: str = "", path: str = "", hint: str = "") -> None:
+        self.problem, self.location, self.path, self.hint = problem, location, path, hint
+        where = ": ".join(part for part in (location, path) if part)
         super().__init__(f"{where + ': ' if where else ''}{problem}{'. ' + hint if hint else ''}")
 
 
 class ProtocolError(MqbridgeError):
-    """Bytes or calls that the protocol does not allow."""
+    """Bytes or calls that violate the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -60,11 +60,11 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something illegal; the connection is of no further use."""
+    """The peer sent something illegal; the connection must be closed."""
 
 
 class ClusterError(MqbridgeError):
-    """A cluster did not do what was asked. `failure` tells the caller what helps."""
+    """A request to a cluster failed. `failure` tells the caller what helps."""
 
     def __init__(self, problem: str, failure: Failure = Failure.RETRY) -> None:
         super().__init__(problem)
@@ -72,23 +72,23 @@ class ClusterError(MqbridgeError):
 
 
 class Unreachable(ClusterError):
-    """No connection could be made; names every address that was tried."""
+    """No connection could be made; the text names every address that was tried."""
 
 
 class ConnectionLost(ClusterError):
-    """The connection ended while an answer was due."""
+    """The connection ended before the response."""
 
 
 class PeerSilent(ConnectionLost):
-    """The connection was ended, because the server had said nothing for too long."""
+    """We closed the connection, because the server sent nothing for too long."""
 
 
 class RequestTimeout(ClusterError):
-    """No answer came within the deadline of the request."""
+    """No response within the deadline of the request."""
 
 
 class ServerRefused(ClusterError):
-    """The server answered with an error code of its own protocol."""
+    """The server responded with an error code of its protocol."""
 
     def __init__(self, problem: str, code: int, failure: Failure) -> None:
         super().__init__(problem, failure)
@@ -96,13 +96,13 @@ class ServerRefused(ClusterError):
 
 
 class LaneRevoked(MqbridgeError):
-    """The lane's partition was taken away; a late acknowledgement of it is ignored."""
+    """The lane's partition was revoked; a late acknowledgement of its messages is ignored."""
 
 
 class GapError(MqbridgeError):
     """The source no longer holds messages that were never read.
 
-    `resume`: the position of what it holds next; None when it went back, so that nobody can tell what of it was read.
+    `resume` is the first position that it still holds; None if its positions went back, so that it is unknown what was read.
     """
 
     def __init__(self, problem: str, resume: tuple[int, ...] | None = None) -> None:
@@ -111,9 +111,9 @@ class GapError(MqbridgeError):
 
 
 class DeliveryError(MqbridgeError):
-    """A message could not be stored, and its route has no place for such messages.
+    """A message could not be stored, and its route has no dead-letter topic for it.
 
-    `failure` is REFUSED where trying again does not help.
+    `failure` is REFUSED if a retry does not help.
     """
 
     def __init__(self, problem: str, failure: Failure = Failure.RETRY) -> None:
@@ -122,4 +122,4 @@ class DeliveryError(MqbridgeError):
 
 
 class MappingError(MqbridgeError):
-    """A message says something that the target system cannot carry."""
+    """A message has a value that the target system cannot represent."""

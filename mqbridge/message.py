@@ -1,6 +1,6 @@
 """The one internal form of a message, and the batch that moves through the gateway.
 
-A batch is a run of consecutive messages of one source partition. It becomes `Message` objects only when somebody asks, and
+A batch is a run of consecutive messages of one source partition. It is decoded into `Message` objects only on demand, and
 nothing in the gateway handles messages one by one: no task, future or log line per message.
 
 Properties are an ordered tuple of pairs, not a mapping: Pulsar and TubeMQ both allow a key twice, and order is kept.
@@ -14,22 +14,22 @@ from typing import Any
 from mqbridge.native import pick
 
 Position = tuple[int, ...]
-"""A place in a partition, ordered as tuples are.
+"""A position in a partition; positions compare as tuples.
 
-TubeMQ (an offset, messages of the partition behind it), Pulsar (ledger, entry, batch index), RocketMQ and log (offset,).
+TubeMQ (byte offset, messages after it), Pulsar (ledger, entry, batch index), RocketMQ and log (offset,).
 """
 
 Pair = tuple[str, str]
 
 RESERVED_PREFIX = "mqbridge."
-"""Properties under this prefix are the gateway's own; see `docs/mapping.md`."""
+"""Properties under this prefix are the gateway's own; see `docs/reference/mapping.md`."""
 MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
-"""The pairs of an attribute string that say a message's type and time; as properties they keep these names in every system."""
+"""Names of the attribute pairs that hold a message's type and time; as properties they keep these names in every system."""
 
 
 def format_position(position: Position) -> str:
-    """`(12, 3)` as `12:3`."""
-    if len(position) == 3:  # once per message: a third of the general way's time
+    """Format `(12, 3)` as `12:3`."""
+    if len(position) == 3:  # called once per message: a third of the time of the general case below
         return f"{position[0]}:{position[1]}:{position[2]}"
     if len(position) == 2:
         return f"{position[0]}:{position[1]}"
@@ -39,7 +39,7 @@ def format_position(position: Position) -> str:
 
 
 def parse_position(text: str) -> Position:
-    """Read `12:3` back; raises ValueError on anything else."""
+    """Parse `12:3`; raises ValueError for anything else."""
     return tuple(map(int, text.split(":")))
 
 
@@ -48,7 +48,7 @@ class Partition:
     """A partition of a topic of a cluster.
 
     `name` is the system's own spelling (TubeMQ `broker:partition`, RocketMQ `broker:queue`, Pulsar and log the number); `index`
-    is its place in the topic's sorted list of partitions, which is what partition mapping by identity goes by.
+    is its index in the topic's sorted list of partitions, which partition mapping by identity uses.
     """
 
     cluster: str
@@ -61,7 +61,7 @@ class Partition:
 
 
 class Message:
-    """One message. Made by a system's mapping; plain slots because one is made per message on the hot path.
+    """One message, made by a system's mapping. Plain slots: the hot path makes one object per message.
 
     payload        bytes, or None for a tombstone
     properties     ordered pairs of text
@@ -69,15 +69,15 @@ class Message:
     ordering_key   bytes
     keys           index keys
     msg_type       TubeMQ's message type, RocketMQ's tag
-    attributes     TubeMQ's free attribute string, byte for byte; None where the message never had one
+    attributes     TubeMQ's free attribute string, byte for byte; None if the message has none
     event_time     ms since the epoch
-    publish_time   ms since the epoch, when the source's producer or broker stamped it
+    publish_time   ms since the epoch, as stamped by the source's producer or broker
     deliver_at     ms since the epoch
-    delivery_count how often it was delivered before
-    position       its place in the source partition
-    origin         what an earlier pass through a gateway stamped on it (`mqbridge.origin`)
-    hops           how many gateways it passed through before
-    defect         why it could not be read properly; payload then holds the raw bytes. Such a message is never delivered.
+    delivery_count number of earlier deliveries
+    position       its position in the source partition
+    origin         the source position that an earlier gateway stamped on it (`mqbridge.origin`)
+    hops           number of gateways that it passed through before
+    defect         why it could not be decoded; payload then holds the raw bytes. A message with a defect is never delivered.
     """
 
     __slots__ = (
@@ -133,54 +133,54 @@ class Message:
         self.defect = defect
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field by name."""
+        """Return every field by name."""
         return {name: getattr(self, name) for name in Message.__slots__}
 
     def replace(self, **changes: Any) -> "Message":
-        """A copy with some fields changed."""
-        copy = Message(*_fields(self))
+        """Return a copy with some fields changed."""
+        copy = Message(*fields_of(self))
         for field, value in changes.items():
             setattr(copy, field, value)
         return copy
 
     def property(self, key: str) -> str | None:
-        """The first value under this key."""
-        for name, value in self.properties:  # a fourth of the time of a generator where it is the first
+        """Return the first value of this property, None if there is none."""
+        for name, value in self.properties:  # a quarter of a generator's time if the first pair matches
             if name == key:
                 return value
         return None
 
     def property_values(self, key: str) -> list[str]:
-        """All values under this key."""
+        """Return all values of this property."""
         return [value for name, value in self.properties if name == key]
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items() if value not in (None, (), 0))
-        return f"Message({said if len(said) <= 300 else said[:300] + '…'})"
+        text = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items() if value not in (None, (), 0))
+        return f"Message({text if len(text) <= 300 else text[:300] + '…'})"
 
 
-# Every field in the order in which the constructor takes them: a quarter of the time that names and a mapping take.
-_fields = attrgetter(*Message.__init__.__code__.co_varnames[1 : 1 + len(Message.__slots__)])
+# All fields in the order of the constructor's parameters: a quarter of the time of keyword arguments from a dict.
+fields_of = attrgetter(*Message.__init__.__code__.co_varnames[1 : 1 + len(Message.__slots__)])
 
 
 class Batch:
-    """Consecutive messages of one source partition, as they arrived.
+    """Consecutive messages of one source partition, in the form in which they arrived.
 
-    format      what `data` is, such as `pulsar.entries`; `messages` where there is nothing but messages
-    data        the native form that encoders of that format take
-    count       how many messages it has
-    size        their bytes, for rates and metrics
-    held_bytes  what the batch holds in memory, for budgets
-    first       the position of its first message
-    next        the position behind its last one: what a restart would resume from
-    handle      what its inbound needs to acknowledge it
-    published_ms  when its first message was published (ms since the epoch), None where only decoding would tell
-    received_at   when a lane began to deliver it, loop time
+    format      the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
+    data        the native form, as the encoders of that format expect it
+    count       number of messages
+    size        their bytes, for rate limits and metrics
+    held_bytes  bytes that the batch holds in memory, for budgets
+    first       position of its first message
+    next        position after its last message: a restart would resume there
+    handle      opaque value with which its inbound acknowledges it
+    published_ms  when its first message was published (ms since the epoch), None if that is known only after decoding
+    received_at   loop time at which a lane began to deliver it
     """
 
     __slots__ = (
         "_decode",
-        "_mentions",
+        "_may_contain",
         "_messages",
         "count",
         "data",
@@ -203,18 +203,18 @@ class Batch:
         count: int,
         size: int,
         first: Position,
-        next: Position,  # noqa: A002 - the field's word for it
+        next: Position,  # noqa: A002 - the usual word in this field
         format: str = "messages",  # noqa: A002 - likewise
         data: Any = None,
         handle: Any = None,
         held_bytes: int | None = None,
-        mentions: Callable[[bytes], bool] | None = None,
+        may_contain: Callable[[bytes], bool] | None = None,
         published_ms: int | None = None,
     ) -> None:
         self.partition = partition
         self._messages: Sequence[Message] | None = None if callable(messages) else messages
         self._decode = messages if callable(messages) else None
-        self._mentions = mentions
+        self._may_contain = may_contain
         self.format, self.data, self.handle = format, data, handle
         self.count, self.size = count, size
         self.held_bytes = size if held_bytes is None else held_bytes
@@ -226,7 +226,7 @@ class Batch:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The messages, decoded when first asked for."""
+        """The messages, decoded on first use."""
         if self._messages is None:
             assert self._decode is not None  # noqa: S101 - one of the two is always set
             self._messages = self._decode()
@@ -234,35 +234,37 @@ class Batch:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether its messages are in memory."""
+        """True while decoded messages are in memory."""
         return self._messages is not None
 
-    def let_go(self) -> None:
-        """Forget the messages; whoever asks again has them decoded again."""
+    def release_messages(self) -> None:
+        """Drop the decoded messages; the next use of `messages` decodes them again."""
         if self._decode is not None:
             self._messages = None
 
-    def mentions(self, text: bytes) -> bool:
-        """Whether these bytes may stand anywhere in it; looks at the native form. True where nobody can tell."""
-        return self._mentions is None or self._mentions(text)
+    def may_contain(self, text: bytes) -> bool:
+        """Return False only if these bytes occur nowhere in the native form; True if that is unknown."""
+        return self._may_contain is None or self._may_contain(text)
 
     @classmethod
     def of(cls, messages: Sequence[Message], partition: Partition | None = None) -> "Batch":
-        """Messages that somebody made, for an outbound that stamps no origin or as if they came from `partition`."""
+        """Make a batch of messages that were not received: from `partition`, or without a source, which stamps no origin."""
         size = sum(len(message.payload or b"") for message in messages)
         first, last = (messages[0].position, messages[-1].position) if messages else ((), ())
-        return cls(NOWHERE if partition is None else partition, messages, count=len(messages), size=size, first=first, next=last)
+        return cls(
+            NO_SOURCE if partition is None else partition, messages, count=len(messages), size=size, first=first, next=last
+        )
 
 
-NOWHERE = Partition("", "", "", 0)
-"""Where messages come from that came from no source."""
+NO_SOURCE = Partition("", "", "", 0)
+"""The source partition of messages that were made here and not received."""
 
 
 class Share:
-    """What of a batch goes to one target partition: all `count` messages or those at `indexes`; as they came, or `edited`.
+    """The part of a batch that goes to one target partition: all its messages or those at `indexes`, original or `edited`.
 
-    is_edited   whether its messages differ from those of the batch: then nothing but they may be written
-    held_bytes  once it is sent: what its outbound holds until the receipt besides the batch, such as bodies that came compressed
+    is_edited   True if its messages differ from those of the batch; then only `messages` may be written, not the native form
+    held_bytes  set by sending: bytes that the outbound holds until the receipt besides the batch, such as decompressed bodies
     """
 
     __slots__ = ("_edited", "batch", "count", "held_bytes", "indexes", "is_edited")
@@ -273,58 +275,58 @@ class Share:
         self.count = batch.count if indexes is None else len(indexes)
         self.held_bytes = 0
 
-    def let_go(self) -> None:
-        """Forget the edited messages: it is encoded, nobody asks for them again."""
+    def release_messages(self) -> None:
+        """Drop the edited messages: the share is encoded, and nothing reads them again."""
         self._edited = None
 
     @property
     def messages(self) -> Sequence[Message]:
         """Its messages, in order."""
         if self.is_edited:
-            assert self._edited is not None, "an edited share was let go"  # noqa: S101 - a bug of an outbound
+            assert self._edited is not None, "the messages of this edited share were released"  # noqa: S101 - a bug of an outbound
             return self._edited
         messages = self.batch.messages
         return messages if self.indexes is None else pick(messages, self.indexes)
 
     @property
     def originals(self) -> Sequence[Message]:
-        """Its messages as they came, before edits: what a dead letter keeps."""
+        """Its messages before edits, as a dead letter keeps them."""
         messages = self.batch.messages
         return messages if self.indexes is None else pick(messages, self.indexes)
 
     @property
-    def places(self) -> Sequence[int]:
-        """Where its messages are in the batch."""
+    def batch_indexes(self) -> Sequence[int]:
+        """The indexes of its messages in the batch."""
         return range(self.batch.count) if self.indexes is None else self.indexes
 
     def index_in_batch(self, index: int) -> int:
-        """Where the message at this index of the share is in the batch."""
+        """Translate an index in the share to the index in the batch."""
         return index if self.indexes is None else self.indexes[index]
 
-    def part(self, places: Sequence[int]) -> "Share":
-        """The messages at these indexes of the share."""
-        indexes = places if self.indexes is None else [self.indexes[place] for place in places]
-        return Share(self.batch, indexes, [self.messages[place] for place in places] if self.is_edited else None)
+    def subset(self, indexes: Sequence[int]) -> "Share":
+        """Return a share of the messages at these indexes of this share."""
+        in_batch = indexes if self.indexes is None else [self.indexes[index] for index in indexes]
+        return Share(self.batch, in_batch, [self.messages[index] for index in indexes] if self.is_edited else None)
 
 
 def origin_prefix(partition: Partition) -> str:
-    """What `mqbridge.origin` begins with for messages of this partition; the message's position follows it.
+    """Return the prefix of `mqbridge.origin` for messages of this partition; the message's position follows it.
 
-    `|` separates, and is percent-encoded inside the names, so that the text can be taken apart again.
+    The separator `|` is percent-encoded inside the names, so that the text can be split again.
     """
     names = (partition.cluster, partition.topic, partition.name)
     return "".join(name.replace("%", "%25").replace("|", "%7C") + "|" for name in names)
 
 
 def split_origin(origin: str) -> tuple[str, str, str, Position]:
-    """Cluster, topic, partition name and position of an origin text. Raises ValueError when it is none."""
+    """Split an origin into cluster, topic, partition name and position. Raises ValueError if it is not an origin."""
     *names, position = origin.split("|")
     cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in names)
     return cluster, topic, name, parse_position(position)
 
 
 def position_of(origin: str | None, source: Partition) -> Position | None:
-    """The position that an origin names in this source partition; None where it names none, or another partition."""
+    """Return the position that an origin names in this source partition; None if it names another partition or no position."""
     if origin is None or not origin.startswith(prefix := origin_prefix(source)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""One `Outbound.send` that became several requests, until all of them are answered."""
+"""Combines the responses of several requests into the receipt of one `Outbound.send`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 
-Positions = Callable[[Any], Sequence[Position]]
-"""The positions of a request's messages, by its answer."""
+PositionsOf = Callable[[Any], Sequence[Position]]
+"""Takes the response of a request; returns the positions of the request's messages."""
 
 
 class ReceiptAggregator:
-    """Makes the receipt of `count` messages from the answers; a FATAL one fails the whole."""
+    """Makes the receipt of `count` messages from the responses; a FATAL failure fails the whole send."""
 
     __slots__ = ("_count", "_failures", "_fatal", "_open", "_stored", "future")
 
@@ -25,20 +25,20 @@ class ReceiptAggregator:
         self._count = count
         self._failures = list(failures)
         self._open = 1
-        self._stored: list[tuple[Sequence[int], Positions, Any]] = []
+        self._stored: list[tuple[Sequence[int], PositionsOf, Any]] = []
         self._fatal: ClusterError | None = None
 
-    def wait_for(self, sent: "asyncio.Future[Any]", indexes: Sequence[int], positions: Positions) -> None:
-        """A request with the messages at `indexes`."""
+    def wait_for(self, sent: "asyncio.Future[Any]", indexes: Sequence[int], positions: PositionsOf) -> None:
+        """Add a request with the messages at `indexes`."""
         self._open += 1
         sent.add_done_callback(partial(self._answered, indexes, positions))
 
     def sent(self) -> "asyncio.Future[Receipt]":
-        """All requests are on their way."""
+        """Return the future of the receipt, when all requests are sent."""
         self._finish()
         return self.future
 
-    def _answered(self, indexes: Sequence[int], positions: Positions, sent: "asyncio.Future[Any]") -> None:
+    def _answered(self, indexes: Sequence[int], positions: PositionsOf, sent: "asyncio.Future[Any]") -> None:
         error = sent.exception()
         if error is None:
             self._stored.append((indexes, positions, sent.result()))
@@ -59,7 +59,7 @@ class ReceiptAggregator:
         self.future.set_result(Receipt(partial(_positions, self._count, self._stored), self._failures))
 
 
-def _positions(count: int, stored: Sequence[tuple[Sequence[int], Positions, Any]]) -> list[Position]:
+def _positions(count: int, stored: Sequence[tuple[Sequence[int], PositionsOf, Any]]) -> list[Position]:
     found: list[Position] = [()] * count
     for indexes, positions, answer in stored:
         for index, position in zip(indexes, positions(answer), strict=True):
@@ -68,7 +68,7 @@ def _positions(count: int, stored: Sequence[tuple[Sequence[int], Positions, Any]
 
 
 def closed(what: str) -> "asyncio.Future[Receipt]":
-    """The answer of an outbound that was closed."""
+    """Return a failed future, for a send to a closed outbound."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     future.set_exception(ClusterError(f"the outbound into {what} is closed", Failure.FATAL))
     return future

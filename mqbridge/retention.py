@@ -1,8 +1,7 @@
-"""Warnings of systems that delete messages by their age, read or not: what `Operations.warnings` says there.
+"""Warnings of systems that delete messages by age, read or not: the implementation of `Operations.warnings` there.
 
-A group is warned about that is as late as half of the time for which messages are kept: there is still time to do something, and
-a group that keeps up is never that late. So is a target that keeps them for less than a day: a consumer that is away for a night
-misses some.
+A group gets a warning when it is late by half of the retention time: there is still time to act, and a group that keeps up is
+never that late. A target gets one if it keeps messages for less than a day: a consumer that is away for a night misses some.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from mqbridge.message import Position
 
 SHORT_S = 24 * 3600.0
 LATE = 0.5
-"""The part of the time for which messages are kept after which a group counts as late."""
+"""Fraction of the retention time after which a group counts as late."""
 
 
 def group_warnings(
@@ -23,10 +22,10 @@ def group_warnings(
     bounds: Mapping[str, Bounds],
     late: Mapping[str, Position],
 ) -> list[str]:
-    """What is going to be deleted, or was, before the group read it. All mappings are by partition name.
+    """Return warnings about messages that are deleted, or will be, before the group reads them. Mappings are by partition name.
 
-    `kept` is the setting that decides, in the system's words; a partition's `late` position is the first of the younger messages:
-    those that are kept for another half of the time at least.
+    `kept` is the setting that decides, in the system's words. A partition's `late` position is the first message of the younger
+    half, which is kept for at least another half of the retention time.
     """
     known = {name: position for name, position in committed.items() if name in bounds and name in late}
     lost = [name for name, position in known.items() if position < bounds[name].first]
@@ -47,7 +46,7 @@ def group_warnings(
 
 
 def target_warnings(topic: str, kept: str, kept_s: float | None) -> list[str]:
-    """A target that keeps messages only for a short time. None is for ever."""
+    """Return a warning about a target that keeps messages only for a short time. None means forever."""
     if kept_s is None or kept_s >= SHORT_S:
         return []
     what = f"{topic} keeps messages for {kept_s / 3600:g} hours only ({kept}) and then deletes them, read or not"

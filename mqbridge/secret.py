@@ -1,8 +1,8 @@
-"""A secret, and where it comes from: the configuration's own text, an environment variable, a file, or a command.
+"""A secret and its source: the configuration's own text, an environment variable, a file, or a command.
 
-Files and commands are asked again whenever somebody reads the secret, so that one which is exchanged is used without a restart.
-What was read once outlives a source that fails: a file that is being replaced is missing for a moment. No secret shows in a
-representation, an error, or what a model is dumped to.
+Files and commands are read again each time the secret is needed, so that a new secret is used without a restart. If the source
+fails, the last value stays in use: a file that is being replaced is missing for a moment. No secret appears in a representation,
+an error, or the dump of a model.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from mqbridge.secret_sources import Unreadable, read_file, read_variable, run_co
 log = logging.getLogger(__name__)
 
 COMMAND_KEPT_S = 30.0
-"""What a command said is used again for so long, except by those who need a fresh one."""
+"""How long the output of a command is reused, except by callers that need a fresh one."""
 COMMAND_PAUSE_S = 1.0
-"""No command runs again within this time, whether it failed or what it said was refused: hundreds of partitions ask at once."""
+"""No command runs again within this time, whether it failed or its output was refused: hundreds of partitions ask at once."""
 HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
 SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
-"""Marks it in the JSON Schema."""
+"""Marks a secret in the JSON Schema."""
 IS_SHOWN = "isShown"
-"""Marks what has the sources of a secret and is none, as a user's name that is exchanged together with the password."""
+"""Marks a value that has the sources of a secret but is not secret, such as a user name that changes with its password."""
 
 
 class Secret:
@@ -45,7 +45,7 @@ class Secret:
         env: str | None = None,
         command: str | list[str] | tuple[str, ...] | None = None,
     ) -> None:
-        """One source. A `command` is a program with its arguments, as a list or as one text that is split like a shell's line.
+        """Take exactly one source. A `command` is a program with arguments, as a list or as one text, split like a shell line.
 
         Raises ValueError unless exactly one source is given, and for a command that cannot be split.
         """
@@ -62,35 +62,35 @@ class Secret:
         self._last: str | None = text
         self._read_at = -math.inf
         self._failed_at, self._failure = -math.inf, ""
-        """Of a command: when it failed last, and why."""
-        self._told = ""
-        """The failure that the log has been told, until it is over."""
+        """For a command: time and reason of its last failure."""
+        self._logged_failure = ""
+        """The logged failure, until it is over."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, *, fresh: bool = False) -> str:
-        """The secret as its source has it now; with `fresh` a command is run in any case.
+        """Return the current value of the source; with `fresh`, always run a command.
 
-        Raises ClusterError (FATAL) when it cannot be read and never was.
+        Raises ClusterError (FATAL) if it cannot be read and never was.
         """
         if self._kind == "text":
             return self.last
         loop = asyncio.get_running_loop()
-        if self._lock is None or self._lock[0] is not loop:  # a job may read it in one loop after another
+        if self._lock is None or self._lock[0] is not loop:  # a job may use one event loop after another
             self._lock = loop, asyncio.Lock()
         asked_at = time.monotonic()
-        async with self._lock[1]:  # those who come while a command runs take what it says
+        async with self._lock[1]:  # callers that arrive while a command runs use its output
             try:
                 self._last = await self._current(asked_at, fresh=fresh)
             except Unreadable as error:
                 if self._last is None:
                     raise ClusterError(f"the secret from {self.source} cannot be read: {error}", Failure.FATAL) from None
-                if str(error) != self._told:
+                if str(error) != self._logged_failure:
                     log.warning("the secret from %s cannot be read, using the last one: %s", self.source, error)
-                self._told = str(error)
+                self._logged_failure = str(error)
             else:
-                self._told = ""
+                self._logged_failure = ""
         return self.last
 
     async def _current(self, asked_at: float, *, fresh: bool) -> str:
@@ -112,19 +112,19 @@ class Secret:
 
     @property
     def last(self) -> str:
-        """What was read last. Raises LookupError before anything was."""
+        """The last value. Raises LookupError before the first read."""
         if self._last is None:
-            raise LookupError("the secret was not read yet")
+            raise LookupError("the secret has not been read yet")
         return self._last
 
     @property
     def source(self) -> str:
-        """Where it comes from, to be shown: the file's path, the variable's name, the command's program."""
+        """The source, for people: the file's path, the variable's name, the command's program."""
         return "the configuration" if self._kind == "text" else f"{self._kind} {self._source[0]}"
 
     @property
     def shown(self) -> str | dict[str, str | list[str]]:
-        """As a configuration says it, without a text and without the arguments of a command, which may hold another secret."""
+        """The secret as in a configuration, without its text or a command's arguments, which may contain another secret."""
         if self.is_text:
             return HIDDEN
         return {
@@ -133,10 +133,10 @@ class Secret:
 
     @property
     def is_text(self) -> bool:
-        """Whether the configuration itself holds it."""
+        """True if the configuration itself contains the secret."""
         return self._kind == "text"
 
-    # --- a value among others ---------------------------------------------------------------------------------------
+    # --- comparing, pickling, validating ----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"Secret({HIDDEN if self.is_text else self.source})"
@@ -153,7 +153,7 @@ class Secret:
 
     @classmethod
     def parsed(cls, value: Any) -> Self:
-        """A text, or a mapping with one of `file`, `env`, `command`. Raises ValueError."""
+        """Make a secret from a text, or a mapping with one of `file`, `env`, `command`. Raises ValueError."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str) and value:
@@ -176,8 +176,8 @@ class Secret:
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         text = {"type": "string", "minLength": 1}
         one = {
-            "file": text | {"description": "A file that holds it; read again when it is needed."},
-            "env": text | {"description": "An environment variable that holds it."},
+            "file": text | {"description": "A file with the secret; read again when it is needed."},
+            "env": text | {"description": "An environment variable with the secret."},
             "command": {
                 "description": "A program that prints it; run again when it is needed.",
                 "anyOf": [text, {"type": "array", "items": text, "minItems": 1}],

@@ -1,4 +1,4 @@
-"""The sources of secrets: environment, files and commands. What goes wrong is said without what they hold."""
+"""The sources of secrets: environment, files and commands. Errors never contain what a source holds."""
 
 import asyncio
 import contextlib
@@ -8,34 +8,34 @@ import sys
 from pathlib import Path
 
 MAX_BYTES = 64 << 10
-"""A secret beyond this is some other file."""
+"""A larger file cannot be a secret."""
 COMMAND_TIMEOUT_S = 20.0
 KILLED_WITHIN_S = 1.0
-"""A program that has been killed is not waited for any longer."""
+"""Maximum wait for a program after it has been killed."""
 
 
 class Unreadable(Exception):
-    """Why a source gave nothing, without what it holds."""
+    """The reason why a source could not be read, without its content."""
 
 
 def read_variable(name: str) -> str:
-    """What the environment holds. Raises Unreadable."""
+    """Read an environment variable. Raises Unreadable."""
     return _checked(os.fsencode(os.environ.get(name, "")), "the variable is not set, or empty")
 
 
 def read_file(path: str) -> str:
-    """Its text, without white space at both ends. Raises Unreadable."""
+    """Read a file, without white space at both ends. Raises Unreadable."""
     try:
         with Path(path).expanduser().open("rb") as file:
             return _checked(file.read(MAX_BYTES + 1), "the file is empty")
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
-    except (RuntimeError, ValueError) as error:  # `~` of nobody, or a path with a zero byte
+    except (RuntimeError, ValueError) as error:  # `~` of an unknown user, or a path with a NUL byte
         raise Unreadable(str(error)) from None
 
 
 async def run_command(argv: tuple[str, ...]) -> str:
-    """What a program prints. Neither its arguments nor what it complains of are shown: both may hold secrets.
+    """Return the output of a program. Neither its arguments nor its errors are shown: both may contain secrets.
 
     Raises Unreadable.
     """
@@ -47,16 +47,16 @@ async def run_command(argv: tuple[str, ...]) -> str:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # a group that can be ended with the programs that it starts
+            start_new_session=True,  # a process group that can be killed with the programs that it starts
         )
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
     process = asyncio.subprocess.Process(transport, protocol, loop)
     try:
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            assert process.stdout is not None  # noqa: S101 - asked for above
+            assert process.stdout is not None  # noqa: S101 - requested above
             raw = await _read_all(process.stdout)
-            status = await process.wait() if len(raw) <= MAX_BYTES else 0  # one that goes on writing would never end
+            status = await process.wait() if len(raw) <= MAX_BYTES else 0  # an endless output never ends
     except TimeoutError:
         raise Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
     finally:
@@ -67,9 +67,9 @@ async def run_command(argv: tuple[str, ...]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
-    """Kill what has not ended, with all that it started, and let go of its output.
+    """Kill the program if it has not ended, with its children, and close its output.
 
-    A program that it started holds the output open: asyncio takes the command as running for as long as that.
+    A child keeps the output open, and asyncio treats the command as running until the output is closed.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -10,7 +10,7 @@ from typing import Any
 from mqbridge import native
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping import request as rocketmq
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
@@ -26,9 +26,9 @@ NAMES = [("UNIQ_KEY", "7F0000010000"), ("TAGS", "t"), ("KEYS", "k1 k2"), ("name"
 
 def main() -> None:
     """The same bytes, for each target."""
-    assert native.compiled is not None, native.remark
+    assert native.compiled is not None, native.notice
     records = [Record("T", b"body %d" % at, properties.encode(NAMES), queue_offset=at, born_timestamp=5) for at in range(COUNT)]
-    pull = Pulled(Queue("T", "broker", 0), b"".join(map(encode_record, records)), 0, COUNT)
+    pull = PulledRecords(Queue("T", "broker", 0), b"".join(map(encode_record, records)), 0, COUNT)
     messages, plain = decode_pulls([pull]), decode_plain([pull])
     assert native.is_native(messages)
     assert [one.as_dict() for one in messages] == [one.as_dict() for one in plain]

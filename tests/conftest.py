@@ -1,4 +1,4 @@
-"""The real clusters for tests with the marker `cluster`: each started once per run, when first asked for.
+"""The real clusters for tests with the marker `cluster`: each is started once per run, on first use.
 
 If the selected tests need several, the first that asks for one starts all of them side by side. A test that stops or kills
 a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
@@ -47,7 +47,7 @@ KINDS: dict[str, Callable[[], Cluster]] = {
 
 
 def pytest_report_header() -> str:
-    """Which code the mappings run: the compiled module or plain Python."""
+    """Show whether the mappings use the compiled module or plain Python."""
     built = getattr(native.compiled, "__file__", None)
     sources = [path.stat().st_mtime for path in (Path(__file__).parents[1] / "native" / "src").rglob("*.rs")]
     is_old = built is not None and max(sources, default=0.0) > Path(built).stat().st_mtime
@@ -55,27 +55,27 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A second try is for tests against real servers only, and for Spark, which gives a process ten seconds to answer."""
+    """Retry only tests against real servers, and Spark's, which allows a process ten seconds to respond."""
     if any(item.get_closest_marker(name) for name in ("cluster", "sdk", "spark")):
         item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 class Clusters:
-    """The clusters of this run, each with what becomes of its start."""
+    """The clusters of this run, each with the future of its start."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._launched: dict[str, tuple[Cluster, Future[None]]] = {}
 
     def launch(self, name: str) -> None:
-        """Begin to start a cluster, once."""
+        """Start a cluster in the background, once."""
         if name not in self._launched:
             cluster = KINDS[name]()
             (ready,) = self._stack.enter_context(running([cluster]))
             self._launched[name] = cluster, ready
 
     def ready(self, name: str) -> Cluster:
-        """A cluster once it serves; ClusterError if it could not be started, and who asks next has it started anew."""
+        """Wait for a cluster; raise ClusterError if it could not be started, and start it again at the next call."""
         self.launch(name)
         cluster, ready = self._launched[name]
         try:
@@ -88,7 +88,7 @@ class Clusters:
 
 @pytest.fixture(scope="session")
 def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
-    """What the selected tests need, on its way up."""
+    """Start the clusters that the selected tests need."""
     needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     with ExitStack() as stack:
         clusters = Clusters(stack)
@@ -107,7 +107,7 @@ def tubemq(clusters: Clusters) -> TubeMQ:
 
 @pytest.fixture(scope="session")
 def tubemq_locked(clusters: Clusters) -> LockedTubeMQ:
-    """The same with TLS, authentication, and the check of visit tokens."""
+    """A TubeMQ with TLS, authentication, and the check of visit tokens."""
     cluster = clusters.ready("tubemq_locked")
     assert isinstance(cluster, LockedTubeMQ)
     return cluster
@@ -123,7 +123,7 @@ def pulsar(clusters: Clusters) -> Pulsar:
 
 @pytest.fixture(scope="session")
 def pulsar_locked(clusters: Clusters) -> LockedPulsar:
-    """The same that lets nobody in without TLS and credentials; `pulsar_locked.config(auth)` is a cluster's configuration."""
+    """A Pulsar that requires TLS and credentials; `pulsar_locked.config(auth)` is a cluster's configuration."""
     cluster = clusters.ready("pulsar_locked")
     assert isinstance(cluster, LockedPulsar)
     return cluster
@@ -131,7 +131,7 @@ def pulsar_locked(clusters: Clusters) -> LockedPulsar:
 
 @pytest.fixture(scope="session")
 def rocketmq_old(clusters: Clusters) -> RocketMQ:
-    """The same of the line before, 4.9."""
+    """A RocketMQ 4.9, the previous release line."""
     cluster = clusters.ready("rocketmq_old")
     assert isinstance(cluster, RocketMQ)
     return cluster
@@ -147,7 +147,7 @@ def rocketmq(clusters: Clusters) -> RocketMQ:
 
 @pytest.fixture(scope="session")
 def rocketmq_locked(clusters: Clusters) -> RocketMQ:
-    """A cluster of 5.3 that lets nobody in without TLS, a certificate and a signature: access control 2.0."""
+    """A RocketMQ 5.3 that requires TLS, a certificate and a signature: access control 2.0."""
     cluster = clusters.ready("rocketmq_locked")
     assert isinstance(cluster, RocketMQ)
     return cluster
@@ -155,7 +155,7 @@ def rocketmq_locked(clusters: Clusters) -> RocketMQ:
 
 @pytest.fixture(scope="session")
 def rocketmq_old_locked(clusters: Clusters) -> RocketMQ:
-    """The same of 4.9: access control 1.0."""
+    """A RocketMQ 4.9 with the same protection: access control 1.0."""
     cluster = clusters.ready("rocketmq_old_locked")
     assert isinstance(cluster, RocketMQ)
     return cluster

@@ -77,7 +77,7 @@ def messages(**fixed: object) -> st.SearchStrategy[Message]:
 
 
 def any_messages() -> st.SearchStrategy[Message]:
-    """Messages whose fields need not agree with each other, as the embedded log may hold them.
+    """Messages whose fields may contradict each other, as the embedded log may contain them.
 
     But for one: an attribute string that says a time gives it to a message that has none otherwise.
     """
@@ -93,7 +93,7 @@ CARRIED = ("payload", "properties", "key", "ordering_key", "keys", "msg_type", "
 
 
 def said(message: Message) -> dict[str, object]:
-    """What a message says, without where it is: what a round trip must keep."""
+    """Return the fields of a message that a round trip must keep: all but its position."""
     return {field: getattr(message, field) for field in CARRIED}
 
 
@@ -101,7 +101,7 @@ Changes = Callable[[bytes], bytes]
 
 
 def changes(alphabet: bytes) -> st.SearchStrategy[Changes]:
-    """Functions that put letters of the alphabet in place of some, or no, bytes."""
+    """Functions that replace some bytes, or none, by letters of the alphabet."""
 
     def change(places: list[tuple[float, int]], data: bytes) -> bytes:
         changed = bytearray(data)
@@ -126,12 +126,12 @@ attribute_strings = st.one_of(st.binary(max_size=30), st.lists(_items, max_size=
 
 
 def transferred(data: bytes, flag: int) -> TransferedMessage:
-    """A message as a Broker hands it out."""
+    """A message as a Broker delivers it."""
     return TransferedMessage(messageId=1, checkSum=checksum(data), payLoadData=data, flag=flag)
 
 
 def tubemq_natives() -> st.SearchStrategy[TransferedMessage]:
-    """With and without attributes, and with a flag that lies."""
+    """With and without attributes, and with a wrong flag."""
 
     def build(attributes: bytes | None, body: bytes, flagged: bool) -> TransferedMessage:
         if attributes is None:
@@ -166,7 +166,7 @@ def _metadata(kind: type[Any], extra: dict[str, st.SearchStrategy[object]]) -> s
 
 
 def pulsar_natives() -> st.SearchStrategy[Entry]:
-    """Entries that are no batch, and batches."""
+    """Batch and non-batch entries."""
     times = {"deliver_at_time": st.integers(-(1 << 63), (1 << 63) - 1)}
     single = _metadata(SingleMessageMetadata, {"sequence_id": _uint64, "compacted_out": st.booleans()})
     head = st.fixed_dictionaries({}, optional=times)
@@ -198,12 +198,12 @@ _stored = st.one_of(
 
 
 def property_string(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> bytes:
-    """As a careless client would write it."""
+    """Write the property string as a careless client does."""
     return "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
 
 
 def rocketmq_natives() -> st.SearchStrategy[Record]:
-    """Records of any client, odd ones and those of a gateway among them."""
+    """Records of any client, including odd ones and those of a gateway."""
     strings = st.one_of(st.lists(_stored, max_size=8), many).map(property_string)
     return st.builds(
         Record,

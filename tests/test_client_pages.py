@@ -1,4 +1,4 @@
-"""The pages of the clients: tests that their matrices name exist, and so do the programs beside them."""
+"""The pages of the clients: the tests and the example programs that they name exist."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ FEW = 30
 
 
 def named(page: Path) -> list[tuple[str, str]]:
-    """Each test that a page's rows name, and the remark behind it."""
+    """Return the tests that a page's rows name, with the remark after each."""
     rows = "\n".join(line for line in page.read_text().splitlines() if line.startswith("|"))
     return NAMED.findall(rows)
 
@@ -23,8 +23,8 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_says_of_a_test_is_so(page: Path) -> None:
-    """Real is what is marked `cluster` or `sdk`; what is not said to be thorough or long runs in `make test`."""
+def test_remarks_of_a_page_match_the_markers_of_tests(page: Path) -> None:
+    """ "real" means marked `cluster` or `sdk`; a test without the remark thorough or long runs in `make test`."""
     tests = known(page.stem)
     wrong = {name: (remark, tests[name]) for name, remark in named(page) if said(remark) not in tests[name]}
     assert wrong == {}, "run python -m tests.kit.documented"

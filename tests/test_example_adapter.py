@@ -1,4 +1,4 @@
-"""An adapter from outside is an equal: the example package is installed, held to the contract, and used by every command.
+"""A third-party adapter has no disadvantage: the example package is installed, passes the suite, and works with every command.
 
 Nothing is fetched: pip builds it with the setuptools of this environment (pip-tools depends on it), without its dependencies.
 """
@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "examples" / "adapter"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the package is installed into, as it would be into an environment."""
+    """Install the package into a folder, as into an environment."""
     source, target = tmp_path_factory.mktemp("source") / "adapter", tmp_path_factory.mktemp("site")
     shutil.copytree(EXAMPLE, source)  # a build leaves its own folders behind
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *arguments: object, stdin: str = "", **environ: str) -> str:
-    """Standard output of a module of Python that sees the package."""
+    """Run a Python module that can import the package; return its standard output."""
     path = os.pathsep.join([str(installed), str(ROOT), environ.pop("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", *map(str, arguments)],
@@ -65,7 +65,7 @@ def test_the_conformance_suite_holds_for_it(installed: Path) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Routes from an embedded log into the folder and from there into another topic of the log."""
+    """Write a configuration with routes from an embedded log into the folder and back into another topic of the log."""
     file = tmp_path / "gateway.yaml"
     file.write_text(f"""\
 clusters:

@@ -1,4 +1,4 @@
-"""The example programs without arguments; that they do what they say is in the systems' `test_real_examples.py`.
+"""The example programs without arguments; the systems' `test_real_examples.py` test what they do.
 
 Those of Spark need none: `tests/spark/test_spark_examples.py` runs them.
 """

@@ -1,4 +1,4 @@
-"""What all mappings share: the bounded cache."""
+"""The bounded cache, which all mappings share."""
 
 from typing import Any
 
@@ -53,11 +53,11 @@ def test_a_value_that_cannot_be_made_is_not_kept() -> None:
     [
         (pulsar_outbound._JAVA_HASHES, b"key", bytes(1000)),
         (rocketmq_outbound._HASHES, b"key", bytes(1000)),
-        (single_metadata._BEGINNINGS, ("name", 5), ("n" * 1000, 5)),
+        (single_metadata._PROPERTY_PREFIXES, ("name", 5), ("n" * 1000, 5)),
     ],
     ids=["keys to Pulsar", "keys to RocketMQ", "names to Pulsar"],
 )
-def test_what_messages_say_is_not_remembered_at_any_length(cache: dict[Any, Any], short: Any, long: Any) -> None:
+def test_caches_do_not_keep_long_texts(cache: dict[Any, Any], short: Any, long: Any) -> None:
     for key in (short, long):
         assert cache[key] == cache[key]
     assert short in cache

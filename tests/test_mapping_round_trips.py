@@ -1,4 +1,4 @@
-"""A -> B -> A for every ordered pair of systems, through the real encoders and decoders: nothing that a message says is lost."""
+"""A -> B -> A for every ordered pair of systems, through the real encoders and decoders: no field of a message is lost."""
 
 import random
 import struct
@@ -31,16 +31,16 @@ from tests.rocketmq.records import decode as decode_rocketmq
 from tests.strategies import any_messages, said, transferred
 
 NOW = 1 << 61
-"""Half of the generated delivery times lie after it."""
+"""Half of the generated delivery times are later."""
 LIMITS = RocketMQLimits(max_delay_ms=1 << 63)
 BROKER = b"CLUSTER\x01c\x02MSG_REGION\x01r\x02TRACE_ON\x01true\x02"
 PREFIX, BACK = "cluster|topic|1:0|", "cluster|topic|1:1|"
-"""What the origins begin with on the way there, and on the way back."""
+"""The prefixes of the origins on the way there, and on the way back."""
 
 
 @dataclass(frozen=True)
 class System:
-    """What the test needs of a system: native messages, how they are read, and a way through it for messages."""
+    """A system for the test: its native messages, how to decode them, and a way for messages through it."""
 
     natives: Callable[[], st.SearchStrategy[Any]]
     read: Callable[[Any], list[Message]]
@@ -69,7 +69,7 @@ def through_pulsar(messages: Sequence[Message], prefix: str | None) -> list[Mess
 
 
 def stored(outgoing: rocketmq_request.EncodedRequest) -> list[Record]:
-    """What a broker makes of a send request: a batch keeps its strings, a single message loses its order; both grow."""
+    """Return the records of a send request at a broker: a batch keeps its strings, a single message its order; both grow."""
     if outgoing.is_batch:
         elements = [(flag, body, string + BROKER + b"UNIQ_KEY\x01made\x02") for flag, body, string in decode_batch(outgoing.body)]
     else:
@@ -111,7 +111,7 @@ SYSTEMS = {
 @pytest.mark.parametrize(("first", "second"), list(product(SYSTEMS, SYSTEMS)))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_there_and_back(first: str, second: str, data: st.DataObject) -> None:
+def test_messages_survive_a_round_trip(first: str, second: str, data: st.DataObject) -> None:
     here, there = SYSTEMS[first], SYSTEMS[second]
     natives = data.draw(st.lists(here.natives(), min_size=1, max_size=4))
     stamped = data.draw(st.sampled_from([None, PREFIX]))
@@ -132,7 +132,7 @@ def test_there_and_back(first: str, second: str, data: st.DataObject) -> None:
 @given(native=strategies.tubemq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> None:
-    """Unless it holds, unescaped, what only a gateway writes."""
+    """Except for messages with unescaped texts that only a gateway writes."""
     [message] = SYSTEMS["tubemq"].read(native)
     if message.attributes is None or b"mqbridge." in native.payLoadData:
         return
@@ -145,7 +145,7 @@ def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> 
 @given(native=strategies.rocketmq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_rocketmq_message_comes_back_natively(second: str, native: Record) -> None:
-    """Every property that is copied at all stands where it stood, under its own name; so do tag, keys, flag and body."""
+    """Every copied property keeps its index and name; tag, keys, flag and body are unchanged."""
     stored = decode_properties(native.properties)
     if b"mqbridge." in native.properties or any("\x01" in value for _, value in stored):
         return
@@ -166,7 +166,7 @@ def is_users(name: str) -> bool:
 
 
 def unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What counts where a name is repeated: the last, and of UNIQ_KEY the first."""
+    """Return the effective pairs if a name is repeated: the last, but for UNIQ_KEY the first."""
     last = {name: place for place, (name, _) in enumerate(pairs)}
     first = next((place for place, (name, _) in enumerate(pairs) if name == "UNIQ_KEY"), -1)
     return [pair for place, pair in enumerate(pairs) if place == (first if pair[0] == "UNIQ_KEY" else last.get(pair[0]))]

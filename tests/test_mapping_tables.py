@@ -1,4 +1,4 @@
-"""The tables have a row for everything that there is, and the mappings do what their rows say."""
+"""The mapping tables have a row for every field, and the mappings follow the rows."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_every_field_of_the_message_has_a_row(system: str) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_what_has_no_field_is_nothing_that_is_said_natively(system: str) -> None:
+def test_carried_fields_have_no_native_field(system: str) -> None:
     for row in ADAPTERS[system].table.rules:
         assert row.field is not None or row.fate is not NATIVE, row
         assert row.field is None or row.field == "defect" or row.fate is not DROPPED, row
@@ -83,8 +83,8 @@ def test_every_rocketmq_property_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_what_is_written_has_a_row_with_a_fate_that_says_so(system: str) -> None:
-    """Names of the gateway's that a full message is written with are among the rows that are carried."""
+def test_written_reserved_names_have_a_carried_row(system: str) -> None:
+    """The reserved names in a full message are among the carried rows."""
     written = {
         name.removeprefix("property ").removeprefix("attribute ") for name, _ in ADAPTERS[system].preview(FULL, "c|t|0|", 10)
     }
@@ -98,7 +98,7 @@ def test_what_is_written_has_a_row_with_a_fate_that_says_so(system: str) -> None
 
 @pytest.mark.parametrize("first", SYSTEMS)
 @pytest.mark.parametrize("second", SYSTEMS)
-def test_a_direction_says_what_becomes_of_everything(first: str, second: str) -> None:
+def test_a_direction_maps_every_field(first: str, second: str) -> None:
     steps = map_fields(ADAPTERS[first].table, ADAPTERS[second].table)
     own = {
         row.native for row in ADAPTERS[first].table.rules if row.native and not (row.native.startswith("mqbridge.") and row.field)

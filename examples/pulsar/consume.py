@@ -1,50 +1,36 @@
-"""Work through a topic with others, on a shared subscription: acknowledge what is done, have the rest delivered again.
+"""Share the messages of a topic with other consumers; have those that fail delivered again.
 
-python examples/pulsar/consume.py pulsar://localhost:6650 persistent://public/default/orders 10
+python examples/pulsar/consume.py pulsar://localhost:6650 orders 10
 """
 
 import argparse
 import asyncio
 
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
-from mqbridge.pulsar.mapping.stored import decode
-from mqbridge.pulsar.wire.entry import Entry
+from mqbridge import PulsarClient
+from mqbridge.library.received import ReceivedMessage
 
-MOST_DELIVERIES = 3
-
-
-def handle(entry: Entry) -> bool:
-    """Print the messages of an entry, on its second delivery; the first time is taken for a failure."""
-    if entry.redelivery_count == 0:
-        return False
-    for message in decode(entry):
-        print(f"{message.key}: {message.payload!r}")
-    return True
+MAX_DELIVERIES = 3
 
 
 async def main(url: str, topic: str, count: str) -> None:
-    """Until so many messages are done."""
-    client = PulsarClient(parse_service_url(url, tls=False))
-    consumer = await open_topic_consumer(client, topic, Subscription("workers", Types.Shared))
-    left = int(count)
-    while left > 0:
-        owner, entry = await consumer.receive()
-        if handle(entry):
-            owner.acknowledge(entry.place)
-            left -= entry.count
-        elif entry.redelivery_count >= MOST_DELIVERIES:
-            print(f"given up: {entry.place}")
-            owner.acknowledge(entry.place)
-            left -= entry.count
-        else:
-            owner.negative_acknowledge(entry.place, delay_s=0.2)
-    for each in consumer.consumers.values():
-        await each.confirm_acks()
-    await consumer.close()
-    await client.close()
+    """Work until so many messages are done."""
+    async with PulsarClient(url) as client, client.consumer(topic, "workers", mode="shared") as consumer:
+        done = 0
+        while done < int(count):
+            message = await consumer.receive()
+            if handle(message) or message.delivery_count >= MAX_DELIVERIES:
+                consumer.acknowledge(message)
+                done += 1
+            else:
+                consumer.negative_acknowledge(message, delay_s=0.2)
+
+
+def handle(message: ReceivedMessage) -> bool:
+    """Print a message on its second delivery; the first one counts as a failure."""
+    if message.delivery_count == 0:
+        return False
+    print(f"{message.key}: {message.payload!r}")
+    return True
 
 
 if __name__ == "__main__":

@@ -2,31 +2,26 @@
 
 The topic's namespace needs deduplication (`pulsar-admin namespaces set-deduplication -e tenant/namespace`).
 
-python examples/pulsar/exactly_once.py pulsar://localhost:6650 persistent://tenant/namespace/numbers
+python examples/pulsar/exactly_once.py pulsar://localhost:6650 tenant/namespace/numbers
 """
 
 import argparse
 import asyncio
 
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.publication import Publication
-from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge import PulsarClient
 
 NUMBERS = range(100)
 
 
 async def main(url: str, topic: str) -> None:
     """Go on where the last run ended; a second instance waits until this one is gone."""
-    client = PulsarClient(parse_service_url(url, tls=False))
-    producer = client.producer(topic, Publication("numbers", access=pb.WaitForExclusive))
-    await producer.opened()
-    todo = NUMBERS[producer.last_sequence_id + 1 :]
-    await asyncio.gather(*[producer.send(MessageMetadata(), b"%d" % number, sequence_id=number) for number in todo])
-    print(f"{len(todo)} sent, {producer.duplicates} of them stored before")
-    await producer.close()
-    await client.close()
+    async with (
+        PulsarClient(url) as client,
+        client.producer(topic, name="numbers", access="wait_for_exclusive") as producer,
+    ):
+        rest = NUMBERS[await producer.last_sequence_id() + 1 :]
+        await asyncio.gather(*[producer.send(b"%d" % number, sequence_id=number) for number in rest])
+        print(f"{len(rest)} sent, {producer.duplicates} of them stored before")
 
 
 if __name__ == "__main__":

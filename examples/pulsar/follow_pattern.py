@@ -1,27 +1,22 @@
 """Consume every topic of a namespace whose name matches, also those that are created later.
 
-python examples/pulsar/follow_pattern.py pulsar://localhost:6650 public/default 'public/default/logs-.*' 2
+python examples/pulsar/follow_pattern.py pulsar://localhost:6650 public/default 'logs-.*' 2
 """
 
 import argparse
 import asyncio
+import re
 
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.subscription import Subscription
-from mqbridge.pulsar.client.topic_consumer import open_pattern_consumer
+from mqbridge import PulsarClient
 
 
 async def main(url: str, namespace: str, pattern: str, count: str) -> None:
-    """Until so many entries have come."""
-    client = PulsarClient(parse_service_url(url, tls=False))
-    consumer = await open_pattern_consumer(client, namespace, pattern, Subscription("follower"))
-    for _ in range(int(count)):
-        owner, entry = await consumer.receive()
-        print(f"{owner.topic}: {entry.count} messages")
-        owner.acknowledge_up_to(entry.place)
-    await consumer.close()
-    await client.close()
+    """Print so many messages."""
+    async with PulsarClient(url) as client, client.consumer(re.compile(pattern), "follower", namespace=namespace) as consumer:
+        for _ in range(int(count)):
+            message = await consumer.receive()
+            print(f"{message.topic}: {message.payload!r}")
+            consumer.acknowledge(message)
 
 
 if __name__ == "__main__":

@@ -1,33 +1,27 @@
 """Send a message that is larger than the broker takes, in chunks, and receive it whole.
 
-python examples/pulsar/large_message.py pulsar://localhost:6650 persistent://public/default/files
+python examples/pulsar/large_message.py pulsar://localhost:6650 files
 """
 
 import argparse
 import asyncio
 import os
 
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.publication import Publication
-from mqbridge.pulsar.client.subscription import Subscription
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge import PulsarClient
 
 
 async def main(url: str, topic: str) -> None:
-    """16 MiB, where the usual limit is 5."""
-    client = PulsarClient(parse_service_url(url, tls=False))
-    consumer = await client.consumer(topic, Subscription("files"))
-    producer = client.producer(topic, Publication(chunking=True))
+    """Send 16 MiB; the usual limit of a broker is 5."""
     content = os.urandom(16 << 20)
-    receipt = await producer.send(MessageMetadata(partition_key="file"), content)
-    print(f"stored from {receipt.first_chunk} to {(receipt.ledger, receipt.entry)}")
-    entry = await consumer.receive()
-    print(f"received {len(entry.payload)} bytes, {'the same' if entry.payload == content else 'others'}")
-    consumer.acknowledge_up_to(entry.place)
-    await consumer.close()
-    await producer.close()
-    await client.close()
+    async with PulsarClient(url) as client:
+        async with client.producer(topic, chunking=True) as producer:
+            receipt = await producer.send(content, key="file")
+            print(f"stored at {receipt.message_id}")
+        async with client.consumer(topic, "files") as consumer:
+            message = await consumer.receive()
+            same = message.payload == content
+            print(f"received {len(message.payload or b'')} bytes, {'the same' if same else 'others'}")
+            consumer.acknowledge(message)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,20 @@
-"""Send messages to all partitions of a topic, batched, and print where they were stored.
+"""Send messages to all partitions of a topic, compressed and in batches, and print where they are stored.
 
-python examples/pulsar/produce.py pulsar://localhost:6650 persistent://public/default/orders
+python examples/pulsar/produce.py pulsar://localhost:6650 orders
 """
 
 import argparse
 import asyncio
 
-from mqbridge.pulsar.client.batching import Batching
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.publication import Publication
-from mqbridge.pulsar.client.topic_producer import open_topic_producer
-from mqbridge.pulsar.wire.compression import NAMES
+from mqbridge import PulsarClient
 
 
 async def main(url: str, topic: str) -> None:
-    """Ten orders of three customers; a customer's orders stay in one partition, in order."""
-    client = PulsarClient(parse_service_url(url, tls=False))
-    publication = Publication(codec=NAMES["zstd"])
-    producer = await open_topic_producer(client, topic, publication, batching=Batching(max_delay_s=0.005))
-    sent = [
-        producer.send(b"order %d" % number, key=f"customer-{number % 3}", properties=(("source", "example"),))
-        for number in range(10)
-    ]
-    for placed in await asyncio.gather(*sent):
-        print(f"stored at {placed.ledger}:{placed.entry}, message {placed.batch_index} of its batch")
-    await producer.close()
-    await client.close()
+    """Send ten orders of three customers; the orders of a customer stay in one partition, in order."""
+    async with PulsarClient(url) as client, client.producer(topic, compression="zstd") as producer:
+        sends = [producer.send(b"order %d" % number, key=f"customer-{number % 3}") for number in range(10)]
+        for receipt in await asyncio.gather(*sends):
+            print(f"stored at {receipt.message_id}")
 
 
 if __name__ == "__main__":

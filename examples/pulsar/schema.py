@@ -1,36 +1,28 @@
-"""Register an Avro schema with a topic and see its version on the messages. Bodies are bytes, in whatever encoding is yours.
+"""Register an Avro schema with a topic, and see its version on the messages. Payloads are bytes that the program encodes.
 
-python examples/pulsar/schema.py pulsar://localhost:6650 persistent://public/default/typed
+python examples/pulsar/schema.py pulsar://localhost:6650 typed
 """
 
 import argparse
 import asyncio
 
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.publication import Publication
-from mqbridge.pulsar.client.subscription import Subscription
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge import PulsarClient
 from mqbridge.pulsar.wire.schemas import avro, version_number
 
-ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+ORDER = avro({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 
 
 async def main(url: str, topic: str) -> None:
-    """One message."""
-    client = PulsarClient(parse_service_url(url, tls=False))
-    producer = client.producer(topic, Publication(schema=avro(ORDER)))
-    await producer.send(MessageMetadata(), b"\x0e")  # the record {"id": 7}
-    consumer = await client.consumer(topic, Subscription("typed", schema=avro(ORDER)))
-    entry = await consumer.receive()
-    registered = await client.schema(topic, entry.metadata.schema_version)
-    if registered is not None:
-        print(
-            f"version {version_number(registered.version)} of {registered.schema.name}: {registered.schema.definition.decode()}"
-        )
-    await consumer.close()
-    await producer.close()
-    await client.close()
+    """Send and receive one order."""
+    async with PulsarClient(url) as client:
+        async with client.producer(topic, schema=ORDER) as producer:
+            await producer.send(b"\x0e")  # the record {"id": 7}
+        async with client.consumer(topic, "typed", schema=ORDER) as consumer:
+            message = await consumer.receive()
+            found = await client.schema(topic, consumer.schema_version(message))
+            if found is not None:
+                print(f"version {version_number(found.version)} of {found.schema.name}: {found.schema.definition.decode()}")
+            consumer.acknowledge(message)
 
 
 if __name__ == "__main__":

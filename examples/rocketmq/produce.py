@@ -1,39 +1,35 @@
-"""Send messages in every way: waited for, many at once, in order by key, as a batch, delayed, one-way.
+"""Send messages in every way: one, many at once, as a batch, delayed, one-way.
 
-python examples/rocketmq/produce.py localhost:9876 orders
+python examples/rocketmq/produce.py rocketmq://localhost:9876 orders
 """
 
 import argparse
 import asyncio
 
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.nameservers import parse_name_servers
-from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge import RocketMQClient
+from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 
 
-async def main(name_servers: str, topic: str) -> None:
-    """112 messages."""
-    async with RocketmqClient(parse_name_servers(name_servers)) as client:
-        producer = client.producer("example_producers", topic)
+async def main(url: str, topic: str) -> None:
+    """Send 112 messages."""
+    async with RocketMQClient(url) as client, client.producer(topic) as producer:
+        receipt = await producer.send(b"hello", msg_type="greeting", keys=["order-1"], properties={"a": "b"})
+        print(f"stored in {receipt.partition} at offset {receipt.position[0]}")
 
-        stored = await producer.send(OutgoingMessage(b"hello", tags="greeting", keys=["order-1"], properties={"a": "b"}))
-        print(f"stored in {stored.queue.broker}:{stored.queue.id} at offset {stored.offset}")
+        # The orders of one customer stay in one queue, in order: the queue that Java clients would choose.
+        orders = [producer.send(b"order %d" % n, key=f"customer-{n % 3}", msg_type="order") for n in range(100)]
+        receipts = await asyncio.gather(*orders)
+        print(f"100 orders of 3 customers in {len({receipt.partition for receipt in receipts})} queues")
 
-        # Those of one customer stay in one queue, in order; the queues are the ones that Java would choose.
-        keyed = [OutgoingMessage(b"order %d" % n, tags="order", sharding_key=f"customer-{n % 3}") for n in range(100)]
-        places = await asyncio.gather(*map(producer.post, keyed))
-        print(f"{len(places)} orders of 3 customers in {len({place.queue for place in places})} queues")
+        receipts = await producer.send_batch([OutgoingMessage(b"line %d" % n, msg_type="line") for n in range(9)])
+        print(f"a batch of {len(receipts)}")
 
-        batch = await producer.send_all([OutgoingMessage(b"line %d" % n, tags="line") for n in range(9)])
-        print(f"a batch of {len(batch.message_id.split(','))}")
-
-        await producer.send(OutgoingMessage(b"later", tags="delayed", delay_level=1))
-        await producer.send_oneway(OutgoingMessage(b"perhaps", tags="one-way"))
-        await producer.close()
+        await producer.send(b"later", msg_type="delayed", delay_level=1)
+        await producer.send_oneway(OutgoingMessage(b"perhaps", msg_type="one-way"))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("name_servers", "topic"):
+    for name in ("url", "topic"):
         parser.add_argument(name)
     asyncio.run(main(**vars(parser.parse_args())))

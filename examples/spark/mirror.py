@@ -4,7 +4,7 @@ python examples/spark/mirror.py
 python examples/spark/mirror.py --from rocketmq://localhost:9876 --to pulsar://localhost:6650 --topic orders --checkpoint /var/m
 
 Without URLs the clusters are two embedded logs. For plain copies `mqbridge spark mirror` is several times faster: see
-docs/spark-mirror.md.
+docs/how-to/spark-mirror.md.
 """
 
 import argparse

@@ -1,20 +1,20 @@
-"""Count words into SQLite so that each message counts once, also when this is killed at any moment and started again.
+"""Count words into SQLite so that each message counts once, even if this program is killed at any moment and started again.
 
-The offset where reading goes on is stored in the same transaction as the results. What the Broker remembers does not matter: at
-each start every partition is taken at the stored offset. A second process that still believes it owns a partition fails at the
-`WHERE`, because the offset is no longer what it was.
+The offset at which reading continues is stored in the same transaction as the counts. The position that the Broker remembers does
+not matter: at each start every partition is taken at the stored offset. A second process that still believes it holds a partition
+fails at the `WHERE`, because the stored offset has moved on.
 
-    python examples/tubemq/exactly_once.py 127.0.0.1:8715 orders my_group counts.db
+    python examples/tubemq/exactly_once.py tubemq://localhost:8715 orders my_group counts.db
 """
 
 import argparse
 import asyncio
 import sqlite3
 
+from mqbridge import TubeMQClient
 from mqbridge.errors import ClusterError, LaneRevoked
-from mqbridge.tubemq.client.client import TubeMQClient
 from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.wire.text import PartitionRef
+from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS words (word TEXT PRIMARY KEY, count INTEGER NOT NULL);
@@ -23,33 +23,33 @@ CREATE TABLE IF NOT EXISTS offsets (partition TEXT PRIMARY KEY, next INTEGER NOT
 
 
 class Results:
-    """The words and the offsets, changed together."""
+    """The counts and the offsets, changed together."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path)
         self._database.executescript(TABLES)
 
     async def offset(self, ref: PartitionRef) -> int | None:
-        """Where a partition is to be read from; None when it never was."""
+        """Return the offset at which to read a partition; None if it was never read."""
         row = self._database.execute("SELECT next FROM offsets WHERE partition = ?", [str(ref.key)]).fetchone()
         return None if row is None else int(row[0])
 
     def store(self, ref: PartitionRef, words: list[str], start: int, end: int) -> None:
-        """The words of a pack that went from `start` to `end`."""
+        """Count the words of a pack that went from offset `start` to `end`."""
         with self._database:
             self._database.execute("INSERT OR IGNORE INTO offsets VALUES (?, ?)", [str(ref.key), start])
             changed = self._database.execute(
                 "UPDATE offsets SET next = ? WHERE partition = ? AND next <= ?", [end, str(ref.key), start]
             )
             if changed.rowcount != 1:
-                raise SystemExit(f"somebody else has read on in {ref}")
+                raise SystemExit(f"another process has read on in {ref}")
             self._database.executemany(
                 "INSERT INTO words VALUES (?, 1) ON CONFLICT (word) DO UPDATE SET count = count + 1", [(word,) for word in words]
             )
 
 
 async def read(partition: HeldPartition, results: Results) -> None:
-    """Read a partition while it is ours."""
+    """Read a partition while this member holds it."""
     try:
         while True:
             pack = await partition.fetch()
@@ -64,21 +64,23 @@ async def read(partition: HeldPartition, results: Results) -> None:
         return
 
 
-async def main(masters: str, topic: str, group: str, path: str) -> None:
+async def main(url: str, topic: str, group: str, path: str) -> None:
     """Read until killed."""
     results = Results(path)
-    async with TubeMQClient(masters, heartbeat_s=0.5) as client:
-        consumer = await client.consumer(group, [topic], offsets=results.offset)
-        async with asyncio.TaskGroup() as tasks:
-            async for partition in consumer.assignments():
-                tasks.create_task(read(partition, results))
+    async with (
+        TubeMQClient(url, heartbeat_s=0.5) as client,
+        client.pack_consumer(topic, group, offsets=results.offset) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        async for partition in consumer.assignments():
+            tasks.create_task(read(partition, results))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("masters", help="host:port, several separated by commas")
+    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
     parser.add_argument("topic")
     parser.add_argument("group")
     parser.add_argument("database")
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.masters, arguments.topic, arguments.group, arguments.database))
+    asyncio.run(main(arguments.url, arguments.topic, arguments.group, arguments.database))

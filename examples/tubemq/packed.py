@@ -1,39 +1,37 @@
-"""Send several messages as one, in InLong's TDMsg format, and take them apart again.
+"""Send a thousand lines as one message, in InLong's TDMsg format, and unpack them.
 
-python examples/tubemq/packed.py 127.0.0.1:8715 orders my_group
+python examples/tubemq/packed.py tubemq://localhost:8715 orders my_group
 """
 
 import argparse
 import asyncio
 import time
 
-from mqbridge.tubemq.client.client import TubeMQClient
-from mqbridge.tubemq.client.messages import decode_all
+from mqbridge import TubeMQClient
 from mqbridge.tubemq.wire.tdmsg import Item, is_packed, pack, unpack
 
 
-async def main(masters: str, topic: str, group: str) -> None:
-    """Send a thousand lines as one message and read them."""
-    async with TubeMQClient(masters, heartbeat_s=1.0) as client:
-        sender = await client.sender(topic)
-        items = [Item(b"line %d" % n, b"m=0&iname=example") for n in range(1000)]
-        await sender.send(next(iter(sender.route.partitions)), pack(items, time.time_ns() // 1_000_000))
+async def main(url: str, topic: str, group: str) -> None:
+    """Send the message and receive it."""
+    async with TubeMQClient(url) as client:
+        async with client.producer(topic) as producer:
+            lines = [Item(b"line %d" % number, b"m=0&iname=example") for number in range(1000)]
+            await producer.send(pack(lines, time.time_ns() // 1_000_000))
 
-        puller = await client.puller(group, [topic])
-        delivery = await puller.pull(60.0)
-        if delivery is None:
-            raise SystemExit("nothing came for a minute")
-        for message in decode_all(delivery.pack.messages):
-            if is_packed(message.body):
-                found = unpack(message.body)
-                print(f"{len(found.items)} messages in {len(message.body)} bytes, the last: {found.items[-1].data.decode()}")
-        delivery.confirm()
+        async with client.consumer(topic, group) as consumer:
+            async for message in consumer:
+                consumer.acknowledge(message)
+                body = message.payload or b""
+                if is_packed(body):
+                    break
+            items = unpack(body).items
+            print(f"{len(items)} lines in {len(body)} bytes, the last: {items[-1].data.decode()}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("masters", help="host:port, several separated by commas")
+    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
     parser.add_argument("topic")
     parser.add_argument("group")
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.masters, arguments.topic, arguments.group))
+    asyncio.run(main(arguments.url, arguments.topic, arguments.group))

@@ -1,37 +1,31 @@
-"""Send messages to TubeMQ: each awaited, all in flight together, and spread over whatever Brokers are well.
+"""Send messages: one that is awaited, then many side by side.
 
-python examples/tubemq/produce.py 127.0.0.1:8715 orders
+python examples/tubemq/produce.py tubemq://localhost:8715 orders
 """
 
 import argparse
 import asyncio
 
-from mqbridge.tubemq.client.client import TubeMQClient
-from mqbridge.tubemq.client.messages import TubeMessage, encode
+from mqbridge import TubeMQClient
 
 
-async def main(masters: str, topic: str) -> None:
-    """Send in three ways."""
-    async with TubeMQClient(masters) as client:
-        sender = await client.sender(topic)
-        partitions = list(sender.route.partitions)
+async def main(url: str, topic: str) -> None:
+    """Send 201 messages."""
+    async with TubeMQClient(url) as client, client.producer(topic) as producer:
+        receipt = await producer.send(b"first", msg_type="greeting", properties={"source": "example"})
+        print(f"stored in partition {receipt.partition} as message {receipt.message_id}")
 
-        data, flag = encode(TubeMessage(b"first", {"source": "example"}, msg_type="greeting"))
-        result = await sender.send(partitions[0], data, flag, msg_type="greeting")
-        print(f"stored as message {result.message_id} at offset {result.offset}")
-
-        # In order within each partition, however many are under way.
-        sent = [sender.send(partitions[n % len(partitions)], b"message %d" % n) for n in range(100)]
-        await asyncio.gather(*sent)
-
-        spread = await client.spread(topic)
-        await asyncio.gather(*(spread.send(b"anywhere %d" % n) for n in range(100)))
-        print(f"{sender.counters.stored} in order, {spread.sender.counters.stored} anywhere")
+        # The orders of a customer are stored in the order of the calls.
+        by_customer = [producer.send(b"order %d" % number, key=f"customer-{number % 10}") for number in range(100)]
+        # Messages without a key go to any partition whose Broker accepts them.
+        anywhere = [producer.send(b"event %d" % number) for number in range(100)]
+        receipts = await asyncio.gather(*by_customer, *anywhere)
+        print(f"{len(receipts)} more in {len({each.partition for each in receipts})} partitions")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("masters", help="host:port, several separated by commas")
+    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
     parser.add_argument("topic")
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.masters, arguments.topic))
+    asyncio.run(main(arguments.url, arguments.topic))

@@ -1,16 +1,16 @@
-"""Deadlines of closing: times of the event loop."""
+"""Deadlines for closing, as event loop times."""
 
 import asyncio
 
 CLOSE_S = 30.0
-"""How long closing may take where nobody gave a deadline."""
+"""Time for closing if the caller gives no deadline."""
 
 
 def seconds_until(deadline: float | None) -> float:
-    """How long that is from now; never negative."""
+    """Return the seconds until the deadline; never negative."""
     return CLOSE_S if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
 
 def deadline_of(deadline: float | None) -> float:
-    """A time of the event loop, not before now, also where nobody gave one."""
+    """Return the deadline as an event loop time, not before now; the default if None."""
     return asyncio.get_running_loop().time() + seconds_until(deadline)

@@ -1,19 +1,20 @@
-"""Where messages come from: a membership in a group, and a lane per partition."""
+"""The source side: a membership in a group, and a lane per partition."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Protocol
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.message import Batch, Partition, Position
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 
 class Start(Enum):
-    """Where a group begins that has no committed position yet."""
+    """Where a group without a committed position begins."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -21,77 +22,76 @@ class Start(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InboundSpec:
-    """What to consume. `msg_types` empty means all; an adapter that can filters at the server, the core checks again."""
+    """What to consume. Empty `msg_types` means all; an adapter may filter at the server, the core filters again."""
 
     topics: tuple[str, ...]
     group: str
     start: Start = Start.EARLIEST
     msg_types: frozenset[str] = frozenset()
     max_bytes: int = 64 << 20
-    """Most bytes that the inbound may hold ahead of the core, all lanes together; one batch that is larger comes alone."""
-    options: BaseModel | None = None
+    """Maximum bytes that the inbound may read ahead of the core, over all lanes; a larger batch is handed out alone."""
+    options: "BaseModel | None" = None
     """The system's own settings (`Adapter.inbound_options`)."""
-    known: Mapping[str, frozenset[str]] | None = None
-    """By topic the names of the partitions that there were when the group first began; None while nobody knows."""
+    initial_partitions: Mapping[str, frozenset[str]] | None = None
+    """Names of the partitions, by topic, that existed when the group first began; None if unknown."""
 
     def start_of(self, topic: str, partition: str) -> Start:
-        """Where the group begins in a partition that it has no position in.
+        """Return where the group begins in a partition without a committed position.
 
-        `start` counts once, for what there is at first. What comes later (a topic that a pattern matches, a partition that is
-        added) is read from its beginning, whichever session finds it: at its end, messages would be lost without a gap.
+        `start` applies only to the partitions that exist at first. Later ones (a new topic that matches a pattern, an added
+        partition) are read from the beginning: starting at the end would lose messages without a gap.
         """
-        is_known = self.known is None or partition in self.known.get(topic, ())
+        is_known = self.initial_partitions is None or partition in self.initial_partitions.get(topic, ())
         return self.start if is_known else Start.EARLIEST
 
 
 class InboundLane(Protocol):
     """One ordered stream of a source: a partition, for as long as it is assigned to us.
 
-    A lane object stands for one assignment (its generation): once revoked, acknowledging it does nothing. Unless its inbound
+    A lane object stands for one assignment (generation): after revocation, acknowledging does nothing. Unless its inbound
     acknowledges individually, batches are acknowledged in the order in which they were received.
     """
 
     partition: Partition
 
     revoked: asyncio.Event
-    """Set at once when the partition was taken away or released; what is not on its way to a target yet is not sent any more."""
+    """Set as soon as the partition is revoked or released; messages not yet on the wire to a target are then not sent."""
 
     @property
     def caught_up(self) -> bool:
-        """The source said that there was nothing more the last time it was asked."""
+        """True if the last response of the source said that there are no more messages."""
 
     async def receive(self) -> Batch:
-        """The next batch; waits, on a system that hands out one at a time also until the one before is acknowledged or rejected.
+        """Wait for the next batch; a system with one batch in flight also waits until the last one is acknowledged or rejected.
 
-        A batch counts against `InboundSpec.max_bytes` until the lane is asked for the next one, or the batch is acknowledged or
-        rejected: the core asks only when it has taken the bytes of the one before on its own account, so a lane that waits for
-        room holds nothing that nobody counts. Nothing is lost when it is cancelled.
+        A batch counts against `InboundSpec.max_bytes` until the next `receive`, or until it is acknowledged or rejected: the core
+        calls `receive` only when its own budget has charged the batch before, so every byte that a waiting lane holds is counted.
+        Cancellation loses nothing.
 
-        Raises LaneRevoked when the partition was taken away or released, GapError
-        when the source lost data, ClusterError.
+        Raises LaneRevoked when the partition was revoked or released, GapError when the source lost data, ClusterError.
         """
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """These messages of the batch (None: all that are left of it) are stored, where `receipt` says; does not wait.
+        """Acknowledge these messages of the batch (None: all that are left), stored as `receipt` says; does not wait.
 
-        A part of a batch is given only where the inbound acknowledges individually.
+        `indexes` is given only if the inbound acknowledges individually.
         """
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """What is not acknowledged of this batch was not stored: deliver it again, not before `delay_s` seconds.
+        """Have the unacknowledged messages of this batch, which were not stored, delivered again, after at least `delay_s`.
 
-        `failures` say why, by index in the batch; none: nobody knows. Without individual acknowledgement everything behind comes
-        again too, in order.
+        `failures` give the reasons, by index in the batch; empty if unknown. Without individual acknowledgement everything after
+        them is delivered again too, in order.
         """
 
     async def seek(self, position: Position) -> None:
         """Continue from this position (only with `Capabilities.seek`). Raises LaneRevoked, ClusterError."""
 
     async def release(self, deadline: float | None = None) -> None:
-        """Send what is acknowledged, give the partition back; what is not acknowledged will be delivered again.
+        """Commit what is acknowledged and give the partition back; unacknowledged messages will be delivered again.
 
-        To whom is the group's business: the partition may come back to this member, as a new lane. Raises nothing: what cannot be
-        said to the cluster is logged.
+        The group decides who gets them: the partition may come back to this member, as a new lane. Raises nothing: a commit or
+        release that fails is logged.
         """
 
 
@@ -99,10 +99,10 @@ class Inbound(Protocol):
     """A membership in a group of one cluster."""
 
     individual_ack: bool
-    """Messages may be acknowledged in any order; only what was rejected comes again."""
+    """Messages may be acknowledged in any order; only rejected messages are delivered again."""
 
     def lanes(self) -> AsyncIterator[InboundLane]:
-        """Lanes as they are assigned; ends when the inbound is closed. Raises ClusterError when it cannot go on."""
+        """Yield lanes as they are assigned; ends when the inbound is closed. Raises ClusterError if it cannot continue."""
 
     async def close(self, deadline: float | None = None) -> None:
-        """Leave the group. Lanes not yet released are released first, keeping their acknowledgements."""
+        """Leave the group. Lanes that are not released yet are released first, with their acknowledgements."""

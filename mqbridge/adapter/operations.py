@@ -1,4 +1,4 @@
-"""What people ask of a cluster: groups, lag, members, positions, settings."""
+"""Requests that people make to a cluster: groups, lag, members, positions, settings."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from mqbridge.message import Position
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Who consumes as part of a group: its name there, its address, and the partitions that it holds.
+    """A consumer of a group: its name in the group, its address, and the partitions that it holds.
 
-    `address` is empty and `partitions` None where the system does not tell.
+    `address` is empty and `partitions` None if the system does not tell.
     """
 
     id: str
@@ -21,77 +21,77 @@ class Member:
 
 
 class Operations(Protocol):
-    """What people ask of a cluster's groups and topics. Raises ClusterError (FATAL where the cluster cannot do it)."""
+    """Requests about a cluster's groups and topics. Raise ClusterError (FATAL if the cluster does not support it)."""
 
     backlog_unit: str
-    """What `backlog` counts."""
+    """The unit of `backlog`."""
 
     async def groups(self, topic: str) -> list[str]:
-        """The groups that consume the topic."""
+        """Return the groups that consume the topic."""
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """How much the group has before it by partition name, in `backlog_unit`; where the system can tell."""
+        """Return the group's backlog by partition name, in `backlog_unit`, as far as the system can tell."""
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Who consumes the topic as this group now; empty when nobody does, or the group is not there."""
+        """Return the current consumers of this group; empty if there are none, or if the group does not exist."""
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Let a group go on at these positions, by partition name, back or forth.
+        """Move a group to these positions, by partition name, backward or forward.
 
-        A group that is not there is made. Other partitions stay where they are. A system that keeps positions of whole entries
-        takes the beginning of the entry. Raises ClusterError (FATAL) while members consume: they would write over it, or miss it.
+        A missing group is created. Other partitions keep their position. A system that stores positions of whole entries takes
+        the beginning of the entry. Raises ClusterError (FATAL) while members consume: they would overwrite or miss the move.
         """
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """The first message stored at this time or later by partition name, else the next one."""
+        """Return, by partition name, the position of the first message stored at this time or later, else the next position."""
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """A position by partition name with at least `count` messages behind it, near the end, or the first position.
+        """Return, by partition name, a position near the end with at least `count` messages after it, or the first position.
 
-        There may be fewer behind it where the system cannot count back.
+        There may be fewer messages after it if the system cannot count back.
         """
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """How the topic is set up, in the system's own words, for people; empty where there is nothing to say."""
+        """Return the topic's settings in the system's own words, for people; empty if there are none."""
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """What deletes messages of the topic before they are consumed: a sentence each, which ends with what to do about it.
+        """Return what deletes messages of the topic before they are consumed: one sentence each, which ends with a remedy.
 
-        With a `group`, of a source: what threatens messages that this group has still to read. Without, of a target: what
-        threatens messages that are written there; the topic may be missing yet, and `planned` are the groups that are made with
-        it. Only looks. A sentence stays the same as long as nothing changes: it is logged when it is new.
+        With a `group` the topic is a source: what deletes messages that this group has not read yet. Without, it is a target:
+        what deletes messages that are written there; the topic may not exist yet, and `planned` are the groups that are created
+        with it. Changes nothing. A sentence stays the same as long as nothing changes: it is logged when it is new.
         """
 
 
 @runtime_checkable
 class GroupMaker(Protocol):
-    """Operations of a system in which a topic keeps messages for the groups that it has, and may delete them without any.
+    """Operations of a system whose topics keep messages for their groups, and may delete them if there is no group.
 
-    Only there a target's `create` may name subscriptions.
+    Only for such a system may a target's `create` name subscriptions.
     """
 
     async def create_group(self, topic: str, group: str) -> None:
-        """Make the group, at the first message, in each partition where it is missing; elsewhere it stays where it is."""
+        """Create the group, at the first message, in each partition where it is missing; do not move it elsewhere."""
 
     def check_create_group(self) -> None:
-        """Raise what `create_group` would raise for any topic, as the cluster is configured. Raises ClusterError (FATAL)."""
+        """Raise what `create_group` would raise for any topic with this configuration. Raises ClusterError (FATAL)."""
 
 
 @runtime_checkable
 class Deduplicating(Protocol):
-    """Operations of a system that can drop what one `OutboundSpec.sender` sends twice, where a topic is set up so."""
+    """Operations of a system that can deduplicate the sends of one `OutboundSpec.sender`, if the topic's settings enable it."""
 
     async def deduplicates(self, topic: str) -> bool:
-        """Whether the existing topic is set up so. Raises ClusterError."""
+        """Return True if deduplication is enabled for the existing topic. Raises ClusterError."""
 
     async def deduplicate(self, topic: str) -> None:
-        """Set the existing topic up so. Raises ClusterError."""
+        """Enable deduplication for the existing topic. Raises ClusterError."""
 
 
 def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds]) -> dict[str, int]:
-    """`Operations.backlog` of a system whose positions are offsets that count messages.
+    """`Operations.backlog` for a system whose positions are offsets that count messages.
 
-    What retention has dropped before the group read it is not before it any more.
+    Messages that retention dropped before the group read them do not count.
     """
     return {
         name: max(0, bounds[name].next[0] - max(position[0], bounds[name].first[0]))
@@ -101,5 +101,5 @@ def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds
 
 
 def dense_newest(bounds: Mapping[str, Bounds], count: int) -> dict[str, Position]:
-    """`Operations.newest` of such a system."""
+    """`Operations.newest` for a system whose positions are offsets that count messages."""
     return {name: (max(one.first[0], one.next[0] - count),) for name, one in bounds.items()}

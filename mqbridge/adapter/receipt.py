@@ -1,4 +1,4 @@
-"""What became of a send."""
+"""The result of a send."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from mqbridge.message import Position
 
 
 class MessageFailure:
-    """One message of a share that was not stored: its index in the share, and why."""
+    """A message of a share that was not stored: its index in the share, and the reason."""
 
     __slots__ = ("index", "kind", "reason")
 
@@ -16,7 +16,7 @@ class MessageFailure:
 
 
 class Receipt:
-    """What became of one `send`: which messages were not stored, and where the others are, made when somebody asks."""
+    """The result of one `send`: the messages that were not stored, and the positions of the others, computed on demand."""
 
     __slots__ = ("_positions", "failures")
 
@@ -30,12 +30,12 @@ class Receipt:
 
     @property
     def positions(self) -> Sequence[Position]:
-        """One per message of the share; () for a message that was not stored, or where the system does not tell."""
+        """One position per message of the share; () for a message that was not stored, or if the system does not tell."""
         if callable(self._positions):
             self._positions = self._positions()
         return self._positions
 
     @property
     def position(self) -> Position:
-        """The last one, () where the system does not tell."""
+        """The highest position, () if the system does not tell."""
         return max(self.positions, default=())

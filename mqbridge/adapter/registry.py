@@ -1,4 +1,4 @@
-"""What a system registers, and how installed systems are found."""
+"""The registration of a system, and the lookup of installed systems."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ class ClusterModel(BaseModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """The configuration that a URL such as `system://host:port` stands for. Raises ValueError."""
+        """Make the configuration from a URL such as `system://host:port`. Raises ValueError."""
         raise ValueError(f"{url.partition('://')[0]} clusters cannot be given by a URL; write a configuration file")
 
 
 class MakeCluster(Protocol):
-    """Builds a cluster object from its name and its validated configuration; opens no connection yet."""
+    """Builds a cluster object from its name and its validated configuration; opens no connection."""
 
     def __call__(self, name: str, config: Any, /) -> Cluster:
-        """Make it."""
+        """Build the cluster object."""
 
 
 Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
-"""What a message would be in a system, as native names and values: by the message, its origin's prefix, and the time (ms).
+"""Takes a message, its origin's prefix and the time (ms); returns the message as the system's native names and values.
 
-Raises MappingError for a message that the system cannot hold.
+Raises MappingError for a message that the system cannot represent.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """What a system registers: its name, its configuration models, how a cluster of it is made, how it is explained."""
+    """The registration of a system: its name, configuration models, cluster factory, and mapping table."""
 
     system: str
     cluster_model: type[ClusterModel]
@@ -48,17 +48,17 @@ class Adapter:
     outbound_options: type[BaseModel]
     make_cluster: MakeCluster
     table: FieldTable
-    """What becomes of every field of its messages."""
+    """The mapping of every field of its messages."""
     preview: Preview
     uniform_groups: bool = False
-    """The members of a group must all subscribe to the same: they are refused otherwise, or take messages from each other."""
+    """All members of a group must have the same subscription: otherwise they are refused, or take messages from each other."""
 
 
 GROUP = "mqbridge.adapters"
 
 
 class _Installed(Mapping[str, Adapter]):
-    """Adapters by their system's name; each is imported when it is asked for, once."""
+    """Adapters by system name; each is imported on first use."""
 
     def __init__(self, entries: Iterable[EntryPoint]) -> None:
         self._entries = {entry.name: entry for entry in entries}
@@ -82,5 +82,5 @@ class _Installed(Mapping[str, Adapter]):
 
 
 def load_adapters() -> Mapping[str, Adapter]:
-    """Every installed adapter by its system's name, imported when it is asked for: ConfigError when that cannot be done."""
+    """Return every installed adapter by system name; each is imported on first use, which raises ConfigError if it fails."""
     return _Installed(entry_points(group=GROUP))

@@ -1,4 +1,4 @@
-"""What a cluster says of a topic and of its partitions."""
+"""Descriptions of topics and their partitions."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from mqbridge.message import Position
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as its cluster describes it; `partitions` is sorted, the index of a partition is its index in it.
+    """A topic as its cluster describes it; `partitions` is sorted, and `Partition.index` is an index in it.
 
-    `aliases` are further spellings under which the same topic may stand in an origin; loop prevention compares all of them.
+    `aliases` are further names of the same topic that an origin may contain; loop prevention compares all of them.
     """
 
     name: str
@@ -19,28 +19,29 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first position a partition still holds and the one that its next message will get."""
+    """The first position that a partition still holds, and the position that its next message will get."""
 
     first: Position
     next: Position
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Units of a partition that lie one behind the other, where a range can be counted and cut: at least one.
+class UnitRange:
+    """One or more consecutive units of a partition; ranges are counted in units and split between them.
 
-    Unit k begins at `first` with `step * k` added at the index `part`, and zeros behind it. The last one ends where the next
-    stretch begins, or with the range. A unit is what the system counts by: mostly a message, on some a few, or none.
+    Unit k begins at `first` plus `step * k` in the component with the index `component`; later components are 0. The last unit
+    ends where the next unit range begins, or with the range. A unit is what the system counts: mostly one message, on some
+    systems a few, or none.
     """
 
     first: Position
     count: int
     step: int = 1
-    part: int = 0
+    component: int = 0
 
     def position(self, unit: int) -> Position:
-        """Where the unit of this number begins; `count` is where a further one would."""
+        """Return where this unit begins; `count` gives where a further unit would begin."""
         if not unit:
             return self.first
-        first, part = self.first, self.part
-        return (*first[:part], first[part] + self.step * unit, *(0 for _ in first[part + 1 :]))
+        first, at = self.first, self.component
+        return (*first[:at], first[at] + self.step * unit, *(0 for _ in first[at + 1 :]))

@@ -1,68 +1,73 @@
 """The `mqbridge` program: its subcommands and what they have in common.
 
-A command's module, with all that it needs, is imported when the command is used, or when help lists them all.
+A subcommand's module is imported when the subcommand is used; see `lazy_group`.
 """
 
-from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from mqbridge import __version__
-from mqbridge.cli import exits
+from mqbridge.cli.lazy_group import SETTINGS, LazyGroup, Subcommand
+from mqbridge.cli.process import exit_codes
 
-COMMANDS = (
-    "quickstart",
-    "run",
-    "check",
-    "schema",
-    "topics",
-    "groups",
-    "offsets",
-    "peek",
-    "produce",
-    "consume",
-    "explain",
-    "spark",
-)
-"""In the order of the help: the names of the modules, and in each of the function, or of a group of commands."""
-
-SETTINGS: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": "markdown"}
+COMMANDS = "mqbridge.cli.commands"
 
 
-class LazyGroup(TyperGroup):
-    """Finds a command by importing its module."""
+class Commands(LazyGroup):
+    """Every subcommand, with the first line of its docstring."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - whatever it is asked for
-        """All names."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - as above
-        """The command of this name."""
-        if cmd_name not in COMMANDS:
-            return None
-        found = getattr(import_module(f"mqbridge.cli.{cmd_name}"), cmd_name)
-        if isinstance(found, typer.Typer):
-            return get_command(found)
-        single = typer.Typer(add_completion=False, **SETTINGS)
-        single.command(cmd_name)(found)
-        return get_command(single)
+    subcommands = {  # noqa: RUF012 - declared as a ClassVar in LazyGroup
+        "quickstart": Subcommand(
+            f"{COMMANDS}.quickstart:quickstart",
+            "Bridge a stream between two embedded logs and prove that it arrived. Needs nothing but Python.",
+        ),
+        "run": Subcommand(f"{COMMANDS}.run:run", "Run the gateway until it is stopped."),
+        "check": Subcommand(f"{COMMANDS}.check:check", "Check a configuration; names every problem at once, each with its line."),
+        "schema": Subcommand(f"{COMMANDS}.schema:schema", "Print the JSON Schema of the configuration, for editors."),
+        "topics": Subcommand(
+            f"{COMMANDS}.topics:topics", "List topics, describe them (partitions, bounds, settings), or create them."
+        ),
+        "groups": Subcommand(
+            f"{COMMANDS}.groups:groups",
+            "Show the groups of a topic: committed positions, lag, and the member that holds each partition.",
+        ),
+        "offsets": Subcommand(
+            f"{COMMANDS}.offsets:offsets",
+            "Show the first and next position of each partition, with -G also a group's position; or move that group.",
+        ),
+        "peek": Subcommand(
+            f"{COMMANDS}.peek:peek",
+            "Show the newest messages of a topic, or those from a position on. Joins no group and moves none.",
+        ),
+        "produce": Subcommand(
+            f"{COMMANDS}.produce:produce",
+            "Send messages: every line of standard input, or every file as one message. Bytes are sent as they are.",
+        ),
+        "consume": Subcommand(
+            f"{COMMANDS}.consume:consume",
+            "Print messages as they arrive, payloads byte for byte, until interrupted (130); -e or -c end it earlier.",
+        ),
+        "explain": Subcommand(
+            f"{COMMANDS}.explain:explain", "Show how every field of one system's messages is mapped to another system."
+        ),
+        "spark": Subcommand(
+            f"{COMMANDS}.spark:spark", "Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17."
+        ),
+    }
 
 
 app = typer.Typer(
     name="mqbridge",
-    cls=LazyGroup,
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=exits.HELP,
-    **SETTINGS,
+    epilog=exit_codes.HELP,
+    **SETTINGS | {"add_completion": True},
 )
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from mqbridge import native
 
@@ -76,15 +81,23 @@ def common(
         bool, typer.Option("--debug", help="Log everything and show tracebacks of expected errors too.")
     ] = False,
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.", show_default=False)
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.", show_default=False),
     ] = False,
 ) -> None:
     """A protocol gateway between Apache InLong TubeMQ, Apache Pulsar and Apache RocketMQ.
 
-    Start with `mqbridge quickstart`: it needs nothing but Python.
+    For example:
+
+        mqbridge quickstart
+        mqbridge check config/tubemq-to-pulsar.yaml --connect
+        mqbridge run config/tubemq-to-pulsar.yaml
+        mqbridge peek orders --at pulsar://127.0.0.1:6650
+
+    Start with `mqbridge quickstart`: it needs nothing but Python. `mqbridge COMMAND --help` shows examples of each command.
     """
-    from mqbridge.cli import logs
-    from mqbridge.cli.console import debug
+    from mqbridge.cli.output.console import debug
+    from mqbridge.cli.process import logs
 
     debug.set(with_debug)
     logs.configure("debug" if with_debug else "warning")

@@ -1,4 +1,4 @@
-"""The entry point. It imports nothing of size itself, so that a Ctrl-C is quiet from the first moment on."""
+"""The entry point. It imports nothing large itself, so that Ctrl-C ends it quietly from the start."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ def _quit(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Run the program; whoever interrupts it before a command begins gets the exit code, and no traceback."""
+    """Run the program. An interrupt before the command starts ends with the exit code and without a traceback."""
     signal.signal(signal.SIGINT, _quit)
     from mqbridge.cli.app import app
 

@@ -1,9 +1,9 @@
-"""Writes the tables of docs/mapping.md from the rows that the mappings themselves use.
+"""Writes the tables of docs/reference/mapping.md from the rows that the mappings themselves use.
 
 python -m mqbridge.cli.mapping_page --check     exits 1 when the page is not current
 python -m mqbridge.cli.mapping_page --write
 
-What stands outside of the two marks is written by people and kept.
+The text outside of the two marks is written by people and kept.
 """
 
 import sys
@@ -15,7 +15,7 @@ from mqbridge.config.generated_page import check_or_write
 from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
-PAGE = Path(__file__).parents[2] / "docs" / "mapping.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mapping.md"
 BEGIN = "<!-- Written by `python -m mqbridge.cli.mapping_page --write` from the mappings' own tables. Do not edit. -->"
 END = "<!-- end -->"
 UNPUBLISHED = {"memory"}
@@ -28,7 +28,7 @@ _ORDER = (
 
 
 def generated() -> str:
-    """Everything between the marks."""
+    """Return the text between the marks."""
     found = [adapter.table for _, adapter in sorted(load_adapters().items()) if _is_published(adapter)]
     lines = ["## Fields of the message", "", *_overview(found)]
     for table in found:
@@ -38,14 +38,14 @@ def generated() -> str:
 
 
 def _is_published(adapter: Adapter) -> bool:
-    """Whether the page is about it: adapters from outside have pages of their own."""
+    """Return True for built-in systems: adapters from outside have pages of their own."""
     return adapter.system not in UNPUBLISHED and adapter.cluster_model.__module__.startswith("mqbridge.")
 
 
 def _overview(found: list[FieldTable]) -> Iterator[str]:
     yield _line(("field", *(table.title for table in found)))
     yield "|---" * (len(found) + 1) + "|"
-    assert set(_ORDER) == set(Message.__slots__)  # noqa: S101 - a new field has to be given its place
+    assert set(_ORDER) == set(Message.__slots__)  # noqa: S101 - a new field must be put in order
     for field in _ORDER:
         yield _line((field, *(_cell(table.rules_of(field)) for table in found)))
 
@@ -66,14 +66,14 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables renewed."""
+    """Return the page with new tables."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{generated()}\n\n{END}{after}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check or write the page; the exit code."""
+    """Check or write the page; return the exit code."""
     return check_or_write("mqbridge.cli.mapping_page", PAGE, page(PAGE.read_text(encoding="utf-8")), arguments)
 
 

@@ -1,10 +1,10 @@
-"""The configuration: which options there are, how a file is read and checked, its JSON Schema and its reference.
+"""The configuration: its options, reading and checking a file, the JSON Schema and the reference page.
 
-    options/                                 each option once: type, default, meaning, and its checks beside it; a file per group
-    base  units  patterns  templates         what options are made of: their base, and the small languages inside their texts
-    document  system_options  cross_checks   from a YAML text to models, every problem named: `load` puts it together,
-    explain  problems  load                  `explain` words what pydantic found
-    schema  reference                        what is published, made from the models: the JSON Schema, docs/configuration.md
+    options/                                 each option once: type, default, description, and its checks; a file per group
+    base  units  patterns  templates         building blocks of options: base models, units, and the small languages in texts
+    document  system_options  cross_checks   from a YAML text to models, with every problem; `load` runs the passes,
+    explain  problems  load                  `explain` words pydantic's errors
+    schema  reference                        published output: the JSON Schema, docs/reference/configuration.md
 
-Code that obeys an option takes its model (`routing` does the rules, `gateway` the rest), so nothing here imports that code.
+Code that obeys an option takes its model (`routing` for the rules, `gateway` for the rest), so nothing here imports that code.
 """

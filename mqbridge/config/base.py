@@ -1,4 +1,4 @@
-"""The base of every group of options, names, and texts that are checked when they are read."""
+"""The base class of option groups, and types for names and checked texts."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -10,22 +10,22 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from mqbridge.errors import ConfigError
 
 ONE_OR_MORE = "oneOrMore"
-"""Marks an array in the schema of a model for which a single item may stand; `mqbridge.config.schema` replaces it."""
+"""Marks an array in the JSON Schema that may also be given as a single item; `mqbridge.config.schema` replaces the mark."""
 
 
 class Options(BaseModel):
-    """A group of options: unknown keys are refused, and nothing changes once it is read."""
+    """A group of options: rejects unknown keys, and is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def invalid(kind: str, problem: str, hint: str = "") -> PydanticCustomError:
-    """The error that a check raises. The text is a value: braces in it must not be taken for a template."""
+    """Make the error of a check. The text is passed as a value: braces in it are not a template."""
     return PydanticCustomError(kind, "{problem}", {"problem": problem, "hint": hint})
 
 
 def checked_by(check: Callable[[str], Any]) -> AfterValidator:
-    """Validate a text by a function that raises ConfigError; the text stays as it is."""
+    """Validate a text with a function that raises ConfigError; the text is not changed."""
 
     def validate(value: str) -> str:
         try:
@@ -50,6 +50,6 @@ def _as_list(value: Any) -> Any:
 
 
 OneOrMore = _OneOrMore()
-"""Annotates a tuple: a single value may stand for a list of one."""
+"""Annotates a tuple: a single value is accepted as a list of one."""
 
 Name = Annotated[str, StringConstraints(min_length=1)]

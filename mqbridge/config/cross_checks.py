@@ -1,7 +1,7 @@
 """Checks between options of different groups: names that must exist, be unique, or fit each other.
 
-They read the plain data, so that they also find problems in a file that no model accepts. Values of a wrong type are skipped:
-the models report those.
+They read the plain data, so that they also find problems in a file that no model accepts. Values of a wrong type are skipped: the
+models report those.
 """
 
 import re
@@ -17,11 +17,11 @@ from mqbridge.config.templates import MESSAGE_WORDS, fill_topic_template, messag
 from mqbridge.errors import ConfigError
 
 Section = tuple[KeyPath, Mapping[str, Any]]
-"""A mapping of the file and its path."""
+"""A mapping in the file, with its path."""
 
 
 def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[ConfigError]:
-    """Every problem between the parts of a configuration."""
+    """Return every problem between the parts of a configuration."""
     data = document.data
     routes = list(_sections(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
     clusters = data.get("clusters") if isinstance(data, dict) else None
@@ -30,7 +30,7 @@ def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[Con
     if isinstance(clusters, dict):
         errors += _uniform_groups(document, routes, clusters, adapters)
     for path, route in routes:
-        for end_path, end in _ends(path, route):
+        for end_path, end in _endpoints(path, route):
             errors.extend(_cluster_exists(document, end_path, end, known))
         for source in _section(route, "from", path):
             for target in _targets(path, route):
@@ -55,7 +55,7 @@ def _targets(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
     yield from _sections(route.get("to"), (*path, "to"))
 
 
-def _ends(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
+def _endpoints(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
     yield from _section(route, "from", path)
     yield from _targets(path, route)
     for delivery_path, delivery in _section(route, "delivery", path):
@@ -78,7 +78,7 @@ def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigE
 def _uniform_groups(
     document: Document, routes: list[Section], clusters: Mapping[str, Any], adapters: Mapping[str, Adapter]
 ) -> Iterator[ConfigError]:
-    """Routes of one group are its members, also under two names of one cluster: where systems need it, all subscribe alike."""
+    """Check that all routes of a group subscribe alike, if their system requires it; one cluster may have several names."""
     seen: dict[tuple[str, str], tuple[KeyPath, str]] = {}
     for path, route in routes:
         for source_path, source in _section(route, "from", path):
@@ -100,7 +100,7 @@ def _uniform_groups(
 
 
 def _subscription(source: Mapping[str, Any]) -> str:
-    """What a group would subscribe to: the topics as they are written, and what its system filters by."""
+    """Return the subscription of a group as text: the topics as they are written, and the filter of the system."""
     types = source.get("msg_types")
     wanted = sorted(set(_source_topics(source))), sorted(map(str, types)) if isinstance(types, list) else types
     return repr((*wanted, source.get("options")))
@@ -151,7 +151,7 @@ def _edits(document: Document, source: Section, target: Section) -> Iterator[Con
 
 
 def _given(topics: list[str]) -> set[str]:
-    """The words that every one of the source topics gives."""
+    """Return the words that all of the source topics define."""
     return set.intersection(*({"topic", *_groups(topic)} for topic in topics))
 
 

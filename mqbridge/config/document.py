@@ -1,9 +1,9 @@
-"""A YAML text as plain data, with the line of every key.
+"""Reads a YAML text as plain data, with the line of every key.
 
-PyYAML composes the nodes, so every key and item has its line. Duplicate keys are refused, because one of their values would be
-lost without a word. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside scalars after parsing, each with an
-optional `:-default`: a value from outside is always text and never changes the structure. It may be a secret, so problems show
-where it came from in its place.
+PyYAML composes the nodes, so every key and item has its line. Duplicate keys are rejected, because YAML would silently drop one
+of their values. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are substituted inside scalars after parsing, each with an
+optional `:-default`: a substituted value is always text and never changes the structure. It may be a secret, so problems show its
+variable instead.
 """
 
 import re
@@ -22,7 +22,7 @@ KeyPath = tuple[str | int, ...]
 _VARIABLE = re.compile(
     r"\$\$\{"  # an escaped ${
     r"|\$\{(?:(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)|file:(?P<file>[^{}:]+))"
-    r"(?P<default>:-(?:[^{}]|\{[^{}]*\})*)?\}"  # the default may hold {topic}
+    r"(?P<default>:-(?:[^{}]|\{[^{}]*\})*)?\}"  # the default may contain {topic}
     r"|(?P<wrong>\$\{[^}]*\}?)"
 )
 _MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -30,43 +30,43 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 
 
 SHORTEST_HIDDEN = 6
-"""Values from outside that are shorter are shown in problems."""
+"""Shorter substituted values are shown in problems."""
 MAX_VALUE_BYTES = 64 << 10
-"""A value beyond this is some other file."""
+"""A larger file cannot be a value."""
 
 
 class Document:
-    """The data of one configuration, and the line of each part of it."""
+    """The data of one configuration, and the line of each part."""
 
     def __init__(self, name: str, data: Any, lines: dict[KeyPath, int], errors: list[ConfigError]) -> None:
         self.name, self.data, self.lines, self.errors = name, data, lines, errors
         self.replaced: dict[str, str] = {}
-        """What stands in the file for each value that came from outside."""
+        """The variable, as written in the file, of each substituted value."""
 
     def location(self, path: KeyPath) -> str:
-        """`file.yaml:12`: the line of the path, or of the nearest part above it that is in the file."""
+        """Return `file.yaml:12`: the line of the path, or of its nearest parent that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}" if path in self.lines else self.name
 
     def error(self, path: KeyPath, problem: str, hint: str = "") -> ConfigError:
-        """A problem at this path, with what came from outside hidden."""
-        return ConfigError(self.hidden(problem), place=self.location(path), path=format_path(path), hint=self.hidden(hint))
+        """Make an error at this path, with substituted values hidden."""
+        return ConfigError(self.hidden(problem), location=self.location(path), path=format_path(path), hint=self.hidden(hint))
 
     def hidden(self, text: str) -> str:
-        """The text without what came from outside."""
+        """Replace substituted values in a text by their variables."""
         for value in sorted(self.replaced, key=len, reverse=True):
             text = text.replace(value, self.replaced[value])
         return text
 
 
 def format_path(path: KeyPath) -> str:
-    """`routes[0].to.topic`."""
+    """Format a path as `routes[0].to.topic`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
-    """Read a YAML text; problems other than broken syntax are collected in `errors`. Raises ConfigError for broken syntax."""
+    """Read a YAML text; problems other than syntax errors are collected in `errors`. Raises ConfigError for a syntax error."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -74,18 +74,18 @@ def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
         reason = ", ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError(
             f"this is not well-formed YAML: {reason}",
-            place=f"{name}:{mark.line + 1}" if mark else name,
+            location=f"{name}:{mark.line + 1}" if mark else name,
             hint="Check the indentation and the quotes at and above this line",
         ) from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"this is not YAML text: {error}", place=name) from error
+        raise ConfigError(f"this is not YAML text: {error}", location=name) from error
     if root is None:
-        raise ConfigError("the file is empty", place=name, hint="Start from one of the examples in config/")
+        raise ConfigError("the file is empty", location=name, hint="Start from one of the examples in config/")
     return _Reader(name, environ).read(root)
 
 
 class _Reader:
-    """Turns composed nodes into data."""
+    """Converts composed nodes to data."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -121,7 +121,7 @@ class _Reader:
                 self._problem(node, path, f"`<<` cannot be merged: {error.problem}", "Merge an anchor of a mapping")
         found: dict[str, Any] = {}
         for key, value in node.value:
-            # Keys are text here whatever YAML takes them for: a cluster may be called 1 or no.
+            # Keys are always text, whatever type YAML gives them: a cluster may be called 1 or no.
             inner = (*path, str(key.value))
             self._document.lines[inner] = key.start_mark.line + 1
             found[str(key.value)] = self._value(value, inner)
@@ -169,18 +169,18 @@ class _Reader:
         return value or ""
 
     def _hide(self, value: str, key: str) -> None:
-        """One that is too short is in every text, and no secret."""
+        """Hide a substituted value in problems. A very short value occurs in every text, and is no secret."""
         if len(value) >= SHORTEST_HIDDEN:
             for shown in (value, repr(value)[1:-1]):
                 self._document.replaced[shown] = f"${{{key}}}"
 
     def _problem(self, node: Node, path: KeyPath, problem: str, hint: str) -> None:
         location = f"{self._document.name}:{node.start_mark.line + 1}"
-        self._document.errors.append(ConfigError(problem, place=location, path=format_path(path), hint=hint))
+        self._document.errors.append(ConfigError(problem, location=location, path=format_path(path), hint=hint))
 
 
 def _content(path: str) -> tuple[str | None, str]:
-    """A file's text without the white space at its end, or None and why."""
+    """Return a file's text without trailing white space, or None and the reason."""
     try:
         with Path(path).expanduser().open("rb") as file:
             raw = file.read(MAX_VALUE_BYTES + 1)

@@ -1,7 +1,7 @@
-"""Turns errors of pydantic into problems with a line, a path and the next step.
+"""Converts pydantic's errors to problems with a line, a path and the next step.
 
-Pydantic's paths also hold the names of union members and the 0 of a single value that stands for a list; only the parts that are
-in the file are shown. The valid words come from the JSON Schema of the model.
+Pydantic's paths also contain the names of union members, and index 0 of a single value given instead of a list; only the parts
+that are in the file are shown. The valid words come from the JSON Schema of the model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,13 @@ Schema = Mapping[str, Any]
 
 
 def explain(document: Document, error: ValidationError, schema: Schema, under: KeyPath = ()) -> list[ConfigError]:
-    """One problem per path and message. `error`'s paths begin at `under`; `schema` describes the value there."""
+    """Return one problem per path and message. The error's paths start at `under`; `schema` describes the value there."""
     found: dict[tuple[KeyPath, str], ConfigError] = {}
     details = error.errors(include_url=False)
     for detail in details:
         loc = detail["loc"]
         if detail["type"] == "too_short" and any(other["loc"][: len(loc)] == loc != other["loc"] for other in details):
-            continue  # pydantic does not count invalid items: the length itself is right
+            continue  # pydantic does not count invalid items: the length itself is valid
         path = _path_in_file(document, under, loc, missing=detail["type"] == "missing")
         problem, hint = _describe_error(detail, schema, loc)
         found.setdefault((path, problem), document.error(path, problem, hint))
@@ -67,16 +67,16 @@ def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple
 
 
 class Hidden:
-    """Stands for a value that is not shown."""
+    """Replaces a value that must not be shown."""
 
     def __repr__(self) -> str:
         return "what it is"
 
 
 def _holds_secret(schema: Schema, loc: KeyPath) -> bool:
-    """Whether a secret belongs there, or in the group there: whoever misplaces one still does not want to see it in a log."""
+    """Return True if a secret is expected at this path, or in its group: a misplaced secret must not be logged either."""
     while loc and not (found := list(_schemas_at(schema, schema, loc))):
-        loc = loc[:-1]  # pydantic's names of alternatives are no keys
+        loc = loc[:-1]  # pydantic's names of alternatives are not keys
     if not loc:
         return False
     within = [inner for one in found for key in one.get("properties", ()) for inner in _schemas_at(schema, one, (key,))]
@@ -88,7 +88,7 @@ def _words(expected: str) -> list[str]:
 
 
 def keys_at(schema: Schema, loc: KeyPath) -> set[str]:
-    """The keys that may stand at this path."""
+    """Return the keys that are allowed at this path."""
     return {key for found in _schemas_at(schema, schema, loc) for key in found.get("properties", ())}
 
 
@@ -100,7 +100,7 @@ def _description(schema: Schema, loc: KeyPath) -> str:
 
 
 def _schemas_at(root: Schema, here: Schema, loc: KeyPath) -> Iterator[Schema]:
-    """Every schema that describes the path, through references and alternatives."""
+    """Yield every schema that describes the path, through references and alternatives."""
     if "$ref" in here:
         name = here["$ref"].rpartition("/")[2]
         yield from _schemas_at(root, {**root["$defs"][name], **{key: value for key, value in here.items() if key != "$ref"}}, loc)

@@ -1,4 +1,4 @@
-"""The command of a page in docs/ that is written from the code: `--check` or `--write`."""
+"""The command that generates a page of docs/ from the code: `--check` or `--write`."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def check_or_write(module: str, path: Path, wanted: str, arguments: Sequence[str] | None = None) -> int:
-    """Hold the file to what the module makes of the code, or write that; the exit code, 1 when the file is not current."""
+    """Compare the file with the generated text, or write it; return the exit code, 1 if the file is not current."""
     command = f"python -m {module}"
     parser = argparse.ArgumentParser(prog=command, description=f"{path.name}, which is written from the code.")
     what = parser.add_mutually_exclusive_group(required=True)

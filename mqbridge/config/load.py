@@ -1,7 +1,7 @@
-"""From a YAML file to a `Config`, or to every problem in it at once.
+"""Loads a `Config` from a YAML file, or reports all its problems at once.
 
-Four passes over the same text, each with problems of its own: YAML and variables, options of systems, options of the gateway,
-and checks between them. Every problem has its line, its path and, where there is one, the nearest valid word.
+Four passes over the same text, each with problems of its own: YAML and variables, options of systems, options of the gateway, and
+checks between them. Every problem has its line, its path and, if possible, the nearest valid word.
 """
 
 import os
@@ -21,40 +21,40 @@ from mqbridge.config.system_options import SystemOptions
 from mqbridge.errors import ConfigError
 
 MAX_FILE_BYTES = 8 << 20
-"""A configuration beyond this is some other file."""
+"""A larger file cannot be a configuration."""
 
 
 def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None) -> Config:
-    """Read a file. Raises ConfigErrors with every problem, or ConfigError when it cannot be read at all."""
+    """Load a file. Raises ConfigErrors with every problem, or ConfigError if the file cannot be read at all."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
         text = raw.decode()
     except OSError as error:
         raise ConfigError(
-            f"the configuration cannot be read: {error.strerror}", place=str(path), hint="Check the path and its rights"
+            f"the configuration cannot be read: {error.strerror}", location=str(path), hint="Check the path and its rights"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the file is not UTF-8 text (byte {error.start})", place=str(path)) from error
+        raise ConfigError(f"the file is not UTF-8 text (byte {error.start})", location=str(path)) from error
     if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"the file is larger than {MAX_FILE_BYTES} bytes; it cannot be a configuration", place=str(path))
+        raise ConfigError(f"the file is larger than {MAX_FILE_BYTES} bytes; it cannot be a configuration", location=str(path))
     return parse(text, str(path), environ=environ, adapters=adapters)
 
 
 def parse(
     text: str, name: str, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None
 ) -> Config:
-    """Read a YAML text; `name` is what problems call it. Raises ConfigErrors, or ConfigError for broken syntax."""
+    """Parse a YAML text; `name` is its name in problems. Raises ConfigErrors, or ConfigError for a syntax error."""
     return _validate(compose(text, name, os.environ if environ is None else environ), adapters)
 
 
 def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None = None) -> Config:
-    """The same from plain data, as a program builds it; nothing is substituted. Raises ConfigErrors."""
+    """Make a configuration from plain data, as a program builds it, without substitution. Raises ConfigErrors."""
     return _validate(Document("", data, {}, []), adapters)
 
 
 def wants_json_log(path: Path) -> bool:
-    """Whether a file asks for a log in JSON, even if the rest of it is wrong: then its problems are told so too."""
+    """Return True if the file asks for a JSON log, even if the rest is invalid: then its problems are logged as JSON too."""
     try:
         data = compose(path.read_text(), str(path), os.environ).data
         return bool(data["log"]["format"] == "json")
@@ -71,7 +71,7 @@ def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Con
         config = Config.model_validate(data)
     except ValidationError as error:
         errors += explain(document, error, Config.model_json_schema())
-        raise ConfigErrors(_in_order(errors)) from None  # pydantic's own text shows what was given, secrets too
+        raise ConfigErrors(_in_order(errors)) from None  # pydantic's own text shows the given values, also secrets
     if errors:
         raise ConfigErrors(_in_order(errors))
     return config
@@ -79,11 +79,11 @@ def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Con
 
 def _in_order(errors: list[ConfigError]) -> list[ConfigError]:
     def line(error: ConfigError) -> int:
-        number = error.place.rpartition(":")[2]
+        number = error.location.rpartition(":")[2]
         return int(number) if number.isdigit() else 0
 
-    # One place keeps its first problem: what a bad variable or template causes further on helps nobody.
+    # Keep the first problem of each location: follow-up errors of a bad variable or template help nobody.
     first: dict[tuple[str, str], ConfigError] = {}
     for error in errors:
-        first.setdefault((error.place, error.path), error)
+        first.setdefault((error.location, error.path), error)
     return sorted(first.values(), key=line)

@@ -1,7 +1,7 @@
-"""Regular expressions in options; all of them match whole texts.
+"""Regular expressions in options; they always match whole texts.
 
-Where a name is expected (topics, properties), `~PATTERN` is an expression and everything else an exact name. Where a pattern is
-expected, the expression has no mark.
+In an option for names (topics, properties), `~PATTERN` is an expression and any other text an exact name. In an option for a
+pattern, the expression has no mark.
 """
 
 import re
@@ -14,17 +14,17 @@ REGEX_MARK = "~"
 
 
 def is_pattern(name: str) -> bool:
-    """Whether this is a regular expression rather than a name."""
+    """Return True for a regular expression, False for a name."""
     return name.startswith(REGEX_MARK)
 
 
 def compile_name_pattern(name: str) -> re.Pattern[str]:
-    """The expression behind the mark. Raises ConfigError with the position of the mistake inside it."""
+    """Compile the expression after the mark. Raises ConfigError with the position of the mistake."""
     return _compile(name, name.removeprefix(REGEX_MARK), "names, for example ~orders_(?P<region>.+)")
 
 
 def compile_text_pattern(pattern: str) -> re.Pattern[str]:
-    """The expression. Raises ConfigError with the position of the mistake inside it."""
+    """Compile an expression. Raises ConfigError with the position of the mistake."""
     return _compile(pattern, pattern, "texts, for example eu-.*")
 
 

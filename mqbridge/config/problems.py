@@ -1,4 +1,4 @@
-"""All problems of a configuration at once."""
+"""All problems of a configuration as one error."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from mqbridge.errors import ConfigError
 
 
 class ConfigErrors(ConfigError):
-    """Every problem of one configuration, in the order of its lines. `errors` has them one by one."""
+    """Every problem of one configuration, in the order of its lines; `errors` has them as separate errors."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         self.errors = list(errors)
@@ -15,13 +15,13 @@ class ConfigErrors(ConfigError):
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint that names the nearest of the known words, or all of them when none is near."""
+    """Return a hint that names the nearest known word, or all known words if none is near."""
     names = sorted(known)
     if not names:
         return ""
     close = difflib.get_close_matches(str(word), names, n=1)
     if not close:
-        # A key that only differs in case or in a few dropped letters still deserves its word.
+        # A key with different case or a few missing letters still gets its suggestion.
         lowered = {name.lower(): name for name in names}
         close = [lowered[found] for found in difflib.get_close_matches(str(word).lower(), lowered, n=1)]
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the models, so that the reference and the program agree.
+"""Writes docs/reference/configuration.md from the models, so that the page and the program agree.
 
 python -m mqbridge.config.reference --check     exits 1 when the file is not current
 python -m mqbridge.config.reference --write
@@ -15,23 +15,23 @@ from mqbridge.config.generated_page import check_or_write
 from mqbridge.config.schema import Schema, described
 from mqbridge.secret import SECRET_FORMAT
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 _BEGINNING = """\
 # Configuration
 
 <!-- Written by `python -m mqbridge.config.reference --write` from the models. Do not edit. -->
 
-One YAML file says everything: the clusters, what goes from where to where, and how the process behaves.
-Working examples are in [`config/`](../config); `mqbridge check FILE` names every problem of a file at once, each with its line,
-and `mqbridge schema` prints the JSON Schema that editors complete by.
+One YAML file contains everything: the clusters, the routes between them, and the settings of the process.
+Working examples are in [`config/`](../../config); `mqbridge check FILE` names every problem of a file at once, each with its
+line, and `mqbridge schema` prints the JSON Schema that editors complete by.
 
 - **Variables.** `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside values, never inside keys, after the YAML
   has been read: what they hold is always text and cannot change the structure. `${NAME:-default}` counts when the variable is not
   set or empty, and may hold `{words}` of a topic template. One that is missing and has no default is an error. `$${` writes a
   plain `${`. Problems show the variable, not what it holds.
 - **Secrets** are a text, or say where they are: `{file: PATH}`, `{env: NAME}` or `{command: [PROGRAM, ARGUMENT]}`. Those are read
-  again when they are needed, so one that is exchanged is used without a restart; see [security.md](security.md).
+  again when they are needed, so one that is exchanged is used without a restart; see [security.md](../how-to/security.md).
 - **Durations** need a unit: `250ms`, `30s`, `5m`, `1h30m`, `2d`.
 - **Sizes** are whole bytes or have a unit: `64KiB`, `32MiB`, `1GiB`, or decimal `64KB`, `1MB`, `1GB`.
 - **Topics.** A topic is an exact name. `~PATTERN` is a Python regular expression that must match a whole topic name; put it in
@@ -104,13 +104,13 @@ GROUPS = (
     ("reload", "Reload"),
     ("log", "Log"),
 )
-"""The sections of the page: a heading, and the model of its group of options."""
+"""The sections of the page: a heading, and the model of its option group."""
 TLS = "TlsOptions"
-"""The model that systems share."""
+"""The TLS model, which systems share."""
 
 
 def page(adapters: Mapping[str, Adapter] | None = None) -> str:
-    """The whole page."""
+    """Return the whole page."""
     found = load_adapters() if adapters is None else adapters
     schema = described(found)
     sections = [_section("##", "The file", schema, schema)]
@@ -141,7 +141,7 @@ def _system(adapter: Adapter, schema: Schema) -> Iterator[str]:
 
 
 def _groups(value: Schema) -> Iterator[str]:
-    """The names of the models that a key may hold."""
+    """Yield the names of the models that a key may contain."""
     if "$ref" in value:
         yield value["$ref"].rpartition("/")[2]
     for inner in (*value.get("anyOf", ()), *value.get("oneOf", ())):
@@ -150,8 +150,8 @@ def _groups(value: Schema) -> Iterator[str]:
 
 def _section(mark: str, heading: str, body: Schema, schema: Schema) -> str:
     lines = [f"{mark} {heading}", ""]
-    if said := body.get("description"):
-        lines += [said.split("\n\n")[0].replace("\n", " "), ""]
+    if text := body.get("description"):
+        lines += [text.split("\n\n")[0].replace("\n", " "), ""]
     lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
     required = body.get("required", ())
     for key, value in body.get("properties", {}).items():
@@ -207,7 +207,7 @@ def _word(value: Schema) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check or write the page; the exit code."""
+    """Check or write the page; return the exit code."""
     return check_or_write("mqbridge.config.reference", PAGE, page(), arguments)
 
 

@@ -1,8 +1,8 @@
 """The JSON Schema of a whole configuration, with the models of every installed adapter in it.
 
-Editors complete and check by it. A cluster's body is chosen by its `system`; the `options` of a route's ends depend on the
-cluster that the end names, which JSON Schema cannot say, so any adapter's options fit there and `mqbridge check` decides. Where a
-number, a switch or one of a few words is asked for, a `${NAME}` may stand instead.
+Editors use it for completion and checks. A cluster's body is chosen by its `system`. The `options` of a source or target depend
+on its cluster, which JSON Schema cannot express, so the options of any adapter are valid there and `mqbridge check` decides.
+Where a number, a switch or an enumeration is expected, `${NAME}` is valid too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,14 +24,14 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{.+\}", "description": "A value f
 
 
 def json_schema(adapters: Mapping[str, Adapter] | None = None) -> Schema:
-    """The schema of a configuration file."""
+    """Return the schema of a configuration file."""
     schema = _or_variable(described(adapters))
     schema["$defs"]["variable"] = _VARIABLE
     return schema
 
 
 def described(adapters: Mapping[str, Adapter] | None = None) -> Schema:
-    """The schema of the values themselves, which the reference is written from."""
+    """Return the schema of the values themselves, from which the reference page is generated."""
     found = load_adapters() if adapters is None else adapters
     installed = [found[system] for system in sorted(found)]
     names, defs = _definitions(installed)
@@ -86,7 +86,7 @@ def _ref(name: str) -> Schema:
 
 
 def _tidy(node: Schema) -> None:
-    """Write defaults in their unit, take one value where a model does, and remove what is redundant or not JSON Schema."""
+    """Write defaults in their unit, allow a single value for OneOrMore, and remove what is redundant or not JSON Schema."""
     formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
     write = next((_FORMATS[one] for one in formats if one in _FORMATS), None)
     if write is not None and isinstance(node.get("default"), (int, float)):
@@ -101,7 +101,7 @@ def _tidy(node: Schema) -> None:
 
 
 def _or_variable(node: Schema) -> Schema:
-    """The schema, or `${NAME}` wherever the value is not free text."""
+    """Return the schema, with `${NAME}` as an alternative unless the value is free text."""
     if node.get("type") in ("integer", "number", "boolean") or "enum" in node:
         outside: Schema = {key: node[key] for key in ("default", "description") if key in node}
         return {"anyOf": [{key: value for key, value in node.items() if key not in outside}, _ref("variable")], **outside}
@@ -110,7 +110,7 @@ def _or_variable(node: Schema) -> Schema:
 
 
 def _each(node: Schema, change: Callable[[Schema], Schema | None]) -> None:
-    """Apply to every schema directly inside this one, putting what comes back in its place."""
+    """Apply `change` to every schema directly inside this one, and replace it by the result."""
     for word in ("properties", "$defs"):
         for key, inner in node.get(word, {}).items():
             node[word][key] = change(inner) or inner

@@ -1,7 +1,7 @@
 """The options of systems, validated by the models of their adapters.
 
-`cluster_model` reads the options of a cluster, `inbound_options` and `outbound_options` read the `options` of a route's source
-and targets. Invalid options are reported and replaced by a placeholder, so that the same pass checks the rest of the file.
+`cluster_model` validates the options of a cluster, `inbound_options` and `outbound_options` the `options` of a route's source and
+targets. Invalid options are reported and replaced by a placeholder, so that the same pass checks the rest of the file.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from mqbridge.errors import ConfigError
 
 
 class SystemOptions:
-    """Replaces the options of systems by models; `errors` collects their problems."""
+    """Replaces the options of systems by validated models; `errors` collects the problems."""
 
     def __init__(self, document: Document, adapters: Mapping[str, Adapter]) -> None:
         self._document = document
@@ -28,7 +28,7 @@ class SystemOptions:
         self.errors: list[ConfigError] = []
 
     def filled(self) -> Any:
-        """The document's data with the models in it; values of a wrong type stay, for the models of `options` to report."""
+        """Return the document's data with the models; values of a wrong type stay, for the models of `options` to report."""
         data = self._document.data
         if not isinstance(data, dict):
             return data
@@ -82,7 +82,7 @@ class SystemOptions:
             self.errors.append(self._document.error((*path, "options"), "must be a mapping of the system's own settings"))
             return end | {"options": None}
         system = self._system_of.get(cluster) if isinstance(cluster, str) else None
-        if system is None:  # reported where the cluster is looked up
+        if system is None:  # reported by the check of the cluster
             return end | {"options": None}
         return end | {"options": self._read(getattr(self._adapters[system], model), options or {}, (*path, "options"))}
 

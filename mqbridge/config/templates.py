@@ -1,7 +1,7 @@
 """The grammar of templates in options.
 
-Topic templates name target topics: `{topic}` is the source topic (behind other text the last part of a full name), `{WORD}` a
-named group of the pattern that matched it.
+Topic templates name target topics: `{topic}` is the source topic (after other text, only the last part of a full name), `{WORD}`
+a named group of the pattern that matched it.
 Message templates make values from a message:
 
     {key} {msg_type} {event_time} {position}      fields of the message; event time in ms since the epoch
@@ -18,13 +18,13 @@ from mqbridge.config.base import checked_by
 from mqbridge.errors import ConfigError
 
 MESSAGE_WORDS = frozenset({"key", "msg_type", "event_time", "position", "cluster", "topic", "partition"})
-"""The words that every message template may use; `mqbridge.routing.templates` finds their values."""
+"""The words that every message template may use; `mqbridge.routing.templates` gives their values."""
 
 _PROPERTY = "property"
 
 
 def topic_template_words(template: str) -> set[str]:
-    """The words that a topic template uses. Raises ConfigError when it is not well formed."""
+    """Return the words that a topic template uses. Raises ConfigError if it is not well formed."""
     try:
         return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
@@ -34,9 +34,9 @@ def topic_template_words(template: str) -> set[str]:
 
 
 def fill_topic_template(template: str, words: Mapping[str, str]) -> str:
-    """The text; the words are those that it uses, at least.
+    """Fill a topic template; `words` contains at least the words that it uses.
 
-    A topic that is named in full (`scheme://…/name`) stands behind other text by its last part: a name has one prefix.
+    A full topic name (`scheme://…/name`) after other text is replaced by its last part: a name has one prefix.
     """
     text = ""
     for literal, name, _, _ in string.Formatter().parse(template):
@@ -48,7 +48,7 @@ def fill_topic_template(template: str, words: Mapping[str, str]) -> str:
 
 
 def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:
-    """Literal text, the word after it and, for a property, its name. Raises ConfigError when it is not well formed."""
+    """Yield literal text, the word after it and, for a property, its name. Raises ConfigError if it is not well formed."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -58,13 +58,13 @@ def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:
         if word == _PROPERTY and not name:
             raise ConfigError(f"the template {template!r} does not say which property", hint="Write {property:NAME}")
         if conversion or (name and (word != _PROPERTY or "{" in name)) or word == "":
-            raise ConfigError(f"the template {template!r} has a word that is none", hint="Write {WORD} or {property:NAME}")
+            raise ConfigError(f"the template {template!r} contains an invalid word", hint="Write {WORD} or {property:NAME}")
         found.append((literal, word, name or ""))
     return found
 
 
 def message_template_words(template: str) -> set[str]:
-    """The words that a message template uses, properties aside. Raises ConfigError when it is not well formed."""
+    """Return the words that a message template uses, except properties. Raises ConfigError if it is not well formed."""
     return {word for _, word, name in parse_message_template(template) if word is not None and not name}
 
 

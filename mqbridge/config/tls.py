@@ -12,28 +12,28 @@ from mqbridge.secret import Secret
 
 
 class TlsOptions(Options):
-    """How connections to the cluster's servers are encrypted; files are read again when they change."""
+    """TLS of the connections to the cluster's servers; files are read again when they change."""
 
     authorities: Path | None = Field(
         default=None,
         description="PEM file, or folder prepared by `openssl rehash`, with the authorities that sign the servers' certificates;"
-        " without it those that the platform trusts.",
+        " without it, the authorities that the platform trusts.",
     )
     certificate: Path | None = Field(
         default=None, description="PEM file with the gateway's own certificate, for servers that ask for one."
     )
-    key: Path | None = Field(default=None, description="PEM file with its key, when that is not in the certificate's file.")
+    key: Path | None = Field(default=None, description="PEM file with its key, if it is not in the certificate's file.")
     key_password: Secret | None = Field(default=None, description="Password of the key.")
     server_name: str | None = Field(
         default=None,
         min_length=1,
-        description="The name that the servers' certificates must hold, when it is not the host that is connected to.",
+        description="The name that the servers' certificates must contain, if it is not the host of the connection.",
     )
     minimum_version: MinimumVersion = Field(default="1.2", description="The oldest TLS version that is spoken.")
     verify: Verify = Field(
         default="full",
-        description="`full` verifies authority and name; `authority` takes any server that the authorities have signed; `none`"
-        " takes anybody, so anybody on the way can read and change everything: for a laboratory only.",
+        description="`full` verifies authority and name; `authority` accepts any server whose certificate the authorities have "
+        "signed; `none` accepts any server, so that anybody in between can read and change everything: for a laboratory only.",
     )
 
     @model_validator(mode="after")
@@ -43,7 +43,7 @@ class TlsOptions(Options):
         return self
 
     def make(self, cluster: str) -> Tls:
-        """TLS of the cluster with this name."""
+        """Make the TLS state of the cluster with this name."""
         return Tls(TlsSettings(**dict(self)), name=cluster)
 
 

@@ -1,7 +1,7 @@
-"""Durations, sizes and addresses as people write them: `30s`, `1m30s`, `512KiB`, `127.0.0.1:8098`.
+"""Durations, sizes and addresses as text: `30s`, `1m30s`, `512KiB`, `127.0.0.1:8098`.
 
-They are read once, when the configuration is loaded: behind the models a duration is seconds (float), a size is bytes (int).
-Written out again (`model_dump`, the JSON Schema's defaults) they are text that reads back to the same value.
+They are parsed once, when the configuration is loaded: in the models a duration is seconds (float), a size is bytes (int). When
+written (`model_dump`, the JSON Schema's defaults) they are text that parses to the same value.
 """
 
 import re
@@ -22,14 +22,14 @@ MAX_PORT = 65535
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `30s`, `250ms`, `1h30m`. Raises ValueError; a number alone is refused, as nobody can tell its unit."""
+    """Parse seconds from `30s`, `250ms`, `1h30m`. Raises ValueError, also for a number without a unit, which is ambiguous."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write a number and a unit, as in 250ms, 30s, 5m, 1h30m or 2d")
     return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
 
 
 def format_duration(seconds: float) -> str:
-    """The text that reads back as this many seconds, in the largest unit that divides it."""
+    """Format seconds in the largest unit that divides them, so that the text parses to the same value."""
     for unit in ("d", "h", "m", "s"):
         count = seconds / _SECONDS[unit]
         if count >= 1 and count.is_integer():
@@ -38,7 +38,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `512KiB`, `1MB`, `4096`. Raises ValueError."""
+    """Parse bytes from `512KiB`, `1MB`, `4096`. Raises ValueError."""
     found = _SIZE.fullmatch(text)
     size = float(found[1]) * _BYTES[found[2] or "B"] if found else 0.5
     if found is None or not size.is_integer():
@@ -47,7 +47,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """The text that reads back as this many bytes, in the largest binary unit that divides it."""
+    """Format bytes in the largest binary unit that divides them, so that the text parses to the same value."""
     for unit in ("GiB", "MiB", "KiB"):
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
@@ -55,7 +55,7 @@ def format_size(size: int) -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[::1]:port`. Raises ValueError."""
+    """Split `host:port` or `[::1]:port` into host and port. Raises ValueError."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > MAX_PORT:
         raise ValueError(f"{text!r} is not an address: write HOST:PORT, as in 127.0.0.1:8098 or [::1]:8098")
@@ -84,7 +84,7 @@ def _read(parse: Any, value: str) -> Any:
     try:
         return parse(value.strip())
     except ValueError as error:
-        # Passed as a value: braces in what the person wrote must not be taken for a template.
+        # Passed as a value: braces in the given text are not a template.
         raise PydanticCustomError("unit", "{problem}", {"problem": str(error)}) from error
 
 

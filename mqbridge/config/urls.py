@@ -9,16 +9,16 @@ from pydantic import BaseModel
 from mqbridge.config.problems import nearest
 
 ADMIN = {"admin": "admin_url"}
-"""Short for the address of a web interface."""
+"""Short parameter name for the address of a web interface."""
 
 
 def split_url(
     url: str, model: type[BaseModel], *, without: Iterable[str], short: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """The URL without its parameters, and these by the names of the model's fields, except `without`.
+    """Split a URL into the part before its parameters and the parameters by the names of the model's fields, except `without`.
 
-    A name with dots is a path into groups of options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for a
-    parameter that is not known, with the nearest that is, and for one that is given twice.
+    A name with dots is a path into groups of options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for an
+    unknown parameter, with the nearest known one, and for a duplicate one.
     """
     rest, _, query = url.partition("?")
     names = {name: name for name in model.model_fields.keys() - set(without)} | dict(short or {})

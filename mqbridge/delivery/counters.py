@@ -1,6 +1,6 @@
-"""What a route did, in plain integers that are added to once per batch.
+"""Totals of a route: plain integers, incremented once per batch.
 
-A total is declared here and nowhere else: the metrics page, `/routes`, the outcome of a run and its closing line follow.
+A total is declared here and nowhere else: the metrics page, `/routes`, the result of a run and its closing line derive from it.
 """
 
 import time
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from mqbridge.message import Batch
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-"""Upper bounds of what a histogram tells apart: from a broker next door to a backlog that is worked off."""
+"""Upper bounds of the histogram buckets: from a broker next door to a backlog that is worked off."""
 
 
 class Total(NamedTuple):
-    """One total: its field, what it counts, its metric (without `_total`), and its word in a closing line, "" for none."""
+    """A total: its field, its description, its metric (without `_total`), and its word in the closing line, "" for none."""
 
     name: str
     text: str
@@ -30,7 +30,7 @@ def _total(text: str, metric: str = "", word: str = "") -> Any:
 
 
 class Histogram:
-    """How often something took how long; `counts` has one more than BUCKETS_S, for what took longer."""
+    """A histogram of durations; `counts` has one more element than BUCKETS_S, for longer durations."""
 
     __slots__ = ("counts", "seconds")
 
@@ -39,21 +39,21 @@ class Histogram:
         self.seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        """Once more."""
+        """Count one duration."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.seconds += seconds
 
 
 @dataclass(slots=True)
 class Counters:
-    """Totals of a route since it began; they outlive restarts of the route and reloads of the configuration."""
+    """Totals of a route since it was first started; they survive restarts of the route and reloads of the configuration."""
 
     received: int = _total("Messages received from the source", word="received")
     stored: int = _total("Messages stored by the targets", word="stored")
     dead: int = _total("Messages stored as dead letters", "mqbridge_dead_letters", "dead letters")
     filtered: int = _total("Messages that the route's filter left out", word="filtered")
     looped: int = _total(
-        "Messages that were not written to a target because they had come from there, or passed through too many gateways",
+        "Messages not written to a target because they came from it, or passed through too many gateways",
         word="looped",
     )
     returned: int = _total(
@@ -61,7 +61,7 @@ class Counters:
         word="given back, to be delivered again",
     )
     gaps: int = _total(
-        "Times that a partition went on without messages that its source had lost before they were read",
+        "Times that a partition continued after a gap: messages that its source had lost before they were read",
         "mqbridge_skipped_gaps",
         "gaps passed",
     )
@@ -70,28 +70,28 @@ class Counters:
     bytes: int = _total("Bytes received from the source", "mqbridge_received_bytes")
 
     last_batch_at: float = 0.0
-    """Loop time at which the last batch was received; 0 for never. Here the totals end."""
+    """Loop time at which the last batch was received; 0 for never. From here on, the fields are not totals."""
     last_stored_at: float = 0.0
     """Loop time at which the last batch was stored by all targets; 0 for never."""
     delivery: Histogram = field(default_factory=Histogram)
-    """From receiving a batch to storing it and all before it."""
+    """Time from receiving a batch until it and all batches before it are stored."""
     end_to_end: Histogram = field(default_factory=Histogram)
-    """From publishing the first message of a batch to storing the batch, where the source tells when that was."""
+    """Time from publishing the first message of a batch until the batch is stored, if the source tells the publish time."""
 
-    def passed(self, batch: Batch, now: float) -> None:
-        """A batch, and all before it, are stored; `now` is loop time. Its first message stands for all of it."""
+    def batch_stored(self, batch: Batch, now: float) -> None:
+        """Record that a batch, and all before it, are stored; `now` is loop time. Its first message stands for all of it."""
         self.last_stored_at = now
         self.delivery.add(now - batch.received_at)
         if (published_ms := batch.published_ms) is not None:
-            self.end_to_end.add(max(0.0, time.time() - published_ms / 1000))  # clocks of two machines
+            self.end_to_end.add(max(0.0, time.time() - published_ms / 1000))  # the clocks of two machines may differ
 
     def totals(self) -> dict[str, int]:
-        """Every total by name."""
+        """Return every total by name."""
         return {one.name: getattr(self, one.name) for one in declared()}
 
 
 @cache
 def declared() -> Sequence[Total]:
-    """Every total there is."""
-    abouts = [(one.name, one.metadata) for one in fields(Counters) if one.metadata]
-    return [Total(name, about["text"], about["metric"] or f"mqbridge_{name}_messages", about["word"]) for name, about in abouts]
+    """Return every declared total."""
+    found = [(one.name, one.metadata) for one in fields(Counters) if one.metadata]
+    return [Total(name, data["text"], data["metric"] or f"mqbridge_{name}_messages", data["word"]) for name, data in found]

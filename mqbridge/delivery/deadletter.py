@@ -1,12 +1,12 @@
-"""Where messages go that the target refuses: as they were, with why and where they came from.
+"""Dead letters: messages that the target refuses, stored unchanged in a dead-letter topic, with the reason and the source.
 
 A dead letter keeps payload, properties and every other field; it gains
 
-    mqbridge.dead.reason   what the target (or the reader) said
+    mqbridge.dead.reason   the error of the target (or of the decoder)
     mqbridge.dead.route    the route that could not deliver it
-    mqbridge.dead.target   the topic that would not take it
+    mqbridge.dead.target   the topic that refused it
 
-and `mqbridge.origin` as every message does. It counts as stored for its source only when the dead-letter topic has stored it.
+and `mqbridge.origin`, like every message. It counts as stored for its source only when the dead-letter topic has stored it.
 """
 
 import itertools
@@ -26,26 +26,26 @@ class DeadLetters:
         self.outbound = outbound
         self.label = label
         self._route = route
-        self._turn = itertools.count()
+        self._round_robin = itertools.count()
 
     def next_partition(self) -> int:
-        """Where the next ones go: the partitions take turns."""
-        return next(self._turn) % self.outbound.partitions
+        """Return the partition for the next dead letters: round robin."""
+        return next(self._round_robin) % self.outbound.partitions
 
-    def of(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
-        """What is to be stored for these messages that `target` refused."""
+    def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
+        """Make the dead letters for these messages, which `target` refused."""
         where = ("mqbridge.dead.route", self._route), ("mqbridge.dead.target", target)
-        said: tuple[tuple[str, str], ...] = ()
+        added: tuple[tuple[str, str], ...] = ()
         reason, letters = None, list[Message]()
         for failure in failures:
-            if failure.reason != reason:  # mostly one for all: pairs of its own would double what a small message takes
+            if failure.reason != reason:  # usually one reason for all: separate pairs would double the size of a small message
                 reason = failure.reason
-                said = ("mqbridge.dead.reason", reason[:MAX_REASON_CHARS]), *where
+                added = ("mqbridge.dead.reason", reason[:MAX_REASON_CHARS]), *where
             message = messages[failure.index]
-            letters.append(message.replace(properties=message.properties + said if message.properties else said, defect=None))
+            letters.append(message.replace(properties=message.properties + added if message.properties else added, defect=None))
         return Share(Batch.of(letters, source))
 
 
 def describe(message: Message, source: Partition) -> str:
-    """The message by its place, for people."""
+    """Name the message by its source partition and position, for people."""
     return f"the message at {source} position {format_position(message.position)}"

@@ -1,4 +1,4 @@
-"""What a lane does about messages that its source has lost: it goes on behind them, or stops, as the route says."""
+"""Policy of a lane for gaps (messages that its source has lost): skip them, or stop, as the route is configured."""
 
 import logging
 
@@ -9,20 +9,20 @@ from mqbridge.message import Partition, Position, format_position
 log = logging.getLogger(__name__)
 
 
-class GapRule:
-    """The rule of a route, for one lane."""
+class GapPolicy:
+    """The gap policy of a route, for one lane."""
 
     def __init__(self, partition: Partition, settings: LaneSettings) -> None:
         self._partition, self._settings = partition, settings
-        self._passed_to: Position | None = None
+        self._skipped_to: Position | None = None
 
-    def pass_by(self, gap: GapError) -> Position:
-        """Where to go on behind a gap, which is counted; raises it where the route does not want that, or nobody knows where."""
+    def skip(self, gap: GapError) -> Position:
+        """Count a gap and return the position after it; raise it if the route does not skip gaps or the position is unknown."""
         resume = gap.resume
         if not self._settings.skip_gaps or resume is None:
             raise gap
-        if resume != self._passed_to:  # else the checkpoint has shown it before the source does
-            self._passed_to = resume
+        if resume != self._skipped_to:  # else already counted: the checkpoint shows a gap before the source does
+            self._skipped_to = resume
             self._settings.counters.gaps += 1
-            log.warning("%s goes on at %s without what was lost: %s", self._partition, format_position(resume), gap)
+            log.warning("%s continues at %s without the lost messages: %s", self._partition, format_position(resume), gap)
         return resume

@@ -1,17 +1,17 @@
-"""How fast a route may go."""
+"""Rate limit of a route."""
 
 import asyncio
 
 
 class RateLimit:
-    """At most so many units a second over all lanes of a route, with one second's worth of burst."""
+    """A limit of units per second over all lanes of a route, with a burst of one second's worth."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
         self._free_at = 0.0
 
     async def take(self, units: int) -> None:
-        """Wait until these units may go. Whole batches go at once; the wait comes after the one that went over."""
+        """Wait until these units may go. A batch is never split; the wait comes after the batch that exceeded the limit."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         start = max(self._free_at, now - 1.0)
@@ -20,5 +20,5 @@ class RateLimit:
             try:
                 await asyncio.sleep(start - now)
             except asyncio.CancelledError:
-                self._free_at -= units / self._per_second  # they do not go: those behind need not wait for them
+                self._free_at -= units / self._per_second  # these units do not go: later callers need not wait for them
                 raise

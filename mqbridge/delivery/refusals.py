@@ -1,7 +1,7 @@
-"""What becomes of messages that a target refuses: dead letters, and once these are stored the batch counts as stored.
+"""Handles messages that a target refuses: sends them as dead letters; once these are stored, the batch counts as stored.
 
-Without a dead-letter topic they end the lane, as every failure does that retrying may help: as dead letters those would hide an
-outage. What ends a lane is delivered again when the route runs again.
+Without a dead-letter topic a refusal ends the lane, and so does every failure that a retry may help: as dead letters those would
+hide an outage. Messages of a lane that ended are delivered again when the route runs again.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from mqbridge.message import Share, format_position
 log = logging.getLogger(__name__)
 
 LegFailed = Callable[[Ticket, Share, Exception, Sequence[MessageFailure]], None]
-"""Told of a leg that ends its lane, with why."""
+"""Reports a leg that ends its lane, with the reason."""
 Failed = Callable[[Exception], None]
-"""Told of what ends the lane besides: every leg has ended."""
+"""Reports another error that ends the lane, after all legs have ended."""
 Charge = Callable[[Ticket, int], None]
-"""Told of the bytes that the dead letters of a batch take until they are stored."""
+"""Reports the bytes that the dead letters of a batch hold until they are stored."""
 
 
 class Refusals:
@@ -37,15 +37,15 @@ class Refusals:
         self._settings, self._tickets, self._sends = settings, tickets, sends
         self._leg_failed, self._failed, self._charge = leg_failed, failed, charge
 
-    def take(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt, *, given_up: bool) -> None:
-        """Settle or fail a leg whose receipt has failures, some time: when what has to be stored for that is stored.
+    def handle(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt, *, aborted: bool) -> None:
+        """Settle or fail a leg whose receipt has failures, when its dead letters are stored.
 
-        Of a lane that has given up nothing more is sent, no dead letters either: whoever reads its partition next meets the same.
+        An aborted lane sends nothing more, no dead letters either: the next consumer of its partition meets the same refusals.
         """
-        innocent = [failure for failure in receipt.failures if failure.kind is not Failure.REFUSED]
-        if innocent or given_up:
-            first = (innocent or receipt.failures)[0]
-            count, why = len(innocent or receipt.failures), first.reason
+        retryable = [failure for failure in receipt.failures if failure.kind is not Failure.REFUSED]
+        if retryable or aborted:
+            first = (retryable or receipt.failures)[0]
+            count, why = len(retryable or receipt.failures), first.reason
             error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}")
             self._leg_failed(ticket, share, error, receipt.failures)
         elif self._settings.dead_letters is None:
@@ -55,18 +55,18 @@ class Refusals:
             error = DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}", Failure.REFUSED)
             self._leg_failed(ticket, share, error, receipt.failures)
         else:
-            self._send_letters(self._settings.dead_letters, ticket, target, share, receipt)
+            self._send_dead_letters(self._settings.dead_letters, ticket, target, share, receipt)
 
-    def _send_letters(self, letters: DeadLetters, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
+    def _send_dead_letters(self, letters: DeadLetters, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
         try:
-            made = letters.of(target.label, share.originals, receipt.failures, ticket.batch.partition)
+            dead = letters.make(target.label, share.originals, receipt.failures, ticket.batch.partition)
             ended = partial(self._answered, letters, ticket, target, share, receipt)
-            self._sends.send(letters.outbound, letters.next_partition(), made, ended)
-            self._charge(ticket, made.held_bytes)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the lane and is raised by its `run`
+            self._sends.send(letters.outbound, letters.next_partition(), dead, ended)
+            self._charge(ticket, dead.held_bytes)
+        except Exception as error:  # noqa: BLE001 - any error ends the lane and is raised by its `run`
             self._leg_failed(ticket, share, error, receipt.failures)
         finally:
-            ticket.batch.let_go()  # it may wait for others long after this
+            ticket.batch.release_messages()  # the ticket may wait for other legs long after this
 
     def _answered(
         self,
@@ -87,12 +87,12 @@ class Refusals:
                 ticket, share, self._refused_twice(letters, ticket, target, share, failures, sent.result()), failures
             )
         else:
-            log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), failures[0].reason)
+            log.warning("%s: %d messages stored as dead letters, first reason: %s", source, len(failures), failures[0].reason)
             self._settings.counters.dead += len(failures)
             self._settings.counters.stored += share.count - len(failures)
             try:
                 self._tickets.settle(ticket, share, refused)
-            except Exception as error:  # noqa: BLE001 - likewise; the leg has ended by now, a second end would miscount
+            except Exception as error:  # noqa: BLE001 - likewise; the leg has ended already, ending it twice would miscount
                 self._failed(error)
 
     def _refused_twice(
@@ -116,11 +116,11 @@ class Refusals:
 
 
 def _name(ticket: Ticket, share: Share, index: int) -> str:
-    """Which message it is, for people. Whatever is wrong with decoding it, its leg has to end."""
+    """Name a message for people. Never raises: the leg has to end even if the message cannot be decoded."""
     batch = ticket.batch
     try:
         return describe(share.originals[index], batch.partition)
-    except Exception as error:  # noqa: BLE001 - a bug of its mapping, most likely; it is told with the refusal
+    except Exception as error:  # noqa: BLE001 - most likely a bug of the mapping; it is reported with the refusal
         return f"a message at {batch.partition} from position {format_position(batch.first)} on that cannot be decoded ({error})"
     finally:
-        batch.let_go()
+        batch.release_messages()

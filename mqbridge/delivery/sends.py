@@ -1,6 +1,6 @@
-"""What a lane has sent and is not known to be stored: per target partition, in order.
+"""Sends of a lane that have no receipt yet: per target partition, in order.
 
-Dead letters are sends like all others: they are waited for, and taken back, in the same way.
+Dead letters are sends like all others: the lane waits for them and withdraws them in the same way.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ Ended = Callable[["asyncio.Future[Receipt]"], None]
 
 
 class Sends:
-    """The open sends of one lane."""
+    """The sends in flight of one lane."""
 
     def __init__(self) -> None:
         self.all_ended = asyncio.Event()
-        """Set when the last one that was open has ended."""
+        """Set when the last send in flight has ended."""
         self._open: dict[tuple[Outbound, int], deque[asyncio.Future[Receipt]]] = {}
         self._count = 0
 
@@ -30,9 +30,9 @@ class Sends:
         return self._count
 
     def send(self, outbound: Outbound, partition: int, share: Share, ended: Ended) -> None:
-        """Send, and tell `ended` of the receipt. What the outbound raises is raised, and nothing is sent then."""
+        """Send, and pass the future of the receipt to `ended`. If the outbound raises, nothing is sent."""
         future = outbound.send(partition, share)
-        share.let_go()
+        share.release_messages()
         sent = self._open.get((outbound, partition))
         if sent is None:
             sent = self._open[outbound, partition] = deque()
@@ -43,12 +43,12 @@ class Sends:
         future.add_done_callback(partial(self._ended, sent, ended))
 
     def would_overtake(self, outbound: Outbound, partition: int) -> bool:
-        """Whether something failed there already, of which the lane hears only in the next turn of the loop."""
+        """Return True if a send to this partition has failed, although the lane only learns it in the next loop iteration."""
         sent = self._open.get((outbound, partition))
         return sent is not None and any(map(_has_failed, takewhile(asyncio.Future.done, sent)))
 
     def withdraw(self) -> None:
-        """Take back what is not on its way."""
+        """Withdraw every send that is not on the wire."""
         by_outbound: dict[Outbound, list[asyncio.Future[Receipt]]] = {}
         for (outbound, _), sent in self._open.items():
             by_outbound.setdefault(outbound, []).extend(sent)
@@ -65,7 +65,7 @@ class Sends:
 
 
 def _has_failed(future: "asyncio.Future[Receipt]") -> bool:
-    """Whether an answer that is there says that something is to be sent again, before all that follows."""
+    """Return True if a finished send has to be repeated before everything after it."""
     if future.cancelled() or future.exception() is not None:
         return True
     return any(failure.kind is not Failure.REFUSED for failure in future.result().failures)

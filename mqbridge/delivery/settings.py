@@ -1,4 +1,4 @@
-"""What a route demands of each of its lanes."""
+"""Settings of a route for its lanes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ class LaneSettings:
     filter: Filter | None = None
     dead_letters: DeadLetters | None = None
     skip_gaps: bool = False
-    """Go on behind what the source has lost, if it says where that is."""
+    """Continue after a gap, if the source tells where."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
-    """Limits in units of a batch's attribute: (`count` or `size`, limit)."""
+    """Rate limits by the attribute of a batch that they count: (`count` or `size`, limit)."""
     on_progress: Callable[[Batch, bool], None] | None = None
-    """Told of each batch when it and all before it are stored, and whether its partition is still the lane's: whoever has it
-    since may be further by then."""
+    """Called with each batch when it and all before it are stored, and with True while the lane still holds its partition: once
+    it is lost, the new consumer may be further."""

@@ -1,7 +1,8 @@
-"""One gateway per state file: two would overwrite each other's positions without a word.
+"""Allows one gateway per state file: two would silently overwrite each other's positions.
 
-The lock is the operating system's, on a file of its own beside the state file: it ends with the process, however that ends. (Not
-on the state file: closing any descriptor of a file gives up the locks that SQLite holds on it in the same process.)
+The lock is a lock of the operating system, on a separate file beside the state file: it ends with the process, however the
+process ends. (Not on the state file itself: closing any descriptor of a file drops the locks that SQLite holds on it in the same
+process.)
 """
 
 import contextlib
@@ -16,14 +17,14 @@ from mqbridge.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_TAKEN = {errno.EWOULDBLOCK, errno.EACCES}
+_HELD_BY_OTHERS = {errno.EWOULDBLOCK, errno.EACCES}
 
 
 class StateLock:
-    """Held from when it is made until `release`. Raises ConfigError when somebody else has it, OSError."""
+    """Held from construction until `release`. Raises ConfigError if another process holds it, and OSError."""
 
     def __init__(self, state: Path) -> None:
-        real = Path(os.path.realpath(state))  # by whatever symbolic links it is called, be they a loop
+        real = Path(os.path.realpath(state))  # the same file for every symbolic link to it, also in a loop of links
         path = real.with_name(real.name + ".lock")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -31,21 +32,21 @@ class StateLock:
         except OSError as error:
             holder = os.pread(self._fd, 1000, 0).decode(errors="replace").strip()
             os.close(self._fd)
-            if error.errno in _TAKEN:
+            if error.errno in _HELD_BY_OTHERS:
                 raise ConfigError(
                     f"the state file {state} is in use by another gateway{f' ({holder})' if holder else ''}",
                     path="state",
                     hint="Give each gateway a state file of its own, or stop the other one",
                 ) from error
-            log.warning("%s cannot be locked: nobody notices if two gateways use this state file: %s", path, error)
+            log.warning("%s cannot be locked: two gateways that use this state file go unnoticed: %s", path, error)
             self._fd = -1
             return
-        with contextlib.suppress(OSError):  # for people only: a full disk does not keep anybody from locking
+        with contextlib.suppress(OSError):  # for people only: locking must work on a full disk too
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

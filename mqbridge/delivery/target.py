@@ -1,8 +1,8 @@
-"""One target of a route: what of a batch goes to it, in which form, and to which partitions.
+"""One target of a route: selects which messages of a batch go to it, edits them, and chooses their partitions.
 
     loop prevention -> edits -> partitions
 
-Each step is left out where the route does not ask for it, and none of them makes messages of a batch that nobody asks for.
+Steps that the route does not configure are skipped; no step decodes a batch unless it needs the messages.
 """
 
 import asyncio
@@ -16,39 +16,39 @@ from mqbridge.routing.partitions import Partitioner
 
 
 class TargetProgress:
-    """What was sent and has no receipt, and since when nothing has moved."""
+    """Progress of a target: sends without a receipt, and the time since the last progress."""
 
-    __slots__ = ("_loop", "_moved_at", "sends")
+    __slots__ = ("_loop", "_progress_at", "sends")
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.sends = 0
         """Shares of batches that were sent and have no receipt."""
-        self._moved_at = 0.0
+        self._progress_at = 0.0
 
     def sent(self) -> None:
-        """One more."""
+        """Count a send."""
         if not self.sends:
-            self._move()
+            self._mark_progress()
         self.sends += 1
 
     def answered(self) -> None:
-        """A receipt, good or bad."""
+        """Count a receipt, good or bad."""
         self.sends -= 1
-        self._move()
+        self._mark_progress()
 
-    def _move(self) -> None:
+    def _mark_progress(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        self._moved_at = self._loop.time()
+        self._progress_at = self._loop.time()
 
     def waiting_s(self, now: float) -> float:
-        """For how long receipts have been due and none has come; 0 when none is due."""
-        return now - self._moved_at if self.sends else 0.0
+        """Return for how long sends have been in flight without any receipt; 0 if none is in flight."""
+        return now - self._progress_at if self.sends else 0.0
 
 
 class Target:
-    """One outbound, with what is done to messages on the way to it."""
+    """One outbound, with the edits and checks on the way to it."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Target:
         self._guard, self._edit = guard, edit
 
     def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
-        """What goes to which partition of what the route's filter left of a batch."""
+        """Divide the messages that passed the route's filter into shares by target partition."""
         if self._guard is not None:
             needs_messages = self._edit is not None or share.batch.format not in self.outbound.formats
             share = self._guard.keep(share, needs_messages=needs_messages)

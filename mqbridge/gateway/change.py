@@ -1,7 +1,7 @@
-"""What a new configuration changes in a running one.
+"""The difference between the running configuration and a new one.
 
-A cluster goes on when its own settings are the same. A route goes on when it runs, is configured as before and every cluster that
-it uses goes on; a route that stopped by an error is begun again.
+A cluster keeps running if its settings are the same. A route keeps running if it runs, its configuration is the same and every
+cluster that it uses keeps running; a route that stopped by an error is started again.
 """
 
 from collections.abc import Sequence
@@ -15,23 +15,23 @@ from mqbridge.gateway.route import Route
 
 @dataclass(slots=True)
 class Change:
-    """The difference. What is in none of these goes on untouched."""
+    """Clusters and routes to start and stop. Everything else keeps running untouched."""
 
     clusters: dict[str, ClusterConfig] = field(default_factory=dict)
-    """To be reached: new, or with other settings."""
+    """Clusters to connect: new, or with changed settings."""
     unused: list[str] = field(default_factory=list)
-    """Names of running clusters that are gone or replaced."""
+    """Names of running clusters that were removed or replaced."""
     begin: list[RouteConfig] = field(default_factory=list)
     end: list[Route] = field(default_factory=list)
 
     def summary(self) -> dict[str, list[str]]:
-        """The names of routes that were begun (again) and that are gone."""
+        """Return the names of the routes that are started (again) and of those that are removed."""
         begun = [route.name for route in self.begin]
         return {"started": begun, "removed": [route.name for route in self.end if route.name not in begun]}
 
 
 def compare(old: Config, new: Config, routes: Sequence[Route]) -> Change:
-    """What is to be done for `new`, while `routes` run by `old`."""
+    """Return what has to change for `new`, while `routes` run with `old`."""
     changed = {name for name, cluster in new.clusters.items() if old.clusters.get(name) != cluster}
     replaced = [name for name in old.clusters if name not in new.clusters or name in changed]
     running = {route.name: route for route in routes}
@@ -50,6 +50,6 @@ def compare(old: Config, new: Config, routes: Sequence[Route]) -> Change:
 
 
 def not_applied(started: Config, new: Config) -> list[str]:
-    """What differs from the configuration that the process was started with and needs a restart of it."""
+    """Return a warning for each changed option that takes effect only when the process is restarted."""
     changed = [key for key in ("state", "http") if getattr(started, key) != getattr(new, key)]
-    return [f"`{key}` was changed, which takes effect only when the gateway is started again" for key in changed]
+    return [f"`{key}` was changed, which takes effect only when the gateway is restarted" for key in changed]

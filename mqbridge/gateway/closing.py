@@ -1,4 +1,4 @@
-"""One deadline for everything that closes, also where an adapter hangs and has never heard of it."""
+"""One deadline for everything that closes, also for an adapter that hangs or ignores deadlines."""
 
 import asyncio
 import logging
@@ -11,20 +11,20 @@ from mqbridge.net.tasks import collect_error, spawn
 log = logging.getLogger(__name__)
 
 GRACE_S = 0.5
-"""What obeys the deadline needs a moment after it to end; what does not end by then is left behind."""
-LEAST_S = 0.1
-"""For what begins to close when the deadline is over already: enough to let go, not enough to wait for anybody."""
+"""Code that obeys the deadline needs a moment after it to end; tasks that have not ended by then are abandoned."""
+MIN_CLOSE_S = 0.1
+"""Time for code that starts to close after the deadline: enough to release resources, not enough to wait for a peer."""
 
 
 def no_deadline() -> float | None:
-    """Where nobody gave one."""
+    """Return None: no deadline is given."""
     return None
 
 
 async def close_by(deadline: float | None, what: str, *closing: Coroutine[Any, Any, Any]) -> None:
-    """Run these side by side. What hangs beyond the deadline is cancelled, named, and not waited for any longer.
+    """Run these coroutines concurrently. One that hangs beyond the deadline is logged, cancelled and abandoned.
 
-    Raises what the first of the others raised.
+    Raises the exception of the first of the others that failed.
     """
     last = deadline_of(deadline) + GRACE_S
     tasks = [spawn(one, what, quiet=True) for one in closing]
@@ -35,23 +35,23 @@ async def close_by(deadline: float | None, what: str, *closing: Coroutine[Any, A
 
 
 async def cancel_by(deadline: float | None, what: str, *tasks: "asyncio.Task[Any] | None") -> None:
-    """Cancel tasks and wait until they are gone; those that are still there soon after the deadline are left behind."""
+    """Cancel tasks and wait until they have ended; tasks still running shortly after the deadline are abandoned."""
     live = [task for task in tasks if task is not None and not task.done()]
     for task in live:
         task.cancel()
     await settle_by(deadline_of(deadline) + GRACE_S, what, *live)
     for task in live:
         if task.done():
-            collect_error(task)  # whoever wants to know asks the task
+            collect_error(task)  # code that needs the error asks the task
 
 
 async def settle_by(last: float, what: str, *tasks: "asyncio.Task[Any]") -> None:
-    """Wait for tasks until this loop time, then cancel those that are left; raises nothing of theirs."""
+    """Wait for tasks until this loop time, then cancel the rest; raises none of their exceptions."""
     if not tasks:
         return
-    left = max(LEAST_S, last - asyncio.get_running_loop().time())
+    timeout = max(MIN_CLOSE_S, last - asyncio.get_running_loop().time())
     try:
-        _, late = await asyncio.wait(tasks, timeout=left)
+        _, late = await asyncio.wait(tasks, timeout=timeout)
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
@@ -59,5 +59,5 @@ async def settle_by(last: float, what: str, *tasks: "asyncio.Task[Any]") -> None
     for task in late:
         task.cancel()
     if late:
-        log.error("%s did not end by the deadline and is left behind", what)
-        await asyncio.wait(late, timeout=LEAST_S)  # an adapter may swallow that, too
+        log.error("%s did not end by the deadline and is abandoned", what)
+        await asyncio.wait(late, timeout=MIN_CLOSE_S)  # an adapter may swallow this cancellation too

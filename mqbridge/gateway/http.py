@@ -1,10 +1,10 @@
-"""What a running gateway shows over HTTP: metrics, health, and the state of its routes as JSON.
+"""The HTTP endpoints of a running gateway: metrics, health, and the state of its routes as JSON.
 
 /metrics        Prometheus text
 /health/live    200 while the process answers
 /health/ready   200 while every route runs and every cluster can be reached, 503 with the reasons otherwise
-/routes         what every route has done so far, how far behind it is, and what holds it up
-/reload         POST: read the configuration again; 200 when it was taken, 422 with the problems when not
+/routes         totals of every route, its lag, and what blocks it
+/reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not
 """
 
 import asyncio
@@ -33,16 +33,16 @@ STOP_TIMEOUT_S = 2
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the command line drains the gateway on signals."""
+    """uvicorn without its signal handlers: the command line handles signals and drains the gateway."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
-        """Leave signals to others."""
+        """Install no signal handlers."""
         yield
 
 
 class StatusServer:
-    """The HTTP page. The port is taken by `bind`, before anything else starts; requests are answered once it is entered."""
+    """The HTTP server. `bind` takes the port before anything else starts; requests are served once the context is entered."""
 
     def __init__(self, gateway: Shown, host: str, port: int) -> None:
         self._gateway = gateway
@@ -54,23 +54,23 @@ class StatusServer:
 
     @property
     def port(self) -> int:
-        """The port that was taken."""
+        """The bound port."""
         return int(self._socket.getsockname()[1]) if self._socket else 0
 
     def bind(self) -> None:
-        """Take the port. Raises ConfigError when it is in use."""
+        """Bind the port. Raises ConfigError if it is in use."""
         host, port = self._address
         try:
             self._socket = socket.create_server(self._address, backlog=BACKLOG)
         except OSError as error:
             raise ConfigError(
-                f"{host}:{port} cannot be listened on: {error.strerror or error}",
+                f"cannot listen on {host}:{port}: {error.strerror or error}",
                 path="http.listen",
                 hint="Choose another port, 0 for any free one, or set http.enabled: false",
             ) from error
 
     def unbind(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         if self._socket is not None:
             self._socket.close()
 
@@ -88,7 +88,7 @@ class StatusServer:
             app, log_config=None, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
         )
         self._server = _Server(config)
-        assert self._socket is not None  # noqa: S101 - bind comes first
+        assert self._socket is not None  # noqa: S101 - bind is called first
         self._task = spawn(self._server.serve(sockets=[self._socket]), "http")
         return self
 
@@ -110,15 +110,15 @@ class StatusServer:
         stuck = {f"{r.name} {label}": why for r in gateway.routes for label, why in stuck_targets(r, now).items()}
         ready = gateway.ready and not (stopped or missing or stuck)
         last = gateway.reloader.last
-        said = {
+        body = {
             "ready": ready,
             "stopped": stopped,
             "away": missing,
             "stuck": stuck,
-            "clusters": {name: _standing(cluster) for name, cluster in gateway.clusters.items()},
+            "clusters": {name: _connection_state(cluster) for name, cluster in gateway.clusters.items()},
             "reload": None if last is None else last.as_dict(),
         }
-        return JSONResponse(said, status_code=200 if ready else 503)
+        return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _routes(self, _: Request) -> Response:
         return JSONResponse([self._row(route) for route in self._gateway.routes])
@@ -127,7 +127,7 @@ class StatusServer:
         reloader = self._gateway.reloader
         if reloader.path is None or not self._gateway.ready:
             why = "the gateway is not running" if reloader.path else "it was not started from a file"
-            return JSONResponse({"ok": False, "problems": [f"nothing can be read again: {why}"]}, status_code=409)
+            return JSONResponse({"ok": False, "problems": [f"cannot reload: {why}"]}, status_code=409)
         result = await reloader.reload()
         return JSONResponse(result.as_dict(), status_code=422 if result.problems else 200)
 
@@ -135,7 +135,7 @@ class StatusServer:
         now = asyncio.get_running_loop().time()
         lag, missing = self._gateway.lag.of(route), clusters_away(self._gateway.clusters, route)
         waiting = {label: max(one.waiting_s(now) for one in several) for label, several in route.progress.items()}
-        held_up = route.trouble or next((f"cluster {name} {why}" for name, why in missing.items()), None)
+        blocked_by = route.retry_reason or next((f"cluster {name} {why}" for name, why in missing.items()), None)
         return {
             "name": route.name,
             **route.counters.totals(),
@@ -152,13 +152,13 @@ class StatusServer:
             "targets": route.targets,
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting.items() if seconds},
             "stopped": {str(partition): why for partition, why in route.stopped.items()},
-            "warnings": route.cautions.current,
+            "warnings": route.warnings.current,
             "error": None if route.error is None else str(route.error),
-            "retrying": None if held_up is None else str(held_up),
+            "retrying": None if blocked_by is None else str(blocked_by),
         }
 
 
-def _standing(cluster: Cluster) -> dict[str, Any]:
+def _connection_state(cluster: Cluster) -> dict[str, Any]:
     connectivity = connectivity_of(cluster)
     if connectivity is None:
         return {"up": True}

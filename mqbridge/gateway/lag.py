@@ -1,8 +1,8 @@
-"""How far each route's group is behind its source, by partition, asked of the source cluster now and then.
+"""The lag of each route's group behind its source, by partition, polled from the source cluster.
 
-What is counted is the cluster's own backlog of the group, in the cluster's own unit, so it is the same number whoever asks:
-several gateways of one group show the same lag, and it stays there when the route has stopped. Where the cluster cannot count it
-(TubeMQ and Pulsar without `admin_url`), the lag is not known, and the reason is shown instead.
+The lag is the cluster's own backlog of the group, in the cluster's own unit, so it does not depend on who asks: several gateways
+of one group show the same lag, and it stays visible when the route has stopped. Where the cluster cannot count it (TubeMQ and
+Pulsar without `admin_url`), the lag is unknown, and the reason is shown instead.
 """
 
 import asyncio
@@ -21,33 +21,33 @@ from mqbridge.message import Position
 log = logging.getLogger(__name__)
 
 FIRST_S, EVERY_S, PAUSE_S = 1.0, 10.0, 0.05
-"""Before the first round, between rounds, and between two topics of a round: at most twenty topics are asked for a second."""
-PATIENCE_S = 10.0
-"""For the answers about one topic."""
+"""Pauses before the first round, between rounds, and between two topics of a round: at most twenty topics a second."""
+TIMEOUT_S = 10.0
+"""For the responses about one topic."""
 
-Place = tuple[str, str]
+TopicPartition = tuple[str, str]
 """Topic and partition."""
 
 
 @dataclass(slots=True)
 class Lag:
-    """Of one route, when it was last known."""
+    """The last known lag of one route."""
 
     unit: str = ""
-    partitions: dict[Place, int] = field(default_factory=dict)
+    partitions: dict[TopicPartition, int] = field(default_factory=dict)
     measured_at: float | None = None
     """Loop time; None for never."""
     problem: str | None = None
-    """Why the last round could not tell."""
+    """Why the last round failed."""
 
     @property
     def total(self) -> int:
-        """Over all partitions."""
+        """Sum over all partitions."""
         return sum(self.partitions.values())
 
 
 class Watched(Protocol):
-    """Whose lag is watched: a gateway."""
+    """A gateway, whose lag is watched."""
 
     clusters: dict[str, Cluster]
     routes: list[Route]
@@ -61,11 +61,11 @@ class LagWatch:
         self._lags: dict[str, Lag] = {}
 
     def of(self, route: Route) -> Lag:
-        """What is known of a route."""
+        """Return the last known lag of a route."""
         return self._lags.setdefault(route.name, Lag())
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Poll until cancelled."""
         await asyncio.sleep(FIRST_S)
         while True:
             for route in list(self._gateway.routes):
@@ -75,10 +75,10 @@ class LagWatch:
     async def _measure(self, route: Route) -> None:
         lag = self.of(route)
         try:
-            lag.unit, lag.partitions = await self._ask(route)
+            lag.unit, lag.partitions = await self._fetch(route)
             lag.measured_at, lag.problem = asyncio.get_running_loop().time(), None
         except TimeoutError:
-            lag.problem = f"no answer within {PATIENCE_S:g} s"
+            lag.problem = f"no response within {TIMEOUT_S:g} s"
         except MqbridgeError as error:
             lag.problem = str(error)
         except Exception as error:  # noqa: BLE001 - a bug of an adapter must not end the others' lag
@@ -86,16 +86,16 @@ class LagWatch:
         if lag.problem is not None:
             log.debug("the lag of route %s is not known: %s", route.name, lag.problem)
 
-    async def _ask(self, route: Route) -> tuple[str, dict[Place, int]]:
-        """The unit, and what is counted in it. Raises MqbridgeError, TimeoutError."""
+    async def _fetch(self, route: Route) -> tuple[str, dict[TopicPartition, int]]:
+        """Return the unit and the lag. Raises MqbridgeError, TimeoutError."""
         name = route.config.source.cluster
         cluster = self._gateway.clusters.get(name)
         operations = None if cluster is None else cluster.operations
         if cluster is None or operations is None:
-            raise ClusterError(f"cluster {name!r} does not tell it; set admin_url", Failure.FATAL)
-        found: dict[Place, int] = {}
+            raise ClusterError(f"cluster {name!r} does not tell the lag; set admin_url", Failure.FATAL)
+        found: dict[TopicPartition, int] = {}
         for topic in list(route.targets):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 counted = await _backlog(cluster, operations, topic, route)
             found |= {(topic, partition): count for partition, count in counted.items()}
             await asyncio.sleep(PAUSE_S)
@@ -103,7 +103,7 @@ class LagWatch:
 
 
 async def _backlog(cluster: Cluster, operations: Operations, topic: str, route: Route) -> Mapping[str, int]:
-    """By partition name. A partition of ours that the group has not committed yet is counted from where the group begins."""
+    """Return the backlog by partition name. Held partitions without a commit count from where the group begins."""
     source = route.config.source
     counted = await operations.backlog(topic, source.group)
     uncommitted = _held(route, topic) - counted.keys()

@@ -1,7 +1,7 @@
-"""What routes would do if they were started now: topics that exist, that would be made or grown, and what refuses them.
+"""Plans of routes: what starting them now would create or grow, and what prevents the start.
 
-Changes nothing. `run` validates the plan of every route before it creates anything, `check --connect` shows the same plan: a
-refusal stands here once, and both give it.
+Changes nothing. `run` validates the plan of every route before it creates anything, and `check --connect` shows the same plan, so
+that both give the same refusals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
-from mqbridge.gateway.cautions import TopicUse, group_maker
-from mqbridge.gateway.late import maker_of
+from mqbridge.gateway.pending_topics import creator_of
+from mqbridge.gateway.retention_warnings import TopicUse, group_maker
 from mqbridge.gateway.topic_selection import not_yet, select_from
-from mqbridge.routing.partitions import advice, misplaced, partitions_made, partitions_needed
+from mqbridge.routing.partitions import advice, partitions_made, partitions_needed, unassignable
 from mqbridge.routing.topics import Selected, render
 
 TopicKey = tuple[str, str]
@@ -31,18 +31,18 @@ TopicKey = tuple[str, str]
 
 @dataclass(slots=True)
 class PlannedTopic:
-    """A topic to be written: how many partitions it has (0: it is missing), and how many it will have."""
+    """A topic that is written: its number of partitions now (0: it does not exist), and the planned number."""
 
     cluster: str
     topic: str
     have: int
     count: int
     why: str = ""
-    """Why it gets more partitions than its source has; empty where it does not."""
+    """Why it gets more partitions than its source has; empty if it does not."""
 
     @property
     def change(self) -> str:
-        """What becomes of it, for people; empty when it stays as it is."""
+        """The planned change, for people; empty if there is none."""
         if self.count == self.have:
             return ""
         label = f"{self.cluster}/{self.topic}"
@@ -61,26 +61,26 @@ class PlannedSource:
 
 @dataclass(slots=True)
 class Plan:
-    """The plan of one route. `problems` keep it from starting."""
+    """The plan of one route. `problems` prevent its start."""
 
     route: Route
     sources: list[PlannedSource] = field(default_factory=list)
     changes: dict[TopicKey, PlannedTopic] = field(default_factory=dict)
-    """What would be made or grown, besides what routes before it make."""
+    """Topics to create or grow, except for those that earlier routes create."""
     groups: dict[TopicKey, tuple[str, ...]] = field(default_factory=dict)
-    """Those that are made with targets, where they are missing."""
+    """Groups to create with targets, if they are missing."""
     problems: list[MqbridgeError] = field(default_factory=list)
     provisional: bool = False
-    """Rests on topics that another route is going to make: it has to be made again once they exist."""
+    """True if it depends on topics that another route creates: it must be made again once they exist."""
 
     @property
     def notes(self) -> list[str]:
-        """What would be made or grown, for people."""
+        """The topics to create or grow, for people."""
         return [planned.change for planned in self.changes.values()]
 
     @property
     def uses(self) -> list[TopicUse]:
-        """The topics that it reads and writes, to be asked what threatens their messages."""
+        """The topics that the route reads and writes, for the retention warnings."""
         source, letters = self.route.source, self.route.delivery.dead_letter
         found = [TopicUse(source.cluster, one.selected.topic, source.group) for one in self.sources]
         written = dict.fromkeys((target.cluster, target.topic) for one in self.sources for target in one.targets)
@@ -89,28 +89,28 @@ class Plan:
 
 
 def refuse(plans: Sequence[Plan]) -> None:
-    """Raise what keeps these routes from starting: ConfigError or ClusterError, with every problem in its text.
+    """Raise the problems of these plans: ConfigError or ClusterError, with every problem in its text.
 
-    Failures that retrying helps are raised only when there are no others: those need a person.
+    Transient problems are raised only if there are no others: those need a person.
     """
     problems = [problem for plan in plans for problem in plan.problems]
-    if lasting := [problem for problem in problems if not helps_to_retry(problem)]:
-        problems = lasting
+    if permanent := [problem for problem in problems if not is_transient(problem)]:
+        problems = permanent
     if len(problems) == 1:
         raise problems[0]
     if problems and all(isinstance(problem, ConfigError) for problem in problems):
         raise ConfigErrors([problem for problem in problems if isinstance(problem, ConfigError)])
     if problems:
-        raise ClusterError("\n".join(map(str, problems)), Failure.FATAL if lasting else Failure.RETRY)
+        raise ClusterError("\n".join(map(str, problems)), Failure.FATAL if permanent else Failure.RETRY)
 
 
-def helps_to_retry(error: Exception) -> bool:
-    """Whether the same may succeed later, without anybody changing anything."""
+def is_transient(error: Exception) -> bool:
+    """Return True if a retry may succeed without any change by a person."""
     return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}
 
 
 def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> OutboundSpec:
-    """How a route that promises this writes into a topic."""
+    """Return the specification of an outbound for these delivery options."""
     return OutboundSpec(
         topic=topic,
         ordered=delivery.order == "partition",
@@ -121,26 +121,26 @@ def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> 
 
 
 class Planner:
-    """Plans routes one after the other, each knowing what those before it are going to make.
+    """Plans routes one after the other; each plan knows the topics that earlier routes create.
 
-    `clusters` are connected; one that is missing there is a problem of the routes that use it, which may pass. `late` are
-    routes before these that are not open yet: a topic that they are to make may still come.
+    `clusters` are connected; a missing one is a transient problem of the routes that use it. `pending` are earlier routes that
+    are not open yet: they may still create a missing topic.
     """
 
-    def __init__(self, clusters: Mapping[str, Cluster], late: Iterable[Route] = ()) -> None:
+    def __init__(self, clusters: Mapping[str, Cluster], pending: Iterable[Route] = ()) -> None:
         self._clusters = clusters
-        self._late = list(late)
+        self._pending = list(pending)
         self._topics: dict[TopicKey, PlannedTopic] = {}
-        """All that are to be written, so far."""
+        """All topics to be written, so far."""
 
     async def plan(self, route: Route) -> Plan:
-        """Look at the route's topics. Raises nothing that is expected: that stands in `problems`."""
+        """Plan a route. Expected failures are not raised but listed in `problems`."""
         plan = Plan(route)
         before = {key: replace(planned) for key, planned in self._topics.items()}
         await self._fill(plan, route)
-        if plan.problems and all(map(helps_to_retry, plan.problems)):
-            self._late.append(route)
-            for key, planned in plan.changes.items():  # who is there before makes them, and nobody waits for that in vain
+        if plan.problems and all(map(is_transient, plan.problems)):
+            self._pending.append(route)
+            for key, planned in plan.changes.items():  # only earlier routes create them now, so no later route waits for this one
                 self._topics[key] = before.get(key, PlannedTopic(*key, planned.have, planned.have))
         return plan
 
@@ -163,11 +163,11 @@ class Planner:
 
     async def _sources(self, plan: Plan, source: Cluster) -> None:
         missing: list[str] = []
-        to_come = [topic for cluster, topic in self._topics if cluster == source.name]
-        for selected in await select_from(source, plan.route, to_come, self._late):
+        planned_topics = [topic for cluster, topic in self._topics if cluster == source.name]
+        for selected in await select_from(source, plan.route, planned_topics, self._pending):
             topic = await self._source(plan, source, selected.topic)
-            if topic is None and (maker := maker_of(selected.topic, source.name, self._late)) is not None:
-                plan.problems.append(not_yet(plan.route, source.name, selected.topic, maker))
+            if topic is None and (creator := creator_of(selected.topic, source.name, self._pending)) is not None:
+                plan.problems.append(not_yet(plan.route, source.name, selected.topic, creator))
                 continue
             if topic is None:
                 missing.append(selected.topic)
@@ -189,14 +189,14 @@ class Planner:
 
     async def _source(self, plan: Plan, source: Cluster, name: str) -> Topic | None:
         topic = await source.describe(name)
-        to_come = self._topics.get((source.name, name))
-        if to_come is None or not to_come.change:
+        planned = self._topics.get((source.name, name))
+        if planned is None or not planned.change:
             return topic
         plan.provisional = True
-        return Topic(name, tuple(map(str, range(to_come.count)))) if topic is None else topic
+        return Topic(name, tuple(map(str, range(planned.count)))) if topic is None else topic
 
     async def _group(self, plan: Plan, source: Cluster) -> None:
-        """Whether the group can be joined, for topics that exist."""
+        """Check that the group can be joined, if all topics exist."""
         config = plan.route.source
         topics = tuple(one.selected.topic for one in plan.sources)
         if topics and not plan.provisional and not plan.problems:
@@ -215,12 +215,12 @@ class Planner:
         if target.subscriptions:
             plan.groups[wanted.cluster, wanted.topic] = target.subscriptions
         planned = await self._written(plan, wanted, target.options, create=bool(target.create))
-        if planned.count and (missing := misplaced(rule, source.topic, planned.count)):
-            plan.problems.append(no_place(plan.route, target, planned.topic, source.selected.topic, missing, needed))
+        if planned.count and (missing := unassignable(rule, source.topic, planned.count)):
+            plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, missing, needed))
         return planned
 
     async def _written(self, plan: Plan, wanted: PlannedTopic, options: BaseModel | None, *, create: bool) -> PlannedTopic:
-        """A topic to be written, as it will be; what keeps it from becoming as wanted is a problem of the plan."""
+        """Plan a topic that is written; failures to create or write it become problems of the plan."""
         cluster, key, needed = self._clusters[wanted.cluster], (wanted.cluster, wanted.topic), wanted.count
         planned = self._topics.get(key)
         if planned is None:
@@ -247,17 +247,19 @@ def _because(made: int, partitions: int) -> str:
 
 def _unwritable(route: Route, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
     label = f"{planned.cluster}/{planned.topic}"
-    what = f"{label} cannot be written" if planned.have else f"there is no topic {label}, and it cannot be made"
+    what = f"{label} cannot be written" if planned.have else f"the topic {label} does not exist and cannot be created"
     text = f"route {route.name!r}: {what}: {error}"
     return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
 
 
-def no_place(route: Route, target: Target, topic: str, source: str, missing: Mapping[str, str], needed: int) -> ConfigError:
-    """The refusal of a target that has no partition for some of the source's."""
+def no_partition_error(
+    route: Route, target: Target, topic: str, source: str, missing: Mapping[str, str], needed: int
+) -> ConfigError:
+    """Make the error for a target that has no partition for some of the source's partitions."""
     rule: PartitionRule = target.partitions
     partition, why = next(iter(missing.items()))
     return ConfigError(
-        f"route {route.name!r}: {target.cluster}/{topic} has no place for partition {partition!r} of "
+        f"route {route.name!r}: {target.cluster}/{topic} has no partition for partition {partition!r} of "
         f"{route.source.cluster}/{source}: {why}",
         hint=advice(rule, needed, missing, create=target.create),
     )

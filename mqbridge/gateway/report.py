@@ -1,4 +1,4 @@
-"""A line per route in the log now and then, so that whoever looks at it sees that it moves, or why it does not."""
+"""Logs a status line per route at intervals: its progress, or what blocks it."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ REPORT_EVERY_S = 30.0
 
 
 class Reported(Protocol):
-    """What is told of: a gateway."""
+    """A gateway whose routes are reported."""
 
     clusters: dict[str, Cluster]
     routes: list[Route]
@@ -23,7 +23,7 @@ class Reported(Protocol):
 
 
 async def report(gateway: Reported) -> None:
-    """Tell, until cancelled."""
+    """Log until cancelled."""
     before: dict[str, int] = {}
     while True:
         await asyncio.sleep(REPORT_EVERY_S)
@@ -35,7 +35,7 @@ async def report(gateway: Reported) -> None:
 
 
 def line(gateway: Reported, route: Route, rate: float) -> str:
-    """What a route did and what holds it up."""
+    """Describe the progress of a route and what blocks it."""
     counters, lag = route.counters, gateway.lag.of(route)
     parts = [
         f"route {route.name}: {counters.stored:,} messages stored, {rate:,.0f} per second",
@@ -52,7 +52,7 @@ def line(gateway: Reported, route: Route, rate: float) -> str:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people; never 0 of a larger unit for what is not 0."""
+    """Format a size for people; a size above 0 never shows as 0 of a larger unit."""
     for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= bytes_:
             return f"{size / bytes_:.1f} {unit}"

@@ -1,8 +1,9 @@
-"""A running route: sessions in its group one after the other, each with the topics and targets that there were when it began.
+"""A running route: one membership in its group after the other, each with the topics and targets that existed when it began.
 
-A session that ends by a failure which retrying helps is begun again after a pause, and `trouble` says why. A route that fails
-otherwise stops alone, the rest of the gateway goes on. One whose topics changed, or a target of which grew in a way that
-open outbounds do not see, drains its session and begins the next; what that needs is opened before anything is stopped.
+A membership that ends by a transient failure is followed by another one after a pause, and `retry_reason` says why. A route that
+fails otherwise stops alone; the rest of the gateway continues. If the topics changed, or a target grew in a way that open
+outbounds do not see, the route drains its membership and starts the next; the new endpoints are opened before anything is
+stopped.
 """
 
 import asyncio
@@ -17,13 +18,13 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, MqbridgeError
-from mqbridge.gateway.cautions import Cautions
 from mqbridge.gateway.closing import cancel_by, close_by
-from mqbridge.gateway.ends import Ends
+from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.gaps import GapCheck
-from mqbridge.gateway.plan import Plan, helps_to_retry
+from mqbridge.gateway.membership import GroupMembership
+from mqbridge.gateway.plan import Plan, is_transient
+from mqbridge.gateway.retention_warnings import RouteWarnings
 from mqbridge.gateway.route_state import RouteState
-from mqbridge.gateway.session import Session
 from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import MOST_PAUSE_S, level_of
@@ -32,20 +33,20 @@ from mqbridge.routing.filters import make_filter
 
 log = logging.getLogger(__name__)
 
-REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, MOST_PAUSE_S, 60.0
-"""Pauses between sessions that fail; a session that lasted so long begins with the shortest again."""
+FIRST_REJOIN_S, LONGEST_REJOIN_S, STABLE_S = 0.5, MOST_PAUSE_S, 60.0
+"""Shortest and longest pause after a failed membership; one that lasted longer than the third resets the pauses."""
 
 LOOP_LOG_EVERY_S = 60.0
-"""Messages that go round come in numbers; one line tells of all."""
+"""Looped messages come in large numbers; one log line covers them all."""
 
 
-async def at_once() -> float:
-    """Clusters that are reached already, and were so from the start (see `gateway.clusters.Reaching`)."""
+async def already_connected() -> float:
+    """Return at once, for clusters connected from the start (see `gateway.clusters.InitialConnections`)."""
     return 0.0
 
 
 class Route(RouteState):
-    """One route of the configuration, from `prepare` over `run` to its end."""
+    """One route of the configuration, from `prepare` and `run` to its end."""
 
     def __init__(
         self,
@@ -54,110 +55,110 @@ class Route(RouteState):
         checkpoints: Checkpoints | None,
         drain_s: float,
         counters: Counters | None = None,
-        reached: Callable[[], Awaitable[float]] = at_once,
-        late: Callable[[], Collection[RouteConfig]] = tuple,
+        wait_connected: Callable[[], Awaitable[float]] = already_connected,
+        pending: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
         super().__init__(config, Counters() if counters is None else counters)
-        self._reached, self._late = reached, late
+        self._wait_connected, self._pending = wait_connected, pending
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
         self._drain_s = drain_s
-        self._ends = self._make_ends()
-        self._known: Mapping[str, frozenset[str]] = {}
-        """By topic the partitions that there were at first: what comes later is read from its beginning."""
-        self._renewed: Ends | None = None
-        """Opened for the next session."""
+        self._endpoints = self._make_endpoints()
+        self._initial_partitions: Mapping[str, frozenset[str]] = {}
+        """Partitions by topic that existed at first: later ones are read from their beginning."""
+        self._renewed: RouteEndpoints | None = None
+        """Opened endpoints for the next membership."""
         self._deadline: float | None = None
-        self._rejoin = Backoff(REJOIN_FIRST_S, REJOIN_MOST_S)
+        self._rejoin = Backoff(FIRST_REJOIN_S, LONGEST_REJOIN_S)
         self._loop_logged_at = float("-inf")
-        self.cautions = Cautions(self.name, self._warnings)
-        """What deletes messages of its topics before they are consumed."""
+        self.warnings = RouteWarnings(self.name, self._warnings)
+        """Warnings about retention that deletes messages of its topics before they are consumed."""
 
     async def prepare(self, plan: Plan | None = None) -> None:
         """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError.
 
-        `run` does it where it has not been done, as soon as the clusters are reached and as often as it helps.
+        If it was not called, `run` does it as soon as the clusters are connected, and retries transient failures.
         """
-        await self._ends.open(plan, self._drained_by)
-        self._known = self._ends.source_names
+        await self._endpoints.open(plan, self._drained_by)
+        self._initial_partitions = self._endpoints.source_names
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or an error, which is kept in `error`; then drain and leave the group."""
-        looking: asyncio.Task[None] | None = None
+        checking: asyncio.Task[None] | None = None
         try:
             while not self._ended.is_set():
                 try:
-                    if not self._ends.is_open:
+                    if not self._endpoints.is_open:
                         await self._open()
-                    if self._ends.is_open and not self._ended.is_set():
-                        looking = looking or spawn(self.cautions.run(), f"cautions of {self.name}")
+                    if self._endpoints.is_open and not self._ended.is_set():
+                        checking = checking or spawn(self.warnings.run(), f"retention warnings of {self.name}")
                         await self._consume()
                 except ClusterError as error:
-                    if not helps_to_retry(error):
+                    if not is_transient(error):
                         raise
-                    self.trouble = error
+                    self.retry_reason = error
                 if self._renewed is not None:
-                    old, self._ends, self._renewed = self._ends, self._renewed, None
+                    old, self._endpoints, self._renewed = self._endpoints, self._renewed, None
                     await self._close(old, self._drained_by())
-                elif self.trouble is None:
+                elif self.retry_reason is None:
                     return
                 else:
-                    await self._pause(self.trouble)
-        except Exception as error:  # noqa: BLE001 - even a bug stops this route alone
+                    await self._pause(self.retry_reason)
+        except Exception as error:  # noqa: BLE001 - a bug too stops only this route
             self._fail(error)
         finally:
-            await cancel_by(self._drained_by(), f"looking at the topics of route {self.name}", looking)
+            await cancel_by(self._drained_by(), f"checking the retention of route {self.name}", checking)
 
     def stop(self, deadline: float | None = None) -> None:
-        """Take no more; `run` then drains and returns, by this loop time or within what `drain_within` says."""
+        """Receive no more; `run` then drains and returns, by this loop time or within the time of `drain_within`."""
         self._deadline = self._drained_by() if deadline is None else deadline
         self._ended.set()
-        if self._session is not None:
-            self._session.stop(self._deadline)
+        if self._membership is not None:
+            self._membership.stop(self._deadline)
 
     def drain_within(self, seconds: float) -> None:
-        """Take so long for draining and leaving when a session ends."""
+        """Set the time for draining and leaving when a membership ends."""
         self._drain_s = seconds
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close what was opened; nothing happens when that was done."""
-        await self._close(self._ends, deadline)
+        """Close everything that was opened; does nothing the second time."""
+        await self._close(self._endpoints, deadline)
         if self._renewed is not None:
             await self._close(self._renewed, deadline)
 
-    async def _close(self, ends: Ends, deadline: float | None) -> None:
-        await close_by(deadline, f"closing the targets of route {self.name}", ends.close(deadline))
+    async def _close(self, endpoints: RouteEndpoints, deadline: float | None) -> None:
+        await close_by(deadline, f"closing the targets of route {self.name}", endpoints.close(deadline))
 
     def _drained_by(self) -> float:
         return asyncio.get_running_loop().time() + self._drain_s if self._deadline is None else self._deadline
 
     async def _pause(self, error: Exception) -> None:
         delay = self._rejoin.delay()
-        log.log(self._level(error), "route %s begins its session again in %.1f s: %s", self.name, delay, error)
+        log.log(self._level(error), "route %s joins its group again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), delay)
 
     async def _open(self) -> None:
-        """Wait for the clusters, then `prepare`; nothing is open when the route has to end before."""
-        opening = spawn(self._prepare_reached(), f"opening of {self.name}", quiet=True)
+        """Wait for the clusters, then `prepare`; nothing is open if the route ends before."""
+        opening = spawn(self._prepare_connected(), f"opening of {self.name}", quiet=True)
         ending = spawn(self._ended.wait(), f"end of {self.name}")
         try:
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await cancel_by(self._drained_by(), f"opening of route {self.name}", opening, ending)
             if not opening.done():
-                opening.add_done_callback(self._opened_late)
+                opening.add_done_callback(self._close_late_opening)
         if opening.done() and not opening.cancelled():
             opening.result()
 
-    def _opened_late(self, opening: "asyncio.Task[None]") -> None:
-        """What was opened when the route had ended without it may be wanted by another."""
+    def _close_late_opening(self, opening: "asyncio.Task[None]") -> None:
+        """Close endpoints that were opened after the route had ended: another route may want them."""
         if not opening.cancelled() and opening.exception() is None and self._ended.is_set():
             spawn(self.close(), f"closing the targets of route {self.name}")
 
-    async def _prepare_reached(self) -> None:
-        settled_at = await self._reached()
+    async def _prepare_connected(self) -> None:
+        settled_at = await self._wait_connected()
         try:
             await self.prepare()
         except MqbridgeError as error:
@@ -166,58 +167,64 @@ class Route(RouteState):
             raise ClusterError(f"{error} (its cluster has just come up)") from error
 
     async def _consume(self) -> None:
-        """One session: until `stop`, an error, or until `_renewed` is there for the next one. Raises when it cannot join."""
+        """Run one membership: until `stop`, an error, or until `_renewed` is set for the next one. Raises if it cannot join."""
         gaps = GapCheck(self.name, self.config.source.group, self._source, self._checkpoints)
-        session = self._session = Session(
-            self.config, self._source, self._ends, self._lane_settings(), gaps, self._known, self._session_failed
+        membership = self._membership = GroupMembership(
+            self.config,
+            self._source,
+            self._endpoints,
+            self._lane_settings(),
+            gaps,
+            self._initial_partitions,
+            self._membership_failed,
         )
-        self.sessions += 1
-        self.trouble = None
+        self.memberships += 1
+        self.retry_reason = None
         began = asyncio.get_running_loop().time()
-        running = spawn(session.run(), f"session of {self.name}", quiet=True)
-        watching = spawn(self._watch(session), f"watch of {self.name}", quiet=True)
+        running = spawn(membership.run(), f"membership of {self.name}", quiet=True)
+        watching = spawn(self._watch(membership), f"watch of {self.name}", quiet=True)
         try:
             await asyncio.wait([running, watching], return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline = self._drained_by()
-            session.stop(deadline)
+            membership.stop(deadline)
             await cancel_by(deadline, f"watch of route {self.name}", watching)
             if not watching.done():
-                watching.add_done_callback(self._opened_late)
+                watching.add_done_callback(self._close_late_opening)
             await asyncio.wait([running])
-            if asyncio.get_running_loop().time() - began > REJOINED_S:
+            if asyncio.get_running_loop().time() - began > STABLE_S:
                 self._rejoin.reset()
         for task in (running, watching):
             if task.done() and not task.cancelled():
                 task.result()
 
-    async def _watch(self, session: Session) -> None:
-        """Look again and again at what the clusters have; ends when `_renewed` is what a new session is to use.
+    async def _watch(self, membership: GroupMembership) -> None:
+        """Poll the clusters for changes; ends when `_renewed` is set for the next membership.
 
-        Ends with its session, too, where an adapter swallows a cancellation.
+        Ends with its membership, too, where an adapter swallows a cancellation.
         """
-        refresh = self.config.source.refresh
-        while self._renewed is None and not session.is_ending:
+        interval = self.config.source.refresh
+        while self._renewed is None and not membership.is_ending:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(session.look.wait(), refresh)
-            session.look.clear()
+                await asyncio.wait_for(membership.refresh_requested.wait(), interval)
+            membership.refresh_requested.clear()
             try:
-                if await self._ends.look():
-                    log.info("route %s begins anew with what its clusters have now", self.name)
-                    renewed = self._make_ends()
+                if await self._endpoints.refresh():
+                    log.info("route %s reopens with the current topics of its clusters", self.name)
+                    renewed = self._make_endpoints()
                     await renewed.open(closed_by=self._drained_by)
                     self._renewed = renewed
             except MqbridgeError as error:
-                log.log(self._level(error), "route %s goes on as it is: %s", self.name, error)
+                log.log(self._level(error), "route %s continues unchanged: %s", self.name, error)
 
     def _level(self, error: Exception) -> int:
-        """A cluster that cannot be reached has said so itself, once."""
+        """Return the log level: an unreachable cluster has logged the outage itself, once."""
         away = any(isinstance(one, Connected) and one.connectivity.away_s is not None for one in self._clusters.values())
         return level_of(error, logging.WARNING) if away else logging.WARNING
 
-    def _session_failed(self, error: Exception) -> None:
-        if helps_to_retry(error):
-            self.trouble = self.trouble or error
+    def _membership_failed(self, error: Exception) -> None:
+        if is_transient(error):
+            self.retry_reason = self.retry_reason or error
         else:
             self._fail(error)
 
@@ -229,10 +236,10 @@ class Route(RouteState):
         self._ended.set()
 
     async def _warnings(self) -> list[str]:
-        return await self._ends.warnings()  # of the topics that there are by now
+        return await self._endpoints.warnings()  # of the current endpoints
 
-    def _make_ends(self) -> Ends:
-        return Ends(self.config, self._clusters, self._looped, self._late)
+    def _make_endpoints(self) -> RouteEndpoints:
+        return RouteEndpoints(self.config, self._clusters, self._looped, self._pending)
 
     def _lane_settings(self) -> LaneSettings:
         delivery, source = self.config.delivery, self.config.source
@@ -241,7 +248,7 @@ class Route(RouteState):
             budget=self.budget,
             counters=self.counters,
             filter=make_filter(source.msg_types, self.config.filter, self._filtered),
-            dead_letters=self._ends.dead_letters,
+            dead_letters=self._endpoints.dead_letters,
             skip_gaps=delivery.on_gap == "continue",
             rates=[(unit, RateLimit(limit)) for unit, limit in limits.items() if limit],
             on_progress=self._note if self._checkpoints is not None else None,
@@ -260,7 +267,7 @@ class Route(RouteState):
         if now - self._loop_logged_at >= LOOP_LOG_EVERY_S:
             self._loop_logged_at = now
             log.warning(
-                "route %s does not write messages that came from where they would go, or passed through %d gateways: %d so far",
+                "route %s: dropping looped messages (their origin is the target, or they passed %d gateways): %d so far",
                 self.name,
                 self.config.delivery.max_hops,
                 self.counters.looped,

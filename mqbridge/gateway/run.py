@@ -1,9 +1,9 @@
-"""The gateway process: clusters, routes and the HTTP page of one configuration, from start to drained end.
+"""The gateway process: clusters, routes and the HTTP server of one configuration, from the start to the drained end.
 
-Everything is prepared before anything runs: the port taken, clusters reached, the plans of all routes validated, then topics made
-and targets opened. What is wrong by then is raised, and nothing was created or half-started. A cluster that is not there yet is
-waited for: its routes begin when it is, the others run (unless the gateway is to fail fast). A new configuration is applied the
-same way: what it needs is opened first, and only what differs is stopped.
+Everything is prepared before anything runs: the port is bound, clusters are connected, the plans of all routes validated, then
+topics created and targets opened. A problem found by then is raised, with nothing created or half started. A cluster that is not
+up yet is waited for: its routes start when it is, the others run (unless `fail_fast`). A new configuration is applied in the same
+way: its resources are opened first, and only what differs is stopped.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.errors import ClusterError, MqbridgeError
-from mqbridge.gateway.assignment import tell_of_waiting
+from mqbridge.gateway.assignment import log_unassigned_routes
 from mqbridge.gateway.change import Change, compare
 from mqbridge.gateway.closing import GRACE_S, settle_by
-from mqbridge.gateway.clusters import Reaching, close, connect, make
+from mqbridge.gateway.clusters import InitialConnections, close, connect, make
 from mqbridge.gateway.health import away
 from mqbridge.gateway.http import StatusServer
 from mqbridge.gateway.lag import LagWatch
-from mqbridge.gateway.outcome import Outcome, outcome_of
-from mqbridge.gateway.plan import Plan, Planner, helps_to_retry, refuse
+from mqbridge.gateway.plan import Plan, Planner, is_transient, refuse
 from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.report import report
 from mqbridge.gateway.route import Route
+from mqbridge.gateway.run_result import RunResult, route_result
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ IDLE_CHECK_S = 0.1
 
 
 class Gateway:
-    """One configuration, running. With `path` it can be read again while running (see `mqbridge.gateway.reload`)."""
+    """One running configuration. With `path` it can be reloaded (see `mqbridge.gateway.reload`)."""
 
     def __init__(
         self,
@@ -60,66 +60,66 @@ class Gateway:
         self.clusters: dict[str, Cluster] = {}
         self.routes: list[Route] = []
         self.ready = False
-        self.reaching = Reaching(self._not_reached)
-        """Clusters that are not there yet."""
+        self.initial_connections = InitialConnections(self._not_connected)
+        """Retries clusters that are not up yet."""
         self.reloader = Reloader(self, path)
         self.lag = LagWatch(self)
         self.on_applied: Callable[[Config], None] = lambda _: None
-        """Called with each configuration that was applied while running."""
+        """Called with each configuration that is applied while running."""
         self._tasks: dict[Route, asyncio.Task[None]] = {}
         self._unused: list[Cluster] = []
-        """Replaced by a new configuration, and still to be closed."""
+        """Clusters replaced by a new configuration, still to be closed."""
         self._checkpoints: Checkpoints | None = None
         self._applying = False
         self._fail_fast = fail_fast
         self._deadline: float | None = None
-        """When everything is to be drained and closed; loop time, set once it is to stop."""
+        """Loop time by which everything must be drained and closed; set when the gateway stops."""
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Drain and end; `run` returns when that is done."""
+        """Request the end; `run` drains and returns."""
         self._stop.set()
 
-    async def run(self, until_idle_s: float | None = None) -> Outcome:
-        """Run until `stop`, until every route has stopped, or until nothing came for `until_idle_s`.
+    async def run(self, until_idle_s: float | None = None) -> RunResult:
+        """Run until `stop`, until every route has stopped, or until nothing was received for `until_idle_s`.
 
-        Raises ConfigError or ClusterError when it cannot begin. To fail fast, which is the default with `until_idle_s`, is to
-        take clusters that cannot be reached just now for such a reason; otherwise they are waited for.
+        Raises ConfigError or ClusterError if it cannot start. With `fail_fast`, the default with `until_idle_s`, an unreachable
+        cluster is such an error; otherwise the gateway waits for it.
         """
         began = time.monotonic()
         fail_fast = self._fail_fast if self._fail_fast is not None else until_idle_s is not None
         async with contextlib.AsyncExitStack() as stack:
             if not await self._unless_stopped(self._prepare(stack, fail_fast=fail_fast)):
-                return Outcome([], time.monotonic() - began)
+                return RunResult([], time.monotonic() - began)
             self._start(self.routes)
             self.ready = True
             helpers = [spawn(report(self), "report"), spawn(self.lag.run(), "lag"), spawn(self.reloader.run(), "reload")]
-            helpers.append(spawn(tell_of_waiting(lambda: self.routes), "assignments"))
+            helpers.append(spawn(log_unassigned_routes(lambda: self.routes), "assignments"))
             try:
                 await self._wait(until_idle_s)
             finally:
                 self.ready = False
                 last = self._end_all() + 2 * GRACE_S
-                for helper in helpers:  # a reload may have to close what it reached: the routes drain meanwhile
+                for helper in helpers:  # a reload may have to close clusters that it connected: the routes drain meanwhile
                     helper.cancel()
                 for route in self.routes:
                     route.stop(self._deadline)
                 await settle_by(last, "a route", *self._tasks.values())
                 await settle_by(last, "a reload", *helpers)
         missing = {name: why for name, cluster in self.clusters.items() if (why := away(cluster)) is not None}
-        return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began, missing)
+        return RunResult([route_result(route) for route in self.routes], time.monotonic() - began, missing)
 
     async def apply(self, config: Config) -> Change:
-        """Go over to another configuration. Raises ConfigError or ClusterError, and goes on as before, when it cannot be used."""
+        """Switch to another configuration. Raises ConfigError or ClusterError, and changes nothing, if it cannot be used."""
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as undo:
-            reached = await connect(change.clusters, self.adapters, lambda: self._deadline)
-            undo.push_async_callback(lambda: close(reached.values(), self._deadline))
+            connected = await connect(change.clusters, self.adapters, lambda: self._deadline)
+            undo.push_async_callback(lambda: close(connected.values(), self._deadline))
             kept = {name: cluster for name, cluster in self.clusters.items() if name not in change.unused}
-            begin = {route.name: self._route(route, kept | reached, config.shutdown_timeout) for route in change.begin}
-            missing = {name for name in kept if name in self.reaching.waiting}
+            begin = {route.name: self._route(route, kept | connected, config.shutdown_timeout) for route in change.begin}
+            missing = {name for name in kept if name in self.initial_connections.waiting}
             plans = await self._plan(
-                begin.values(), kept | reached, missing, [route for route in self.routes if route not in change.end]
+                begin.values(), kept | connected, missing, [route for route in self.routes if route not in change.end]
             )
             refuse(list(plans.values()))
             for route, plan in plans.items():
@@ -128,14 +128,14 @@ class Gateway:
             self._applying = True
             try:
                 await asyncio.gather(*(self._end(route) for route in change.end))
-                # From here to the end of the block nothing waits: a stop meets either the old or the new.
+                # No await from here to the end of the block: a stop sees either the old or the new state.
                 undo.pop_all()
-                self.reaching.forget(change.unused)
+                self.initial_connections.forget(change.unused)
                 self._unused += [self.clusters[name] for name in change.unused]
                 for route in change.end:
                     self._tasks.pop(route, None)
                 running = {route.name: route for route in self.routes} | begin
-                self.config, self.clusters = config, kept | reached
+                self.config, self.clusters = config, kept | connected
                 self.routes = [running[route.name] for route in config.routes]
                 self._start(begin.values())
             finally:
@@ -149,12 +149,12 @@ class Gateway:
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def _end_all(self) -> float:
-        """From here on there is one deadline for everything."""
+        """Set the one deadline for everything that ends."""
         self._deadline = asyncio.get_running_loop().time() + self.config.shutdown_timeout
         return self._deadline
 
     async def _unless_stopped(self, preparing: Coroutine[Any, Any, None]) -> bool:
-        """Whether it was done before somebody asked to stop, which ends it."""
+        """Run the preparation; return False if `stop` came first, which cancels it."""
         task, stopping = spawn(preparing, "preparing", quiet=True), spawn(self._stop.wait(), "stop signal")
         try:
             await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +176,7 @@ class Gateway:
         page = f"http://{config.http.host}:{server.port}" if server is not None else "off"
         log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", page)
         if native.compiled is None:
-            log.log(logging.WARNING if native.fault else logging.INFO, "%s", native.remark)
+            log.log(logging.WARNING if native.is_broken else logging.INFO, "%s", native.notice)
         if config.state is not None:
             self._checkpoints = Checkpoints(config.state)
             stack.push_async_callback(self._close_checkpoints, self._checkpoints)
@@ -186,28 +186,28 @@ class Gateway:
             await stack.enter_async_context(server)
         self.clusters = make(config.clusters, self.adapters)
         stack.push_async_callback(self._close_all)
-        stack.push_async_callback(self.reaching.close)
-        await self.reaching.begin(self.clusters, fail_fast=fail_fast)
+        stack.push_async_callback(self.initial_connections.close)
+        await self.initial_connections.begin(self.clusters, fail_fast=fail_fast)
         self.routes = [self._route(route, self.clusters, config.shutdown_timeout) for route in config.routes]
         stack.push_async_callback(self._close_routes)
         await self._open(fail_fast=fail_fast)
 
     async def _open(self, *, fail_fast: bool) -> None:
-        """Open every route that can be; a route that has to wait opens itself when it runs."""
-        plans = await self._plan(self.routes, self.clusters, self.reaching.waiting)
+        """Open every route that can be opened; the others open themselves when they run."""
+        plans = await self._plan(self.routes, self.clusters, self.initial_connections.waiting)
         if not fail_fast:
-            for route in [route for route, plan in plans.items() if plan.problems and all(map(helps_to_retry, plan.problems))]:
+            for route in [route for route, plan in plans.items() if plan.problems and all(map(is_transient, plan.problems))]:
                 problem = plans.pop(route).problems[0]
-                route.trouble = self.reaching.failure(route.config.clusters) or problem
+                route.retry_reason = self.initial_connections.failure(route.config.clusters) or problem
         refuse(list(plans.values()))
         for route, plan in plans.items():
             try:
                 await route.prepare(plan)
             except ClusterError as error:
-                if fail_fast or not helps_to_retry(error):
+                if fail_fast or not is_transient(error):
                     raise
-                route.trouble = error
-                for other in plans.values():  # those that are still to be opened counted on what this one was to make
+                route.retry_reason = error
+                for other in plans.values():  # routes still to be opened counted on the topics of this one
                     other.provisional = True
 
     async def _plan(
@@ -217,33 +217,34 @@ class Gateway:
         missing: Collection[str],
         kept: Iterable[Route] = (),
     ) -> dict[Route, Plan]:
-        """The plans of routes, made before any of them is opened; `missing` are clusters that are not reached yet."""
-        reached = {name: cluster for name, cluster in clusters.items() if name not in missing}
-        planner = Planner(reached, [route.config for route in kept if route.is_late])
+        """Make the plans of routes, before any of them is opened; `missing` are clusters that are not connected yet."""
+        connected = {name: cluster for name, cluster in clusters.items() if name not in missing}
+        planner = Planner(connected, [route.config for route in kept if route.is_pending])
         return {route: await planner.plan(route.config) for route in routes}
 
-    def _not_reached(self, name: str, error: MqbridgeError) -> None:
+    def _not_connected(self, name: str, error: MqbridgeError) -> None:
         for route in self.routes:
             if name in route.config.clusters:
-                route.trouble = error
+                route.retry_reason = error
 
     def _route(self, config: RouteConfig, clusters: Mapping[str, Cluster], drain_s: float) -> Route:
-        """A route; one that takes the place of another of its name goes on with its totals."""
+        """Make a route; one that replaces a route of the same name continues with its totals."""
         counters = next((route.counters for route in self.routes if route.name == config.name), Counters())
-        reached, late = partial(self.reaching.reached, config.clusters), partial(self._late_before, config.name)
-        return Route(config, clusters, self._checkpoints, drain_s, counters, reached, late)
+        wait_connected = partial(self.initial_connections.wait_connected, config.clusters)
+        pending = partial(self._pending_before, config.name)
+        return Route(config, clusters, self._checkpoints, drain_s, counters, wait_connected, pending)
 
-    def _late_before(self, name: str) -> list[RouteConfig]:
-        """The routes before this one that are not open yet. Only those: two that wait for each other would do so for ever."""
+    def _pending_before(self, name: str) -> list[RouteConfig]:
+        """Return the earlier routes that are not open yet. Only earlier ones: else two could wait for each other forever."""
         before = itertools.takewhile(lambda route: route.name != name, self.routes)
-        return [route.config for route in before if route.is_late]
+        return [route.config for route in before if route.is_pending]
 
     def _start(self, routes: Iterable[Route]) -> None:
         for route in routes:
             self._tasks[route] = spawn(route.run(), f"route {route.name}")
 
     async def _end(self, route: Route) -> None:
-        """Drain a route and close its outbounds: the one that takes its place may need what they hold."""
+        """Drain a route and close its outbounds: its replacement may need the resources that they hold."""
         route.stop()
         await asyncio.wait([self._tasks[route]])
         await route.close()

@@ -1,1 +1,1 @@
-"""What the mappings of all systems share: field tables, reserved properties, one cache."""
+"""Shared by the mappings of all systems: field tables, reserved properties, one cache."""

@@ -1,7 +1,7 @@
-"""One bounded cache: a dict that is emptied when it is full.
+"""A bounded cache: a dict that is emptied when it is full.
 
-Messages repeat few texts, or so many that no cache would help; so nothing keeps track of what was used last, and a hit costs what
-a dict lookup costs. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
+Messages repeat few texts, or so many that no cache would help; therefore there is no LRU bookkeeping, and a hit costs as much as
+a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
 """
 
 from collections.abc import Callable, Sequence, Sized
@@ -9,14 +9,14 @@ from typing import Any, Generic, TypeVar
 
 ENTRIES = 16384
 LONGEST = 256
-"""Bytes or characters. A longer key seldom repeats (tokens, sentences) and is not kept."""
+"""Bytes or characters. A longer key seldom repeats (tokens, sentences) and is not cached."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class BoundedCache(dict[K, V], Generic[K, V]):
-    """Values by key, made by `make` when first asked for (`cache[key]`), or stored by `keep`.
+    """Values by key, made by `make` on first use (`cache[key]`), or stored by `keep`.
 
     It holds up to `entries` values and is emptied when one more comes. A key whose `length` exceeds `longest` is not kept; None
     keeps every key.
@@ -41,7 +41,7 @@ class BoundedCache(dict[K, V], Generic[K, V]):
         return self.keep(key, self._make(key))
 
     def keep(self, key: K, value: V) -> V:
-        """Store a value, unless its key is too long; gives the value back."""
+        """Store a value, unless its key is too long; return the value."""
         if self._length is None or self._length(key) <= self._longest:
             if len(self) >= self._entries:
                 self.clear()
@@ -50,5 +50,5 @@ class BoundedCache(dict[K, V], Generic[K, V]):
 
 
 def total_length(parts: Sequence[Sized]) -> int:
-    """The length of a key of several texts."""
+    """Return the total length of a key of several texts."""
     return sum(map(len, parts))

@@ -1,4 +1,4 @@
-"""Preview for systems that keep a message's fields as they are."""
+"""Preview for systems that keep a message's fields unchanged."""
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, format_position
@@ -7,9 +7,9 @@ _NOT_SHOWN = {"defect", "hops", "origin", "position", "properties"}
 
 
 def preview_fields(message: Message, origin: str | None) -> list[tuple[str, str | bytes]]:
-    """The fields that have a value, the properties, origin and hops. Raises MappingError for a message that could not be read."""
+    """Return the fields that have a value, the properties, origin and hops. Raises MappingError for a message with a defect."""
     if message.defect is not None:
-        raise MappingError(f"it could not be read: {message.defect}")
+        raise MappingError(f"it could not be decoded: {message.defect}")
     shown: list[tuple[str, str | bytes]] = []
     for name, value in message.as_dict().items():
         if name not in _NOT_SHOWN and value not in (None, ()):

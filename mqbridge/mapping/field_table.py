@@ -1,12 +1,12 @@
-"""What becomes of each field of a system's messages, as rules that code, tests, the command line and the published page share.
+"""The mapping of each field of a system's messages, as rules that code, tests, the command line and the published page share.
 
-A system's rules are in its `mapping.table`, and registered with its adapter. A rule says which field of `Message` a native field
-becomes, and what happens to that field when a message is written to the system:
+A system's rules are in its `mapping.table`, and registered with its adapter. A rule maps a native field to a field of `Message`,
+and defines the field's fate when a message is written to the system:
 
-    native      a field of the system's own says it
-    carried     it travels as a property or pair of the gateway's, and becomes native again in a system that can say it
-    recomputed  whoever stores the message makes the value anew; it is read at most
-    dropped     it means nothing outside of where it was made; `why` tells the reason
+    native      a field of the system itself holds it
+    carried     it travels as a property or pair of the gateway, and becomes native again in a system with such a field
+    recomputed  the system that stores the message sets the value anew; it is only read
+    dropped     it has no meaning outside of its system; `why` gives the reason
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Fate(Enum):
-    """What becomes of a field."""
+    """What happens to a field."""
 
     NATIVE = "native"
     CARRIED = "carried"
@@ -27,9 +27,9 @@ NATIVE, CARRIED, RECOMPUTED, DROPPED = Fate
 
 
 class FieldRule(NamedTuple):
-    """One native field (or property of the gateway's), the message field that it is, its fate, and why in one line.
+    """One native field (or property of the gateway), its message field, its fate, and the reason in one line.
 
-    `own`: it stands for something of this system's alone; what other systems say in that field is not written to it.
+    `own`: its value is specific to this system; values of other systems in the same message field are not written to it.
     """
 
     native: str
@@ -40,29 +40,29 @@ class FieldRule(NamedTuple):
 
 
 class FieldTable(NamedTuple):
-    """All rules of a system. `title` is its name in print."""
+    """All rules of a system. `title` is the system's name in print."""
 
     system: str
     title: str
     rules: tuple[FieldRule, ...]
 
     def rules_of(self, field: str) -> list[FieldRule]:
-        """The rules of a message field: where it is written to or read from."""
+        """Return the rules of a message field, for writing and reading it."""
         return [rule for rule in self.rules if rule.field == field]
 
     def carried_fields(self) -> tuple[str, ...]:
-        """The message fields that the system has no field of its own for, in the order of the rules."""
+        """Return the message fields without a native field in the system, in the order of the rules."""
         native = {rule.field for rule in self.rules if rule.fate is NATIVE}
         carried = (rule.field for rule in self.rules if rule.fate is CARRIED)
         return tuple(dict.fromkeys(field for field in carried if field is not None and field not in native))
 
     def native_names(self, *fates: Fate) -> frozenset[str]:
-        """The native names that have one of these fates."""
+        """Return the native names that have one of these fates."""
         return frozenset(rule.native for rule in self.rules if rule.fate in fates)
 
 
 class MappedField(NamedTuple):
-    """What becomes of one native field of a source in a target; `target` is empty where it ends."""
+    """The mapping of one native field of a source to a target; `target` is empty if it is not written."""
 
     source: str
     field: str | None
@@ -72,13 +72,13 @@ class MappedField(NamedTuple):
 
 
 def map_fields(source: FieldTable, target: FieldTable) -> list[MappedField]:
-    """Every native field of the source and what becomes of it in the target."""
+    """Map every native field of the source to the target."""
     return [mapped for rule in source.rules for mapped in _map_field(rule, target)]
 
 
 def _map_field(rule: FieldRule, target: FieldTable) -> Iterable[MappedField]:
     if not rule.native or (rule.native.startswith("mqbridge.") and rule.field is not None):
-        return  # what was carried is its own field again: the rule of that field says what becomes of it
+        return  # a carried field: the rule of the message field itself covers it
     if rule.field is None or rule.fate is DROPPED:
         yield MappedField(rule.native, rule.field, "", rule.fate, rule.why)
         return

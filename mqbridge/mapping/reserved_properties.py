@@ -1,20 +1,20 @@
-"""Reserved properties: message fields that a system has no field for travel as properties under `mqbridge.`.
+"""Reserved properties: message fields without a native field in a system travel as properties under `mqbridge.`.
 
-They become fields again when the message is read. The names are part of the published mapping (`docs/mapping.md`):
+They become fields again when the message is decoded. The names are part of the published mapping (`docs/reference/mapping.md`):
 
     mqbridge.key  .key.b64        routing key (text, or a binary one in base64)
     mqbridge.ordering_key         base64
     mqbridge.keys                 index keys, percent-encoded, joined by commas
-    mqbridge.msg_type             message type where no `$msgType$` pair says it
+    mqbridge.msg_type             message type, if there is no `$msgType$` pair
     mqbridge.attributes  .b64     TubeMQ's attribute string (base64 when it is not UTF-8)
     mqbridge.event_time  mqbridge.deliver_at      ms since the epoch
     mqbridge.null                 `1` for a tombstone
-    mqbridge.without              fields that the message has not, though a native reader would find a value, joined by commas
+    mqbridge.without              fields that the message lacks, though a native reader would find a value, joined by commas
     mqbridge.origin               cluster|topic|partition|position of the message that this one was made from
-    mqbridge.hops                 how many gateways it passed through, from 2 on; an origin alone means 1
-    mqbridge.u.NAME               a user's property whose own name is one of these
+    mqbridge.hops                 number of gateways that it passed through, from 2 on; an origin alone means 1
+    mqbridge.u.NAME               a user's property whose own name is reserved
 
-A reserved name with a value that no gateway writes is a user's; it stays a property.
+A reserved name with a value that no gateway writes is a user's property; it stays a property.
 """
 
 import base64
@@ -34,24 +34,24 @@ EVENT_TIME = "mqbridge.event_time"
 WITHOUT = "mqbridge.without"
 NULL_PAYLOAD: Pair = ("mqbridge.null", "1")
 GATEWAY_MARKER: Pair = ("mqbridge.v", "1")
-"""Says that a gateway wrote the message, where no other reserved property does."""
+"""Marks a message as written by a gateway, if it has no other reserved property."""
 USER_PREFIX = "mqbridge.u."
 
 _NAMES = ("key", "key.b64", "ordering_key", "keys", "msg_type", "attributes", "attributes.b64")
 CARRIED_NAMES = frozenset(
     RESERVED_PREFIX + name for name in (*_NAMES, "event_time", "deliver_at", "null", "without", "origin", "hops")
 )
-"""The reserved names that carry fields: what `read_carried` reads."""
+"""The reserved names that carry fields; `read_carried` reads them."""
 RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
-"""The names that no user's property travels under, in any system."""
+"""The reserved names, under which no user's property travels in any system."""
 _PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
 _INT64 = range(-(1 << 63), 1 << 63)
 ABSENT = frozenset({"key", "msg_type"})
-"""What `mqbridge.without` may name."""
+"""The fields that `mqbridge.without` may name."""
 
 
 def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
-    """The pairs that carry these fields of the message; fields without a value give none, and `payload` only where it is None."""
+    """Make the pairs that carry these fields; fields without a value give none, and `payload` gives one only if it is None."""
     pairs: list[Pair] = []
     for field in fields:
         value = getattr(message, field)
@@ -68,7 +68,7 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
 
 
 def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
-    """Origin and hops. A new stamp counts one more hop; without one, or with its own, the message keeps what it has."""
+    """Make the pairs of origin and hops. A new stamp adds one hop; without one, or with its own, the message keeps its values."""
     passed_on = stamp is None or stamp == message.origin
     origin = message.origin if passed_on else stamp
     if origin is None:
@@ -92,7 +92,7 @@ def _pair(field: str, value: Any) -> Pair:
 
 
 def join_keys(keys: Sequence[str]) -> str:
-    """The value of `mqbridge.keys`."""
+    """Make the value of `mqbridge.keys`."""
     return ",".join(map(_quoted, keys))
 
 
@@ -101,21 +101,21 @@ def _quoted(key: str) -> str:
 
 
 def escape_user_property(pair: Pair) -> Pair:
-    """A user's pair, renamed where its name is reserved."""
+    """Return the user's pair, renamed if its name is reserved."""
     key, value = pair
     return (USER_PREFIX + key, value) if key in RESERVED_NAMES or key.startswith(USER_PREFIX) else pair
 
 
 def is_carried(pair: Pair, *, blank: bool) -> bool:
-    """Whether `read_carried` would read it."""
+    """Return True if `read_carried` would read the pair as a field."""
     return pair[0] in CARRIED_NAMES and (pair[0] == HOPS or bool(read_carried((pair,), blank=blank)[1]))
 
 
 def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
-    """Divide pairs into the user's own and the fields of the message that were carried.
+    """Divide pairs into the user's properties and the carried fields of the message.
 
-    `blank` says that the payload is what a tombstone's would be; otherwise `mqbridge.null` is not believed. A tombstone has
-    `payload` among its fields, a message with an origin `hops`.
+    `blank` means that the payload is as a tombstone's would be; otherwise `mqbridge.null` is ignored as a field. A tombstone has
+    `payload` among its fields, a message with an origin has `hops`.
     """
     own: list[Pair] = []
     fields: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def _read(name: str, text: str) -> dict[str, Any]:
         case "event_time" | "deliver_at":
             return {name: read_number(text)}
         case "hops":
-            if not 2 <= (hops := read_number(text)) < _INT64[-1]:  # one more is written
+            if not 2 <= (hops := read_number(text)) < _INT64[-1]:  # the next gateway writes one more
                 raise ValueError(text)
             return {name: hops}
         case "null":
@@ -169,7 +169,7 @@ def _read(name: str, text: str) -> dict[str, Any]:
 
 
 def read_number(text: str) -> int:
-    """A whole number of 64 bits as `str` writes it. Raises ValueError for everything else that `int` would take."""
+    """Parse a 64-bit integer exactly as `str` writes it. Raises ValueError for any other text that `int` would accept."""
     value = int(text)
     if str(value) != text or value not in _INT64:
         raise ValueError(text)

@@ -1,1 +1,1 @@
-"""The only place that touches sockets: an endpoint, dialling, requests that wait for answers, tasks, backoff."""
+"""The only place that touches sockets: an endpoint, dialling, requests that wait for responses, tasks, backoff."""

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, capped, with jitter so that clients do not return in step."""
+"""Retry delays: exponential, capped, with jitter so that clients do not return in step."""
 
 import random
 
@@ -10,14 +10,14 @@ class Backoff:
         self._first, self._most = first, most
         self._next = first
         self.begun = False
-        """Whether a delay was drawn since the last reset."""
+        """True if a delay was drawn since the last reset."""
 
     def delay(self) -> float:
-        """The next delay."""
+        """Return the next delay."""
         ceiling, self.begun = self._next, True
         self._next = min(self._next * 2, self._most)
         return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
     def reset(self) -> None:
-        """It worked: start over."""
+        """Start over after a success."""
         self._next, self.begun = self._first, False

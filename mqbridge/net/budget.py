@@ -1,6 +1,7 @@
-"""Bytes in flight: what bounds the gateway's memory whatever the lag.
+"""Budget of bytes in flight: bounds the gateway's memory whatever the lag.
 
-A slow target holds the bytes of its batches, so a source is not read further: slowness travels upstream and memory does not grow.
+A slow target holds the bytes of its batches, so the source is not read further: backpressure travels upstream and memory does not
+grow.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from collections import deque
 
 
 class Budget:
-    """So many bytes may be in flight at once. One batch larger than all of it is let through alone."""
+    """A limit of bytes in flight. A batch larger than the limit is let through alone."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -17,14 +18,14 @@ class Budget:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def try_take(self, size: int) -> bool:
-        """Take `size` bytes if they are free and nobody waits for some."""
+        """Take `size` bytes if they are free and no caller waits."""
         if self._waiting or not self._fits(size):
             return False
         self.used += size
         return True
 
     async def take(self, size: int) -> None:
-        """Wait, in turn, until `size` bytes are free, and take them."""
+        """Wait until `size` bytes are free, first come first served, and take them."""
         if self.try_take(size):
             return
         future = asyncio.get_running_loop().create_future()
@@ -34,7 +35,7 @@ class Budget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.give(size)  # granted in the same turn in which we were cancelled
+                self.give(size)  # granted in the same loop iteration in which we were cancelled
             else:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(entry)
@@ -42,7 +43,7 @@ class Budget:
             raise
 
     def overdraw(self, size: int) -> None:
-        """Take `size` bytes that are held already, free or not. Whoever wants some next waits until all fit."""
+        """Take `size` bytes that are held already, free or not. The next caller waits until all fit."""
         self.used += size
 
     def give(self, size: int) -> None:

@@ -1,9 +1,9 @@
-"""Whether the servers of a cluster can be reached, as its connections know; said once per outage, and once when it is over.
+"""Reachability of a cluster's servers, as its connections see it; logged once per outage, and once when it is over.
 
-A server is missing from the first connection that could not be made to it, or that ended because the server was silent, until it
-answers over another one. A connection that was merely lost is no outage: it may be made again at once, and if nobody makes it
-again nobody misses it. The servers that a client begins with (`any_of`: name servers, Masters, service addresses) stand in for
-each other and are missing when none of them can be reached. What nobody tried to reach for FORGET_S is not needed any more.
+A server is missing from the first connection to it that fails, or that is closed because the server is silent, until it responds
+over another one. A connection that is merely lost is no outage: it may be made again at once, or not be needed any more. The
+bootstrap servers of a client (`any_of`: name servers, Masters, service addresses) stand in for each other and are missing when
+none of them is reachable. A server that nothing has tried to reach for FORGET_S is not needed any more.
 
         could not be made, silent                  answered
     known  ------------------>  missing  ------------------>  known
@@ -20,101 +20,101 @@ from mqbridge.errors import ConnectionLost, Unreachable
 log = logging.getLogger(__name__)
 
 MOST_PAUSE_S = 15.0
-"""The longest pause between two tries of anybody who needs a server: clients, sessions of routes, a gateway that starts."""
+"""The longest pause between two attempts to reach a needed server: of clients, memberships of routes, a starting gateway."""
 FORGET_S = 60.0
-"""Longer than any pause between two tries, with the time that a try takes."""
+"""Longer than any pause between two attempts, plus the time of an attempt."""
 
 
 def level_of(error: Exception, level: int) -> int:
-    """How loud to say that something waits because of this error: `level`, but an outage is said once, for its cluster."""
+    """Return the log level for a delay by this error: `level`, but DEBUG for an outage, which its cluster logs once."""
     return logging.DEBUG if isinstance(error, (Unreachable, ConnectionLost)) else level
 
 
 def address_of(host: str, port: int) -> str:
-    """How servers are named here."""
+    """Return the name of a server in this module."""
     return f"{host}:{port}"
 
 
 class Connectivity:
-    """Of one cluster. All clients of the cluster share one, and it outlives their connections."""
+    """Reachability of one cluster. All clients of the cluster share one object, and it outlives their connections."""
 
     def __init__(self, name: str, any_of: Iterable[tuple[str, int]] = ()) -> None:
         self.name = name
         self.failures = 0
-        """Connections that could not be made, or ended because the server was silent."""
+        """Connections that could not be made, or were closed because the server was silent."""
         self.reconnects = 0
-        """Connections to servers that had answered over another one before; several side by side are no reconnects."""
+        """Connections to servers that had responded over another one before; parallel connections do not count."""
         self.retries = 0
-        """Sends that were repeated; counted by the clients."""
+        """Sends that were retried; counted by the clients."""
         self.admitted = False
-        """Whether the cluster has ever let us in: what refuses us from then on may pass."""
+        """True if the cluster has ever accepted our credentials: a later refusal may be transient."""
         self.missing: dict[str, str] = {}
-        """Servers that cannot be reached, and why."""
+        """Unreachable servers, with the reason."""
         self._any_of = [address_of(host, port) for host, port in any_of]
         self._failed: dict[str, str] = {}
         self._tried_at: dict[str, float] = {}
         self._live: dict[str, int] = {}
-        """Connections over which something was heard; 0 for a server that answered once."""
+        """Number of connections that have received anything; 0 for a server that responded once."""
         self._away_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
     def away_s(self) -> float | None:
-        """For how many seconds something has been missing; None while nothing is."""
+        """Seconds since a server became unreachable; None while none is missing."""
         return None if self._away_at is None else time.monotonic() - self._away_at
 
     @property
     def reason(self) -> str | None:
-        """Why, in a sentence; None while nothing is missing."""
+        """The reason, as a sentence; None while no server is missing."""
         return "; ".join(self.missing.values()) or None
 
     def level_of(self, error: Exception, level: int) -> int:
-        """The same, where the answers of other servers may be due to the outage too."""
+        """Return the log level as `level_of` does, but DEBUG for any error during an outage, which may be its cause."""
         return logging.DEBUG if self.missing else level_of(error, level)
 
-    # --- told by connections ----------------------------------------------------------------------------------------
+    # --- reported by connections ------------------------------------------------------------------------------------
 
     def answered(self, address: str) -> None:
-        """The first bytes over a new connection."""
+        """Record the first bytes received over a new connection."""
         self.reconnects += self._live.get(address) == 0
         self._live[address] = self._live.get(address, 0) + 1
         self._failed.pop(address, None)
-        self._judge("can be reached again")
+        self._update("can be reached again")
 
     def ended(self, address: str) -> None:
-        """A connection over which something was heard is over."""
+        """Record the end of a connection that had received bytes."""
         self._live[address] -= 1
 
     def failed(self, address: str, error: Exception) -> None:
-        """A connection could not be made, or the server was silent."""
+        """Record a connection that could not be made, or whose server was silent."""
         if self._closed:
             return
         self.failures += 1
         self._failed[address] = str(error)
         self._tried_at[address] = time.monotonic()
-        self._judge("")
+        self._update("")
         self._forget_later()
 
     def close(self) -> None:
-        """Its client is being closed: connections that end now say nothing."""
+        """Stop recording: the client is closing, and connections that end now mean nothing."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def open(self) -> None:
-        """A client begins (again); what was missing before may be none of its business."""
+        """Start recording for a client; servers that were missing before may not concern it."""
         self._closed = False
         if self._failed:
             self._forget_later()
 
-    # --- judging ----------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, why: str) -> None:
-        begins_somewhere = any(address not in self._failed for address in self._any_of)
+    def _update(self, why: str) -> None:
+        has_bootstrap = any(address not in self._failed for address in self._any_of)
         self.missing = {
-            address: reason for address, reason in self._failed.items() if address not in self._any_of or not begins_somewhere
+            address: reason for address, reason in self._failed.items() if address not in self._any_of or not has_bootstrap
         }
         if self.missing and self._away_at is None:
             self._away_at = time.monotonic()
@@ -130,17 +130,17 @@ class Connectivity:
             self._timer = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
 
     def _forget(self) -> None:
-        """Nobody has needed these for a while: the topic moved, or the server was taken out of the cluster."""
+        """Forget servers that nothing has needed for a while: the topic moved, or the server left the cluster."""
         before = time.monotonic() - FORGET_S
         for address in [one for one in self._failed if self._tried_at[one] <= before]:
             del self._failed[address]
-        self._judge(f"needs none of its missing servers any more (not tried for {FORGET_S:g} s),")
+        self._update(f"needs none of its missing servers any more (not tried for {FORGET_S:g} s),")
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(FORGET_S / 2, self._forget) if self._failed else None
 
 
 class Link:
-    """One connection, as it tells its cluster's connectivity."""
+    """One connection, as it reports to its cluster's connectivity."""
 
     __slots__ = ("_address", "_connectivity", "_heard")
 
@@ -148,29 +148,29 @@ class Link:
         self._connectivity, self._address, self._heard = connectivity, address_of(host, port), False
 
     def repeats(self, sends: int) -> None:
-        """So many sends that were lost with another connection are sent again over this one."""
+        """Count sends that were lost with another connection and are sent again over this one."""
         self._connectivity.retries += sends
 
     @property
     def admitted(self) -> bool:
-        """Whether the cluster has ever let us in."""
+        """True if the cluster has ever accepted our credentials."""
         return self._connectivity.admitted
 
     def admit(self) -> None:
-        """The server let us in: it took our credentials, or wants none."""
+        """Record that the server accepted our credentials, or needs none."""
         self._connectivity.admitted = True
 
     def failed(self, error: Exception) -> None:
-        """It could not be made."""
+        """Record that the connection could not be made."""
         self._connectivity.failed(self._address, error)
 
     def heard(self) -> None:
-        """The first bytes arrived."""
+        """Record that the first bytes arrived."""
         self._heard = True
         self._connectivity.answered(self._address)
 
     def over(self, error: Exception, *, wanted: bool, silent: bool) -> None:
-        """It ended: by us (`wanted`), because the server was `silent`, or without a reason that we know."""
+        """Record the end: by us (`wanted`), because the server was `silent`, or for an unknown reason."""
         if self._heard:
             self._connectivity.ended(self._address)
         if silent or not (self._heard or wanted):

@@ -1,4 +1,4 @@
-"""Opening connections, with a deadline and an error that names the address."""
+"""Opens connections, with a deadline and an error that names the address."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,11 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:
-    """`host:port`, `host` or `[v6]:port`. Raises ValueError when the port is not a number from 1 to 65535."""
+    """Split `host:port`, `host` or `[v6]:port`. Raises ValueError unless the port is a number from 1 to 65535."""
     host, _, port = address.rpartition(":") if ":" in address.rsplit("]", 1)[-1] else (address, "", "")
     if "@" in address:  # not shown: it may be a password
-        raise ValueError("an address holds no user and no password: give credentials as `auth`")
-    number = int(port) if port else default_port
+        raise ValueError("an address must not contain a user or a password: give credentials as `auth`")
+    number = default_port if not port else int(port) if port.isdecimal() else 0
     if not host or not 0 < number < 65536:
         raise ValueError(f"{address!r} is not host:port")
     return host.strip("[]"), number
@@ -34,15 +34,15 @@ async def dial(
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
 ) -> Endpoint:
-    """Connect and return the endpoint that `make` built; `link` is told how it fares.
+    """Connect and return the endpoint that `make` built; `link` gets the connection's state.
 
-    Raises Unreachable, which is FATAL where TLS fails at a cluster that never let us in, and ClusterError (FATAL) when the files
-    that `tls` needs cannot be used.
+    Raises Unreachable (FATAL if TLS fails at a cluster that has never accepted our credentials), and ClusterError (FATAL) if the
+    files that `tls` needs are unusable.
     """
     try:
         return await _connect(host, port, make, tls, timeout, link)
     except Unreachable as error:
-        if link is not None and error.failure is not Failure.FATAL:  # nobody tries again by himself what a person has to mend
+        if link is not None and error.failure is not Failure.FATAL:  # a FATAL failure is not retried: not an outage
             link.failed(error)
         raise
 
@@ -67,12 +67,12 @@ async def _connect(
         by_tls = "" if tls is None else " by TLS"
         hint = "" if tls is None else ": is this its port for TLS?"
         raise Unreachable(f"{host}:{port} did not accept a connection{by_tls} within {timeout:g} s{hint}") from error
-    except UnicodeError as error:  # before it is looked up: an empty part between two dots, or one that is too long
-        raise Unreachable(f"{host}:{port} cannot be reached: the name is none: {error}") from error
+    except UnicodeError as error:  # before the lookup: an empty part between two dots, or one that is too long
+        raise Unreachable(f"{host}:{port} cannot be reached: the host name is invalid: {error}") from error
     except OSError as error:
         if tls is not None and isinstance(error, (ssl.SSLError, ConnectionResetError, BrokenPipeError)):
             why = explain_tls(error, tls.settings, name or host)
-            failure = lasting(link) if is_final(error) else Failure.RETRY
+            failure = refusal_failure(link) if is_final(error) else Failure.RETRY
             raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", failure) from error
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     if tls is not None:
@@ -80,23 +80,23 @@ async def _connect(
     return endpoint
 
 
-def lasting(link: Link | None) -> Failure:
-    """FATAL for a refusal by a cluster that never let us in; later it may be mended without us, by a new certificate or token."""
+def refusal_failure(link: Link | None) -> Failure:
+    """Return FATAL for a refusal by a cluster that has never accepted us; else RETRY: a new certificate or token may help."""
     return Failure.RETRY if link is not None and link.admitted else Failure.FATAL
 
 
 @contextlib.contextmanager
 def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterator[None]:
-    """Around the first words with a cluster: a peer that is there and does not answer as it should is perhaps something else.
+    """Wrap the first exchange with a cluster: a peer that does not respond as expected may be a different kind of server.
 
-    Raises Unreachable, which says so, in place of ConnectionLost, RequestTimeout, RemoteProtocolError, and what else is named.
+    Raises Unreachable, which says so, instead of ConnectionLost, RequestTimeout, RemoteProtocolError and the `more` errors.
     """
     try:
         yield
     except (ClusterError, RemoteProtocolError) as error:
-        spoken = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
+        is_unexpected = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
         is_refusal = isinstance(error, (ConnectionLost, Unreachable)) and error.failure is Failure.FATAL
-        if (is_refusal or not spoken) and not isinstance(error.__cause__, RemoteProtocolError):
+        if (is_refusal or not is_unexpected) and not isinstance(error.__cause__, RemoteProtocolError):
             raise
         raise Unreachable(
             f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "

@@ -1,11 +1,11 @@
-"""The asyncio shell around a sans-IO protocol: whole lists of frames in, one write per loop turn out.
+"""The asyncio shell around a sans-IO protocol: reads give whole lists of frames, writes are collected per loop iteration.
 
-A handler gets every frame of one read in one call. What it sends is collected and written once per turn of the loop, or as soon
-as FLUSH_BYTES have gathered: a write per frame was measured 13 to 50 times slower for small frames.
+A handler gets all frames of one read in one call. Its sends are collected and written once per iteration of the event loop, or as
+soon as FLUSH_BYTES have gathered: a write per frame was measured 13 to 50 times slower for small frames.
 
-uvloop collects by itself what is written to a TCP connection within a turn, and writes it in that same turn. There everything is
-handed over at once: collected here it would leave a turn later, with one more look at all sockets in between. Over TLS it would
-become a record of its own, so there, and with other event loops, it is collected here.
+uvloop itself collects the writes to a TCP connection within an iteration, and writes them in that same iteration. There, bytes
+are passed on at once: collected here they would leave one iteration later, after one more poll of all sockets. Over TLS each
+write would become a record of its own, so there, and with other event loops, they are collected here.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.wire.cutter import FrameCutter, Measure
 
 FLUSH_BYTES = 256 << 10
-"""Written at once when this much has gathered within a turn."""
+"""Flush as soon as this much has gathered within an iteration."""
 WRITE_HIGH_BYTES = 4 << 20
 WRITE_LOW_BYTES = 1 << 20
-"""Beyond the high mark `drained()` waits until the peer has taken what lies above the low mark."""
+"""Beyond the high mark `drained()` waits until the peer has taken everything above the low mark."""
 JOIN_BELOW_BYTES = 4096
-"""Pieces that are smaller than this on average are joined; larger ones are gathered by the kernel."""
+"""Pieces that are smaller than this on average are joined; larger ones are passed to the kernel as a list (writev)."""
 
 
 GATHERING = ("uvloop.loop", "TCPTransport")
-"""The transport that collects what is written within a turn; by name, as uvloop is not on every platform."""
-LOOK_S = 0.02
-QUIET_LOOKS = 2
-"""A TLS connection that is being closed has been written out when so many looks in a row, LOOK_S apart, find nothing left."""
+"""The transport that collects the writes of an iteration; given by name, as uvloop is not on every platform."""
+QUIET_CHECK_S = 0.02
+QUIET_CHECKS = 2
+"""A closing TLS connection counts as written out when this many checks in a row, QUIET_CHECK_S apart, find nothing left."""
 
 
 class Endpoint(asyncio.Protocol):
-    """One connection. `on_frames` gets lists of frames, `on_lost` is called once when it is over."""
+    """One connection. `on_frames` gets lists of frames; `on_lost` is called once when the connection is over."""
 
     def __init__(self, measure: Measure, on_frames: Callable[[list[bytes]], None], on_lost: Callable[[Exception], None]) -> None:
         self._cutter = FrameCutter(measure)
@@ -46,7 +46,7 @@ class Endpoint(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
-        """Kept from the first moment of the connection: asking for the running one is a system call, `getpid`."""
+        """Kept from the start of the connection: `get_running_loop` makes a system call, `getpid`."""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._flush_due = False
@@ -56,26 +56,26 @@ class Endpoint(asyncio.Protocol):
         self._closed = asyncio.Event()
         self._closing = False
         self.heard = False
-        """Whether the peer has said anything."""
+        """True if the peer has sent anything."""
         self.link: Link | None = None
-        """Who is told how this connection fares; set by `dial`."""
+        """Gets the state of this connection; set by `dial`."""
         self.tls: Tls | None = None
-        """How it is encrypted; set by `dial`."""
+        """TLS of the cluster; set by `dial`."""
         self.peer = "?"
         self.alive = False
-        """Whether sending makes sense: it is connected, and nobody has ended it."""
+        """True while sending makes sense: it is connected, and nothing has ended it."""
         self.received_at = 0.0
         """Loop time of the last bytes, for keep-alive."""
         self.is_writable = True
-        """Whether the peer keeps up with what is sent."""
+        """True while the peer keeps up with the sends."""
         self._written = 0
         self._gathers = False
-        """Whether the transport collects what is written within a turn."""
+        """True if the transport itself collects the writes of an iteration."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the peer and set the write limits."""
+        """Store the peer's address and set the write limits."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self.alive = self._error is None
@@ -86,7 +86,7 @@ class Endpoint(asyncio.Protocol):
         self.received_at = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
-        """Cut frames and hand them on; what the protocol does not allow ends the connection."""
+        """Cut frames and pass them on; a protocol violation ends the connection."""
         self.received_at = self._loop.time()
         if not self.heard:
             self.heard = True
@@ -98,12 +98,12 @@ class Endpoint(asyncio.Protocol):
             self.abort(error)
 
     def _take(self, data: bytes) -> None:
-        """What is done with bytes that came."""
+        """Process received bytes."""
         if frames := self._cutter.feed(data):
             self._on_frames(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the owner once, with the first reason."""
+        """Report the end once, with the first reason."""
         error = self._error or self._lost_by(exc)
         if error.__cause__ is None and error is not exc:
             error.__cause__ = exc
@@ -118,43 +118,43 @@ class Endpoint(asyncio.Protocol):
         self._on_lost(error)
 
     def _lost_by(self, error: Exception | None) -> ConnectionLost:
-        """With TLS 1.3 a server refuses our certificate only here, after the handshake: for good, if it never let us in."""
+        """Make the error. With TLS 1.3 a server refuses our certificate only after the handshake: FATAL if it never let us in."""
         if error is None:
             return ConnectionLost(f"the connection to {self.peer} ended")
         if not isinstance(error, ssl.SSLError):
             return ConnectionLost(f"the connection to {self.peer} ended: {error}")
-        may_pass = self.heard or (self.link is not None and self.link.admitted) or not is_final(error)
+        is_transient = self.heard or (self.link is not None and self.link.admitted) or not is_final(error)
         why = error if self.tls is None else explain_tls(error, self.tls.settings, self.peer)
-        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if may_pass else Failure.FATAL)
+        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if is_transient else Failure.FATAL)
 
     def limit_queue(self, size: int, unsent: int) -> None:
-        """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
+        """Pause writing beyond this many queued bytes; the kernel takes `unsent` bytes beyond what is on the wire."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=size, low=size // 4)
             limit_unsent(self._transport, unsent)
 
     @property
     def delivered(self) -> int:
-        """Bytes that have left us, as far as the platform tells: a number that grows while the peer takes any."""
+        """Bytes that have left this host, as far as the platform tells: a number that grows while the peer takes any."""
         transport = self._transport
         return self._written if transport is None else self._written - transport.get_write_buffer_size() - undelivered(transport)
 
     def pause_writing(self) -> None:
-        """The peer is slower than we are."""
+        """Called when the peer is slower than the sends."""
         self.is_writable = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
+        """Called when the peer has caught up."""
         self.is_writable = True
         self._writable.set()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send(self, *pieces: bytes) -> None:
-        """Queue bytes for this turn's write. Raises ConnectionLost when the connection is over."""
+        """Queue bytes for the write of this loop iteration. Raises ConnectionLost if the connection is over."""
         if not self.alive:
-            raise self._is_over()
+            raise self._closed_error()
         if self._gathers and (transport := self._transport) is not None:
             if len(pieces) == 1:
                 self._written += len(pieces[0])
@@ -171,8 +171,8 @@ class Endpoint(asyncio.Protocol):
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
-    def _is_over(self) -> ConnectionLost:
-        """What sending fails with; a server may have refused our certificate before anything was sent."""
+    def _closed_error(self) -> ConnectionLost:
+        """Make the error for sends; a server may have refused our certificate before anything was sent."""
         if isinstance(self._error, ConnectionLost) and self._error.failure is Failure.FATAL:
             return ConnectionLost(str(self._error), Failure.FATAL)
         return ConnectionLost(f"the connection to {self.peer} is closed")
@@ -190,16 +190,16 @@ class Endpoint(asyncio.Protocol):
             self._transport.writelines(outbox)
 
     async def drained(self) -> None:
-        """Wait while the peer is behind; the caller brings the deadline."""
+        """Wait while the peer is behind; the caller sets the deadline."""
         if not self._writable.is_set():
             await self._writable.wait()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def abort(self, error: Exception, *, wanted: bool = False, discard: bool = False) -> None:
-        """End at once for this reason; `wanted` says that the peer is not to blame.
+        """End at once with this error; `wanted` means that the peer is not to blame.
 
-        With `discard` nothing of what is still under way arrives after that.
+        With `discard`, bytes that are not delivered yet are dropped.
         """
         self._closing |= wanted
         self.alive = False
@@ -211,24 +211,24 @@ class Endpoint(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, timeout: float = 2.0) -> None:
-        """Write what is queued and close; after `timeout` seconds the rest is dropped."""
+        """Write the queue and close; after `timeout` seconds the rest is dropped."""
         self._closing = True
         self._flush()
         if self._transport is None:
             return
         self._transport.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait() if self.tls is None else self._has_all(), timeout)
+            await asyncio.wait_for(self._closed.wait() if self.tls is None else self._wait_delivered(), timeout)
         if self._transport is not None:
             self._transport.abort()
             await self._closed.wait()
 
-    async def _has_all(self) -> None:
-        """Wait until the peer has ended the connection too, or has all that was written to it.
+    async def _wait_delivered(self) -> None:
+        """Wait until the peer has closed the connection too, or has received everything.
 
         Java's servers never answer the end of a TLS session, for which the transport would wait.
         """
-        looks = 0
-        while not self._closed.is_set() and looks < QUIET_LOOKS:
-            await asyncio.sleep(LOOK_S)
-            looks = looks + 1 if self.delivered == self._written else 0
+        checks = 0
+        while not self._closed.is_set() and checks < QUIET_CHECKS:
+            await asyncio.sleep(QUIET_CHECK_S)
+            checks = checks + 1 if self.delivered == self._written else 0

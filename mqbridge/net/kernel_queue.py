@@ -1,7 +1,7 @@
-"""The kernel's side of a connection: what it has not delivered yet, which our own buffers do not show.
+"""The kernel's send buffer: bytes that the kernel has not delivered yet, which our own buffers do not show.
 
-On a slow link the kernel takes megabytes that travel for minutes. Whoever judges by silence has to see them move, and whoever
-sends something again has to know that the first copy is gone. Where the platform does not tell, our own buffers have to do.
+On a slow link the kernel takes megabytes that travel for minutes. A silence timeout has to see them move, and a resend has to
+know that the first copy is gone. If the platform does not tell, only our own buffers count.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ if sys.platform != "win32":
 
 
 class HasExtraInfo(Protocol):
-    """A transport."""
+    """An asyncio transport."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`socket` among others."""
+        """Return `socket`, among others."""
 
 
 def limit_unsent(transport: HasExtraInfo, size: int) -> None:
-    """Let the kernel take no more than so many bytes beyond what is on the wire already."""
+    """Limit the bytes that the kernel takes beyond what is on the wire already."""
     sock = transport.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):
@@ -31,7 +31,7 @@ def limit_unsent(transport: HasExtraInfo, size: int) -> None:
 
 
 def undelivered(transport: HasExtraInfo) -> int:
-    """Bytes that the kernel took and that the peer's kernel has not acknowledged; 0 where it does not tell."""
+    """Return the bytes that the kernel took and the peer's kernel has not acknowledged; 0 if it does not tell."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform == "win32":
         return 0
@@ -43,7 +43,7 @@ def undelivered(transport: HasExtraInfo) -> int:
 
 
 def discard_when_closed(transport: HasExtraInfo) -> None:
-    """Have closing throw away what is not delivered; a close alone would go on delivering it in the background."""
+    """Make closing discard undelivered bytes; a normal close would deliver them in the background."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Requests that wait for their answers, with one timer for all deadlines of a connection.
+"""Requests that wait for their responses, with one timer for all deadlines of a connection.
 
 A timer or a task per request would cost more than the request. Deadlines are checked every SWEEP_S, so a request may outlive
 its own by that much.
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Pending(Generic[K, V]):
-    """Futures by request id. Made and used inside a running loop."""
+    """Futures by request id. Created and used inside a running loop."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -29,7 +29,7 @@ class Pending(Generic[K, V]):
         return len(self._waiting)
 
     def add(self, key: K, what: str, timeout: float) -> "asyncio.Future[V]":
-        """Wait for the answer to `key` for `timeout` seconds; `what` names the request in the error."""
+        """Return a future for the response to `key`, with a timeout in seconds; `what` names the request in errors."""
         if key in self._waiting:
             raise LocalProtocolError(f"request id {key!r} is already waiting at {self._peer}")
         loop = self._loop
@@ -40,7 +40,7 @@ class Pending(Generic[K, V]):
         return future
 
     def resolve(self, key: K, value: V) -> bool:
-        """Answer a request; False when nobody waits for it any more."""
+        """Complete a request; return False if it is not waiting any more."""
         entry = self._waiting.pop(key, None)
         if entry is None or entry[0].done():
             return False
@@ -48,7 +48,7 @@ class Pending(Generic[K, V]):
         return True
 
     def reject(self, key: K, error: Exception) -> bool:
-        """Fail one request; False when nobody waits for it any more."""
+        """Fail one request; return False if it is not waiting any more."""
         entry = self._waiting.pop(key, None)
         if entry is None or entry[0].done():
             return False
@@ -56,7 +56,7 @@ class Pending(Generic[K, V]):
         return True
 
     def fail_all(self, error: Exception) -> None:
-        """Fail every request: the connection is over."""
+        """Fail every request, when the connection is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The one place that creates tasks: named, referenced until they end, and never failing unseen."""
+"""The only place that creates tasks: named, referenced until they end, and with no failure unnoticed."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 def spawn(coroutine: Coroutine[Any, Any, Any], name: str, *, quiet: bool = False) -> asyncio.Task[Any]:
-    """Start a task. If it ends by an exception, that is logged with its traceback; `quiet` is for a caller that awaits it."""
+    """Start a task. Logs an exception that ends it, with its traceback, unless `quiet`: then the caller awaits it."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     _running.add(task)
     task.add_done_callback(_running.discard if quiet else _ended)
@@ -25,13 +25,13 @@ def _ended(task: asyncio.Task[Any]) -> None:
 
 
 def collect_error(task: asyncio.Task[Any]) -> None:
-    """For a task that several wait for: those who still do are given its error, and perhaps nobody does any more."""
+    """Mark the error of a task as retrieved, when several callers wait for the task and maybe none is left."""
     if not task.cancelled():
         task.exception()
 
 
 async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
-    """Cancel tasks and wait until they are gone; their exceptions have been logged by then."""
+    """Cancel tasks and wait until they have ended; their exceptions have been logged by then."""
     live = [task for task in tasks if task is not None and not task.done()]
     for task in live:
         task.cancel()
@@ -39,6 +39,6 @@ async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether the running task itself is being cancelled, and not only what it waits for."""
+    """Return True if the running task itself is being cancelled, not only what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,6 +1,6 @@
-"""HTTP connections to web services: httpx's client, made anew when the files of TLS have changed.
+"""HTTP connections to web services: httpx's client, made anew when the TLS files have changed.
 
-The client before is closed when the last of its calls has ended.
+The old client is closed after the last of its calls.
 """
 
 import ssl
@@ -17,9 +17,9 @@ _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 
 
 class HttpConnections:
-    """To the web services of one cluster. With a `transport` calls go through it instead of sockets.
+    """HTTP connections to the web services of one cluster. With a `transport`, calls go through it instead of sockets.
 
-    The proxy that the environment names is used where `trust_env` says so.
+    With `trust_env`, the proxy of the environment variables is used.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class HttpConnections:
         self._current: _Client | None = None
 
     async def request(self, method: str, url: httpx.URL, **more: Any) -> httpx.Response:
-        """One request, without following redirects; `more` is what httpx takes: headers, auth, json, data.
+        """Make one request, without following redirects; `more` are httpx's arguments: headers, auth, json, data.
 
         Raises httpx's errors, and ClusterError where TLS cannot be set up.
         """
@@ -66,7 +66,7 @@ class HttpConnections:
             await client.close_if_unused()
 
     def explain(self, error: httpx.HTTPError, host: str) -> str | None:
-        """What went wrong with TLS, and the option that mends it; None where something else went wrong."""
+        """Explain a TLS failure, and name the option that mends it; None for other failures."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _TLS_ERRORS):
             cause = cause.__cause__ or cause.__context__
@@ -82,7 +82,7 @@ class HttpConnections:
 
 
 class _Client:
-    """httpx's client and how many calls it has under way."""
+    """httpx's client with its number of running calls."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
@@ -90,22 +90,22 @@ class _Client:
         self._retired = False
 
     async def retire(self) -> None:
-        """There is a newer one."""
+        """Mark it as replaced by a newer client."""
         self._retired = True
         await self.close_if_unused()
 
     async def close_if_unused(self) -> None:
-        """Close it after its last call."""
+        """Close it after its last call, if it was replaced."""
         if self._retired and not self.calls:
             await self.http.aclose()
 
 
 class _Stream:
-    """A connection of httpx as `Tls` looks at it."""
+    """A connection of httpx with the interface that `Tls` needs."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """`ssl_object` among others."""
+        """Return `ssl_object`, among others."""
         return self._stream.get_extra_info(name) or default

@@ -1,7 +1,8 @@
-"""How many requests, and how many bytes of them, may be on the way at once; those who find it full are woken in turn.
+"""Send window: limits the requests in flight and their bytes; waiters are woken first come first served.
 
-Who waits has its turn before newcomers, and keeps it until there is room: a large request would wait for ever behind small ones.
-Each answer, by `give`, moves the line; while nothing is on the way nobody has to wait, so one whose turn fails stops no other.
+A waiter goes before newcomers, and stays first until there is room: else a large request would wait forever behind small ones.
+Each response, by `give`, wakes the next waiter. While nothing is in flight no caller has to wait, so a waiter that fails blocks
+no other.
 """
 
 from collections import deque
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 
 class SendWindow:
-    """Counts requests and their bytes."""
+    """Limits the requests in flight, and their bytes."""
 
     __slots__ = ("_bytes", "_max_bytes", "_max_sends", "_sends", "_waiting", "_woken")
 
@@ -18,15 +19,15 @@ class SendWindow:
         self._sends = self._bytes = 0
         self._waiting: deque[Callable[[], None]] = deque()
         self._woken: Callable[[], None] | None = None
-        """Whose turn it is just now."""
+        """The waiter that is being woken now."""
 
     @property
     def sends(self) -> int:
-        """Requests without an answer."""
+        """Requests in flight."""
         return self._sends
 
     def take(self, size: int, wake: Callable[[], None]) -> bool:
-        """Reserve a request of `size` bytes; when there is no room `wake` is called as soon as there may be."""
+        """Reserve a request of `size` bytes; if there is no room, `wake` is called as soon as there may be."""
         passes_by = self._waiting and wake != self._woken
         if self._sends and (passes_by or self._sends >= self._max_sends or self._bytes + size > self._max_bytes):
             if wake not in self._waiting:
@@ -37,10 +38,10 @@ class SendWindow:
         return True
 
     def give(self, size: int, sends: int = 1) -> None:
-        """Requests that are answered or given up, and the bytes of all of them."""
+        """Free requests that were answered or given up, and their bytes."""
         self._sends -= sends
         self._bytes -= size
-        woken = self._woken  # by whom we are called, where a request is given up in its turn
+        woken = self._woken  # set if the waiter that is being woken gives a request up
         try:
             while self._waiting and self._sends < self._max_sends:
                 before = self._sends

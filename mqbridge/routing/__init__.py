@@ -1,1 +1,1 @@
-"""Which topic and partition a message goes to, and which messages go at all."""
+"""Rules of a route: which messages it takes, how it edits them, and to which topic and partition they go."""

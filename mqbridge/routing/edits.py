@@ -1,6 +1,6 @@
-"""What a route changes in messages on their way to one target.
+"""Edits messages on their way to one target.
 
-Properties are removed, then renamed, then set; templates read the message as it came. Only what differs is changed, and a message
+Properties are removed, then renamed, then set; templates read the original message. Only what differs is changed, and a message
 that nothing changes goes on as the object that it was. One that could not be read is left alone. A property that says the type or
 the time changes with it.
 """
@@ -23,11 +23,11 @@ EMPTY: Mapping[Clearable, Any] = {
     "event_time": None,
     "deliver_at": None,
 }
-"""What a cleared field becomes."""
+"""The value of a cleared field."""
 
 
 class Edit:
-    """The edits of one target; `words` are those that the source topic gives to templates."""
+    """The edits of one target; `words` are the template words that the source topic gives."""
 
     def __init__(self, rules: EditRules, words: Mapping[str, str]) -> None:
         self._removed = frozenset(name for name in rules.remove if not is_pattern(name))
@@ -41,11 +41,11 @@ class Edit:
         self._cleared: dict[str, Any] = {field: EMPTY[field] for field in rules.clear}
 
     def apply(self, share: Share) -> Share:
-        """The share as it is to be written; the same object when nothing changes."""
+        """Return the edited share; the same object if nothing changes."""
         messages, source = share.messages, share.batch.partition
         edited: list[Message] | None = None
         for index, message in enumerate(messages):
-            # Edits read most fields, which a native message makes anew each time.
+            # Edits read most fields; a native message would make a new object at each read.
             whole = message.replace() if is_native(messages) and self._on_properties else message
             if message.defect is None and (changes := self._changes(whole, source)):
                 if edited is None:
@@ -63,24 +63,24 @@ class Edit:
         if self._keys and (keys := tuple(self._index_keys(message, source))):
             wanted["keys"] = keys
         changes = {field: value for field, value in wanted.items() if value != getattr(message, field)}
-        self._restate(message, changes)
+        self._update_properties(message, changes)
         if changes and message.attributes is not None and ("properties" in changes or "msg_type" in changes):
-            # The string would go on saying what was there, a removed property among it.
+            # The old string would still contain the old values, and removed properties.
             changes["attributes"] = None
         return changes
 
-    def _restate(self, message: Message, changes: dict[str, Any]) -> None:
-        """Let the properties that said the old type or time say the new one; one that is set by itself says what it is set to."""
+    def _update_properties(self, message: Message, changes: dict[str, Any]) -> None:
+        """Update properties that repeat the old type or time; a property with an edit of its own keeps the edited value."""
         if "msg_type" in changes and message.property(MSG_TYPE) == message.msg_type:
-            self._say(MSG_TYPE, changes["msg_type"], message, changes)
+            self._update_property(MSG_TYPE, changes["msg_type"], message, changes)
         if "event_time" in changes:  # it can only be cleared
-            self._say(MSG_TIME, None, message, changes)
+            self._update_property(MSG_TIME, None, message, changes)
 
-    def _say(self, name: str, value: str | None, message: Message, changes: dict[str, Any]) -> None:
+    def _update_property(self, name: str, value: str | None, message: Message, changes: dict[str, Any]) -> None:
         properties: tuple[Pair, ...] = changes.get("properties", message.properties)
         if name not in self._set and any(pair[0] == name for pair in properties):
             rest = tuple(pair for pair in properties if pair[0] != name)
-            changes["properties"] = rest if value is None else _with(properties, name, value)
+            changes["properties"] = rest if value is None else _set_property(properties, name, value)
 
     def _index_keys(self, message: Message, source: Partition) -> Iterator[str]:
         for template in self._keys:
@@ -90,14 +90,14 @@ class Edit:
     def _properties(self, message: Message, source: Partition) -> tuple[Pair, ...]:
         properties = message.properties
         if self._removed or self._patterns or self._renamed:
-            properties = self._without(properties)
+            properties = self._remove_and_rename(properties)
         for name, template in self._set.items():
             if (text := template.render(message, source)) is not None:
-                properties = _with(properties, name, text)
+                properties = _set_property(properties, name, text)
         return properties
 
-    def _without(self, properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
-        """What is left of them, under the names that they are to have."""
+    def _remove_and_rename(self, properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
+        """Apply removals and renames."""
         removed, patterns, renamed = self._removed, self._patterns, self._renamed
         return tuple(
             [
@@ -112,10 +112,10 @@ def _matches(patterns: list[re.Pattern[str]], name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in patterns)
 
 
-def _with(properties: tuple[Pair, ...], name: str, value: str) -> tuple[Pair, ...]:
-    """The properties with this one value under the name, in the place of the first that was there."""
-    places = [index for index, pair in enumerate(properties) if pair[0] == name]
-    if not places:
+def _set_property(properties: tuple[Pair, ...], name: str, value: str) -> tuple[Pair, ...]:
+    """Set the property to this single value, at the index of its first occurrence."""
+    indexes = [index for index, pair in enumerate(properties) if pair[0] == name]
+    if not indexes:
         return (*properties, (name, value))
-    at = places[0]
+    at = indexes[0]
     return (*properties[:at], (name, value), *(pair for pair in properties[at + 1 :] if pair[0] != name))

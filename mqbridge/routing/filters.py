@@ -1,10 +1,10 @@
-"""Which messages a route takes.
+"""Filters of a route.
 
-A rule is a set of conditions that must all hold; a message passes when one `include` rule holds (or there is none) and no
-`exclude` rule does. Each condition is about the texts that a message has in one place: its type, its keys, the values of a
-property. A message that could not be read has none of these: it is never filtered, since it must reach the dead letters.
+A rule is a set of conditions that must all hold; a message passes if one `include` rule holds (or there is none) and no `exclude`
+rule does. Each condition tests texts of a message: its type, its keys, the values of a property. A message that could not be
+decoded has none of these: it is never filtered, since it must reach the dead letters.
 
-What is only about types is decided first, once for each different type of a batch that the compiled module decoded: none of its
+Rules about types alone are decided first, once per distinct type of a batch that the compiled module decoded: none of its
 messages becomes a Python object for it. The other conditions see the messages that are left.
 """
 
@@ -21,7 +21,7 @@ Test = Callable[[T], bool]
 
 
 class Filter:
-    """Holds for each message that is to be taken. `left_out` is told how many are not, each time."""
+    """Selects the messages that pass. Calls `left_out` with the number of messages that do not, for each batch that has any."""
 
     def __init__(self, msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> None:
         of_type: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
@@ -36,7 +36,7 @@ class Filter:
         self._left_out = left_out
 
     def keep(self, batch: Batch) -> Share:
-        """The messages that pass."""
+        """Return the messages that pass."""
         messages = batch.messages
         kept = self._of_wanted_types(messages)
         if (passes := self._message_passes) is not None:
@@ -47,7 +47,7 @@ class Filter:
         return Share(batch, kept)
 
     def _of_wanted_types(self, messages: Sequence[Message]) -> Sequence[int]:
-        """The indexes of the messages whose type passes, and of those that could not be read."""
+        """Return the indexes of the messages whose type passes, and of those that could not be decoded."""
         passes = self._type_passes
         if passes is None:
             return range(len(messages))
@@ -61,7 +61,7 @@ class Filter:
 
 
 def make_filter(msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> Filter | None:
-    """The filter, None when it would take everything."""
+    """Make the filter; None if it would pass everything."""
     return Filter(msg_types, rules, left_out) if msg_types or rules != FilterRules() else None
 
 
@@ -100,7 +100,7 @@ def _of(condition: Condition, has: Test[T], texts: Callable[[T], Sequence[str]])
 
 
 def _keys(message: Message) -> Sequence[str]:
-    """Routing key and index keys; a binary key that is no text counts only as present."""
+    """Return routing key and index keys; a binary key that is not UTF-8 counts only as present."""
     key = message.key
     if isinstance(key, bytes):
         try:
@@ -111,7 +111,7 @@ def _keys(message: Message) -> Sequence[str]:
 
 
 def _wanted(tests: list[Test[T]], are_wanted: bool) -> Test[T]:
-    """One of the tests holds; or none of them, where they say what is not wanted."""
+    """Make a test that holds if one of the tests holds; if not `are_wanted`, if none does."""
     found = tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
     return found if are_wanted else lambda subject: not found(subject)
 

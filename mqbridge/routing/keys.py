@@ -1,6 +1,6 @@
-"""What stands as a message's key when its partition is chosen by key.
+"""The key of a message for choosing its partition by key.
 
-`key`, `ordering_key`, `keys` (the first of the index keys) or `property:NAME`; of several the first that a message has.
+`key`, `ordering_key`, `keys` (the first of the index keys) or `property:NAME`; of several names, the first that a message has.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ Picker = Callable[[Message], bytes | None]
 
 
 class KeyPicker:
-    """Finds the keys of messages by these names."""
+    """Finds the keys of messages by a list of names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._pick = picker(names)
 
     def keys(self, messages: Sequence[Message]) -> Sequence[bytes | None]:
-        """The key of each message, None where it has none of these."""
+        """Return the key of each message, None for a message without any of the names."""
         if not is_native(messages):
             return [self._pick(message) for message in messages]
         first, *others = (messages.partition_keys(name) for name in self._names)  # type: ignore[attr-defined]
@@ -31,7 +31,7 @@ class KeyPicker:
 
 
 def picker(names: Sequence[str]) -> Picker:
-    """Finds the key of a message, None where it has none of these."""
+    """Make a function that finds the key of a message; None for a message without any of the names."""
     picks = [_single(name) for name in names]
     if len(picks) == 1:
         return picks[0]

@@ -1,7 +1,7 @@
-"""Keeps messages from going round: what came from the topic that it would be written to, and what was bridged too often.
+"""Loop prevention: drops messages whose origin is the target topic, and messages that passed too many gateways.
 
-A message's origin names the cluster and topic that its last gateway took it from. Writing it back there is the shortest loop of
-all, seen at once; a longer one, or one through gateways that name clusters differently, ends at the limit of hops.
+A message's origin names the cluster and topic from which its last gateway took it. Writing it back there is the shortest loop,
+recognized at once; a longer loop, or one through gateways that name clusters differently, ends at the limit of hops.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,32 +15,32 @@ _ORIGIN = f"{RESERVED_PREFIX}origin".encode()
 
 
 class LoopGuard:
-    """What one target must not be given. `looped` is told how many messages were held back each time."""
+    """Drops looped messages for one target. `looped` gets the number of dropped messages, for each share that has any."""
 
     __slots__ = ("_home", "_looped", "_max_hops")
 
     def __init__(self, cluster: str, topics: Iterable[str], max_hops: int, looped: Callable[[int], None]) -> None:
-        # What an origin of the target topic begins with, up to its partition, for every spelling of the topic.
+        # Prefixes of origins of the target topic, up to the partition, for every name of the topic.
         self._home = tuple(origin_prefix(Partition(cluster, topic, "", 0))[:-1] for topic in dict.fromkeys(topics))
         self._max_hops = max_hops
         self._looped = looped
 
     def keep(self, share: Share, *, needs_messages: bool = True) -> Share:
-        """What may be written; the same object when that is all.
+        """Return the messages that may be written; the same object if all may.
 
-        Messages from native producers have no origin. Where somebody needs the messages anyway it takes 20 ns each to see that
-        none of them has one; where nobody does, the bytes that arrived are searched for the name of the property.
+        Messages from native producers have no origin. If the messages are needed anyway, checking each takes 20 ns; otherwise the
+        received bytes are searched for the name of the property, without decoding.
         """
-        if not (needs_messages or share.is_edited or share.batch.is_decoded or share.batch.mentions(_ORIGIN)):
+        if not (needs_messages or share.is_edited or share.batch.is_decoded or share.batch.may_contain(_ORIGIN)):
             return share
         kept = self._outside_of_loops(share.messages)
         if kept is None:
             return share
         self._looped(share.count - len(kept))
-        return share.part(kept)
+        return share.subset(kept)
 
     def _outside_of_loops(self, messages: Sequence[Message]) -> Sequence[int] | None:
-        """The indexes of the messages that may be written; None if that is all."""
+        """Return the indexes of the messages that may be written; None if all may."""
         home, most = self._home, self._max_hops
         if is_native(messages):
             kept: Sequence[int] | None = messages.outside_of_loops(home, most)  # type: ignore[attr-defined]

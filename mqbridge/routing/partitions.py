@@ -1,14 +1,14 @@
-"""Which target partition a message goes to.
+"""Chooses the target partition of each message.
 
 modulo        the source partition's index, modulo the number of target partitions
 identity      the source partition's index itself
-table         where a written table says, by the source partition's name or index
-key           as the target system's own producers place the key; without a key as by modulo
-round_robin   whole batches in turn, which promises nothing about order
+table         as the configured table says, by the source partition's name or index
+key           as the target system's own producers place the key; without a key by modulo
+round_robin   whole batches in turn, without any order
 
-By the first three a source partition keeps to one target partition, so its order survives; by key, messages of one key keep
-theirs. Every rule is a function of what the message says and of the target's number of partitions, which is read anew for every
-batch: a target that grows is used at once.
+With the first three, each source partition goes to one target partition, so its order is kept; by key, messages with the same key
+keep theirs. Every rule is a function of the message and of the target's number of partitions, which is read anew for every batch:
+new partitions of a target are used at once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,42 +21,42 @@ from mqbridge.config.options.target import Target
 from mqbridge.message import Share
 from mqbridge.routing.keys import KeyPicker
 
-Placed = tuple[int, Share]
-"""A target partition and what goes to it."""
+PartitionShare = tuple[int, Share]
+"""A target partition and the share that goes to it."""
 
 
 def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
-    """How many partitions a target is made with, or grown to, unless its `create` says it."""
-    return max([source_partitions, *(place + 1 for place in rule.table.values())])
+    """Return the number of partitions that a target needs for the rule."""
+    return max([source_partitions, *(partition + 1 for partition in rule.table.values())])
 
 
 def partitions_made(target: Target, source_partitions: int) -> int:
-    """How many partitions a target is made with, or grown to."""
-    said = target.create.partitions if isinstance(target.create, CreateRule) else None
-    return partitions_needed(target.partitions, source_partitions) if said is None else said
+    """Return the number of partitions with which a target is created, or to which it is grown."""
+    configured = target.create.partitions if isinstance(target.create, CreateRule) else None
+    return partitions_needed(target.partitions, source_partitions) if configured is None else configured
 
 
-def unplaced(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
-    """Why a source partition has no place among `count` target partitions; None when it has one."""
+def why_unassignable(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
+    """Return why a source partition has no partition among `count` target partitions; None if it has one."""
     if rule.by == "identity" and index >= count:
         return f"by identity it goes to partition {index}, but there are {count} (0 to {count - 1})"
     if rule.by == "table":
-        place = _look_up(rule.table, name, index)
-        if place is None:
+        partition = _look_up(rule.table, name, index)
+        if partition is None:
             return "it is not in the table of `partitions`"
-        if place >= count:
-            return f"the table sends it to partition {place}, but there are {count} (0 to {count - 1})"
+        if partition >= count:
+            return f"the table sends it to partition {partition}, but there are {count} (0 to {count - 1})"
     return None
 
 
-def misplaced(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
-    """The partitions of a source topic that have no place, by name, and why."""
-    found = ((name, unplaced(rule, name, index, count)) for index, name in enumerate(topic.partitions))
+def unassignable(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
+    """Return the partitions of a source topic that have no target partition, by name, with the reason."""
+    found = ((name, why_unassignable(rule, name, index, count)) for index, name in enumerate(topic.partitions))
     return {name: why for name, why in found if why is not None}
 
 
 def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
-    """What to do about partitions without a place."""
+    """Return the remedy for source partitions without a target partition."""
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
         return f"Add {', '.join(map(repr, missing))} to the table, or use `by: modulo`"
     grow = f"Grow the target topic to {needed} partitions"
@@ -71,7 +71,7 @@ class Partitioner:
         self._outbound = outbound
         self._turn = 0
         self._picker = KeyPicker(rule.key)
-        rules: dict[By, Callable[[Share], list[Placed]]] = {
+        rules: dict[By, Callable[[Share], list[PartitionShare]]] = {
             "modulo": self._modulo,
             "identity": self._identity,
             "table": self._table,
@@ -79,25 +79,25 @@ class Partitioner:
             "round_robin": self._round_robin,
         }
         self.divide = rules[rule.by]
-        """The shares of a share, which is not empty, by partition."""
+        """Divide a share, which is not empty, by target partition."""
 
-    def _modulo(self, share: Share) -> list[Placed]:
+    def _modulo(self, share: Share) -> list[PartitionShare]:
         return [(share.batch.partition.index % self._outbound.partitions, share)]
 
-    def _identity(self, share: Share) -> list[Placed]:
+    def _identity(self, share: Share) -> list[PartitionShare]:
         return [(share.batch.partition.index, share)]
 
-    def _table(self, share: Share) -> list[Placed]:
+    def _table(self, share: Share) -> list[PartitionShare]:
         source = share.batch.partition
         target = _look_up(self.rule.table, source.name, source.index)
-        assert target is not None  # noqa: S101 - a lane that has no partition to go to is never received from
+        assert target is not None  # noqa: S101 - a lane without a target partition is never received from
         return [(target, share)]
 
-    def _round_robin(self, share: Share) -> list[Placed]:
+    def _round_robin(self, share: Share) -> list[PartitionShare]:
         self._turn = (self._turn + 1) % self._outbound.partitions
         return [(self._turn, share)]
 
-    def _key(self, share: Share) -> list[Placed]:
+    def _key(self, share: Share) -> list[PartitionShare]:
         count = self._outbound.partitions
         own = share.batch.partition.index % count
         if count == 1:
@@ -105,13 +105,13 @@ class Partitioner:
         partition_of = self._outbound.partition_of
         parts: dict[int, list[int]] = {}
         for index, key in enumerate(self._picker.keys(share.messages)):
-            # Messages without a key stay with their source partition, where at least their own order is kept.
+            # Messages without a key go by their source partition, which keeps at least their own order.
             parts.setdefault(own if key is None else partition_of(key), []).append(index)
         if len(parts) == 1:
             return [(target, share) for target in parts]
-        return [(target, share.part(indexes)) for target, indexes in parts.items()]
+        return [(target, share.subset(indexes)) for target, indexes in parts.items()]
 
 
 def _look_up(table: Mapping[str, int], name: str, index: int) -> int | None:
-    place = table.get(name)
-    return table.get(str(index)) if place is None else place
+    partition = table.get(name)
+    return table.get(str(index)) if partition is None else partition

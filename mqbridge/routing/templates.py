@@ -1,6 +1,6 @@
-"""Texts made from a message by the templates of edits; `mqbridge.config.templates` has their grammar and their words.
+"""Templates of edits: texts made from a message. `mqbridge.config.templates` has their grammar and their words.
 
-A word that a message has no value for makes the whole template say nothing: what it would have set stays as it is.
+If a message has no value for a word, the whole template gives nothing, and the field stays as it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ _WORDS: dict[str, Word] = {
 
 
 class Template:
-    """A template with the words that the source topic gave (see `mqbridge.routing.topics`); a message's own come first."""
+    """A template with the words of the source topic (see `mqbridge.routing.topics`); the message's own words come first."""
 
     def __init__(self, template: str, given: Mapping[str, str]) -> None:
         self._parts: list[str | Word] = []
@@ -42,7 +42,7 @@ class Template:
         self._constant = "".join(map(str, self._parts)) if all(isinstance(part, str) for part in self._parts) else None
 
     def render(self, message: Message, source: Partition) -> str | None:
-        """The text, None when a word has no value."""
+        """Return the text, None if a word has no value."""
         if self._constant is not None:
             return self._constant
         texts: list[str] = []

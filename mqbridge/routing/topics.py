@@ -1,4 +1,4 @@
-"""Which source topics a route takes, and how its target topics are called.
+"""Selects the source topics of a route, and names its target topics.
 
 A source topic is an exact name, or a regular expression written `~PATTERN` that must match a whole name. A target topic is a
 template: `{topic}` is the source topic, `{name}` a named group of the expression that matched it.
@@ -14,14 +14,14 @@ from mqbridge.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A source topic that a route takes, with the words that its target template may use."""
+    """A source topic of a route, with the words that its target template may use."""
 
     topic: str
     words: dict[str, str]
 
 
 def select(wanted: Iterable[str], existing: Iterable[str]) -> list[Selected]:
-    """The topics that a route takes, sorted by name, each once; exact names are taken as they are, existing or not."""
+    """Return the selected topics, sorted by name, each once; exact names are selected whether they exist or not."""
     names = sorted(existing)
     chosen: dict[str, Selected] = {}
     for topic in wanted:
@@ -37,13 +37,13 @@ def select(wanted: Iterable[str], existing: Iterable[str]) -> list[Selected]:
 
 
 def render(template: str, selected: Selected) -> str:
-    """The target topic for a source topic. Raises ConfigError for an unknown word."""
+    """Return the target topic for a source topic. Raises ConfigError for an unknown word."""
     unknown = topic_template_words(template) - selected.words.keys()
     if unknown:
         known = ", ".join("{" + word + "}" for word in sorted(selected.words))
         words = ", ".join(sorted(map(repr, unknown)))
         raise ConfigError(
-            f"the topic template {template!r} uses {words}, which the topic {selected.topic!r} does not give",
+            f"the topic template {template!r} uses {words}, which the topic {selected.topic!r} does not define",
             hint=f"It may use {known}",
         )
     return fill_topic_template(template, selected.words)

@@ -14,10 +14,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mqbridge.errors import ConfigError
-from mqbridge.spark.chosen import ChosenRoute, chosen_cluster, chosen_route
 from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.spark.config_lookup import ChosenRoute, chosen_cluster, chosen_route
 from mqbridge.spark.options import OptionValues, Where, parse_options
-from mqbridge.spark.pump.ranges import RANGES, range_schema
+from mqbridge.spark.ranges.rows import RANGES, range_schema
 from mqbridge.spark.schema import message_schema
 from mqbridge.spark.sink.writer import make_stream_writer, make_writer
 from mqbridge.spark.source.batch_reader import MessageReader

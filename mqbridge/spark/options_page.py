@@ -1,4 +1,4 @@
-"""Writes docs/spark-options.md from the table of options, so that the page and the program agree.
+"""Writes docs/reference/spark-options.md from the table of options, so that the page and the program agree.
 
 python -m mqbridge.spark.options_page --check     exits 1 when the file is not current
 python -m mqbridge.spark.options_page --write
@@ -21,7 +21,7 @@ from mqbridge.spark.options import (
 )
 from mqbridge.spark.schema import message_schema
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark-options.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark-options.md"
 
 _BEGINNING = """\
 # Options and columns of the Spark source and sink

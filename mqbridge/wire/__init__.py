@@ -1,4 +1,4 @@
-"""Sans-IO tools that know no system: the frame cutter, varints, percent escapes.
+"""Sans-IO tools that are independent of any system: the frame cutter, varints, percent escapes.
 
-Nothing below imports asyncio or holds a socket or a clock.
+Nothing in a `wire` package imports asyncio, or uses a socket or a clock.
 """

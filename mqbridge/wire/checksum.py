@@ -1,4 +1,4 @@
-"""CRC-32 (IEEE), as fast as the machine has it.
+"""CRC-32 (IEEE), with the fastest implementation that is installed.
 
 ISA-L's was measured at 98 ns for 1 KB and 275 ns for 10 KB, where zlib's takes 380 and 2,500; not every machine has it.
 """

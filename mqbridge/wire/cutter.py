@@ -1,51 +1,51 @@
-"""Cuts a stream of chunks into frames, whatever the borders of the chunks.
+"""Split a byte stream, received in chunks of any size, into frames.
 
-Chunks are kept in a list and joined once when enough bytes are there, so a huge frame costs one copy and not one per chunk;
-among six ways that were measured this one was as fast as any for small frames and by far the fastest for frames of megabytes.
+Chunks are kept in a list and joined once when enough bytes have arrived, so a huge frame costs one copy and not one per chunk.
+Of six ways that were measured, this one is as fast as any for small frames and by far the fastest for frames of megabytes.
 """
 
 from collections.abc import Callable
 
 Measure = Callable[[bytes, int], int]
-"""Given bytes and where a frame starts in them, how many bytes from there must be present before anything more can be said.
+"""Takes bytes and the offset at which a frame starts; returns the number of bytes from there that are needed to tell more.
 
-The frame is complete when that many are there. Raises RemoteProtocolError for what can never become a frame, and in any case
-before waiting for a body beyond its limit.
+The frame is complete when that many bytes are present. Raises RemoteProtocolError for bytes that can never become a frame, and
+always before waiting for a body beyond its limit.
 """
 
 
-Place = tuple[bytes, int, int]
-"""Where a frame is: in these bytes, from and to."""
+FrameSpan = tuple[bytes, int, int]
+"""A frame inside a buffer: the buffer, start and end offset."""
 
 
 class FrameCutter:
-    """Bytes in, whole frames out. `measure` is the only thing that a protocol brings."""
+    """Takes bytes, returns whole frames. `measure` is the only part that depends on the protocol."""
 
-    __slots__ = ("_chunks", "_have", "_measure", "_need")
+    __slots__ = ("_buffered", "_chunks", "_measure", "_need")
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
         self._chunks: list[bytes] = []
-        self._have = 0
+        self._buffered = 0
         self._need = 1
 
     @property
     def buffered(self) -> int:
-        """Bytes of the frame that is not complete yet."""
-        return self._have
+        """Bytes of the incomplete frame."""
+        return self._buffered
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Every frame that is complete now, headers included."""
-        return [data[at:end] for data, at, end in self.places(chunk)]
+        """Add a chunk; return every frame that is complete now, headers included."""
+        return [data[start:end] for data, start, end in self.feed_spans(chunk)]
 
-    def places(self, chunk: bytes) -> list[Place]:
-        """The same without copying them."""
+    def feed_spans(self, chunk: bytes) -> list[FrameSpan]:
+        """Like `feed`, but without copying the frames."""
         self._chunks.append(chunk)
-        self._have += len(chunk)
-        if self._have < self._need:
+        self._buffered += len(chunk)
+        if self._buffered < self._need:
             return []
         data = chunk if len(self._chunks) == 1 else b"".join(self._chunks)
-        frames: list[Place] = []
+        frames: list[FrameSpan] = []
         measure, end, at = self._measure, len(data), 0
         need = 1
         while at < end:
@@ -57,5 +57,5 @@ class FrameCutter:
         self._need = need
         tail = data[at:] if at else data
         self._chunks = [tail] if tail else []
-        self._have = len(tail)
+        self._buffered = len(tail)
         return frames

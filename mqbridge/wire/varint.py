@@ -1,6 +1,6 @@
-"""Protobuf's unsigned varints, for the few places where bytes are cut or written by hand.
+"""Protobuf's unsigned varints, for the few places where bytes are parsed or written by hand.
 
-The encodings of 0 to 16383 come from a table: they are nearly all that occur, and a lookup takes a third of the loop's time.
+The encodings of 0 to 16383 come from a table: nearly all values are in it, and a lookup takes a third of the loop's time.
 """
 
 from mqbridge.errors import RemoteProtocolError
@@ -18,24 +18,24 @@ def _encode(value: int) -> bytes:
 
 
 SMALL = [_encode(value) for value in range(1 << 14)]
-"""The encodings of the small values, by value."""
+"""The encodings of small values, by value."""
 
 CONTINUED = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
 """The first two bytes of a longer encoding, by the lowest 14 bits of its value."""
 
 
 def encode_varint(value: int) -> bytes:
-    """An unsigned value up to 64 bits."""
+    """Encode an unsigned value of up to 64 bits."""
     return SMALL[value] if value < 1 << 14 else _encode(value)
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The value at `at` and the place after it. Raises RemoteProtocolError when it is cut short or too long."""
+    """Decode the value at `at`; return it with the offset after it. Raises RemoteProtocolError if it is cut short or too long."""
     value = shift = 0
-    for place in range(at, min(at + MAX_VARINT_BYTES, len(data))):
-        byte = data[place]
+    for index in range(at, min(at + MAX_VARINT_BYTES, len(data))):
+        byte = data[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place + 1
+            return value, index + 1
         shift += 7
     raise RemoteProtocolError(f"a varint at byte {at} of {len(data)} does not end")

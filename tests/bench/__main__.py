@@ -1,4 +1,4 @@
-"""`make bench`: the figures of docs/benchmarks.md, measured on this machine.
+"""`make bench`: the figures of docs/explanation/benchmarks.md, measured on this machine.
 
 python -m tests.bench            codec, overhead, bridge, latency, memory, clients, tls and spark
 python -m tests.bench codec      seconds, needs no server
@@ -12,7 +12,7 @@ python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    what 
 python -m tests.bench clients    our clients beside the official ones
 python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the work on Spark; what it is compared with runs too
 python -m tests.bench profile rocketmq-pulsar ordinary    where the microseconds go (see `profile --help`)
-python -m tests.bench --write    also renews what was measured in docs/benchmarks.md
+python -m tests.bench --write    also renews what was measured in docs/explanation/benchmarks.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.bench.ends import SEED
 from tests.bench.pages import chapters, machine, renew
 from tests.kit.maven import say
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "benchmarks.md"
 SIZES = (100, 1_000, 10_000)
 """Of bodies, for the codec."""
 ROUNDS = 3
@@ -93,7 +93,7 @@ def options() -> argparse.ArgumentParser:
     )
     parser.add_argument("what", nargs="*", default=[*CHAPTERS], metavar="WHAT", help=f"{', '.join(CHAPTERS)} (default all)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
-    parser.add_argument("--write", action="store_true", help="renew these chapters of docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="renew these chapters of docs/explanation/benchmarks.md")
     parser.add_argument(
         "--direction", action="append", metavar="SOURCE-TARGET", help="bridge, latency, tls: only this one; may be repeated"
     )

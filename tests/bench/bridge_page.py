@@ -1,4 +1,4 @@
-"""What is measured end to end, and the chapter of docs/benchmarks.md about it."""
+"""What is measured end to end, and the chapter of docs/explanation/benchmarks.md about it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _cells(figures: Figures) -> str:
 
 
 def chapter(chosen: Sequence[Case], most: int, rounds: int, runners: Mapping[str, Runner], seed: int = SEED) -> str:
-    """The chapter of docs/benchmarks.md."""
+    """The chapter of docs/explanation/benchmarks.md."""
     runs = "one run" if rounds == 1 else f"medians of {rounds} runs in turn"
     return "\n".join(
         [

@@ -20,25 +20,26 @@ import uvloop
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.pulsar.client.batching import Batching
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.connection_pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
-from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from mqbridge.pulsar.library.batching import Batching
+from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
+from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.mapping.request import Limits, encode
 from mqbridge.pulsar.mapping.stored import decode
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.consumer import join
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
 from mqbridge.rocketmq.client.nameservers import parse_name_servers
-from mqbridge.rocketmq.client.outgoing import OutgoingMessage
-from mqbridge.rocketmq.client.spec import GroupSpec
-from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.pull_consumer import join
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.tubemq.client.client import TubeMQClient
-from mqbridge.tubemq.client.messages import decode_all
+from mqbridge.rocketmq.library.outgoing import OutgoingMessage
+from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.send_result import SendResult
+from mqbridge.tubemq.library.client import TubeMQClient
+from mqbridge.tubemq.library.messages import decode_all
 
 HEARTBEAT_S = 2.0
 
@@ -147,9 +148,9 @@ async def pulsar_consume(said: dict[str, Any], meter: Meter) -> None:
     await client.close()
 
 
-def pulsar_client(said: dict[str, Any]) -> PulsarClient:
+def pulsar_client(said: dict[str, Any]) -> BaseClient:
     """A client of the server under test."""
-    return PulsarClient(parse_service_url(said["url"], tls=False))
+    return BaseClient(parse_service_url(said["url"], tls=False))
 
 
 # --- TubeMQ -----------------------------------------------------------------------------------------------------------
@@ -157,8 +158,8 @@ def pulsar_client(said: dict[str, Any]) -> PulsarClient:
 
 async def tubemq_produce(said: dict[str, Any], meter: Meter) -> None:
     """A request for each message, to all partitions in turn."""
-    async with TubeMQClient(said["master"], heartbeat_s=HEARTBEAT_S) as client:
-        spread = await client.spread(said["topic"])
+    async with TubeMQClient(f"tubemq://{said['master']}", heartbeat_s=HEARTBEAT_S) as client:
+        sender = await client.load_balancing_sender(said["topic"])
         body, left, room = bytes(said["size"]), said["messages"], asyncio.Event()
         window, fewest, pack, stored = said["window"], said["window"] // 2, 500, 0
 
@@ -169,23 +170,23 @@ async def tubemq_produce(said: dict[str, Any], meter: Meter) -> None:
             if stored == pack:
                 stored = 0
                 meter.add(pack)
-            if spread.undecided <= fewest:
+            if sender.pending <= fewest:
                 room.set()
 
         while left:
             room.clear()
-            count = min(left, window - spread.undecided)
+            count = min(left, window - sender.pending)
             for _ in range(count):
-                spread.submit(body, 0, None, None, done=done)
+                sender.submit(body, 0, None, None, done=done)
             left -= count
             await room.wait()
-        await spread.flush()
+        await sender.flush()
 
 
 async def tubemq_consume(said: dict[str, Any], meter: Meter) -> None:
     """Packs of all partitions."""
-    async with TubeMQClient(said["master"], heartbeat_s=HEARTBEAT_S) as client:
-        consumer = await client.consumer(said["group"], [said["topic"]])
+    async with TubeMQClient(f"tubemq://{said['master']}", heartbeat_s=HEARTBEAT_S) as client:
+        consumer = await client.pack_consumer(said["topic"], said["group"])
         size = 0
 
         async def read(partition: HeldPartition) -> None:
@@ -222,8 +223,8 @@ async def each_until(parts: Any, read: Callable[[Any], Any], meter: Meter) -> No
 
 async def rocketmq_produce(said: dict[str, Any], meter: Meter) -> None:
     """Batches to all queues in turn."""
-    async with RocketmqClient(parse_name_servers(said["name_servers"])) as client:
-        producer = client.producer("bench", said["topic"], in_flight_per_queue=2)
+    async with ClusterClient(parse_name_servers(said["name_servers"])) as client:
+        producer = Producer(client.producer("bench", said["topic"], in_flight_per_queue=2))
         body, batch, window = bytes(said["size"]), said["batch_messages"], said["window"]
         left = said["messages"] // batch
 
@@ -231,7 +232,7 @@ async def rocketmq_produce(said: dict[str, Any], meter: Meter) -> None:
             nonlocal left
             while left:
                 left -= 1
-                await producer.send_all([OutgoingMessage(body) for _ in range(batch)])
+                await producer.send_batch([OutgoingMessage(body) for _ in range(batch)])
                 meter.add(batch)
 
         await asyncio.gather(*(send() for _ in range(window)))
@@ -240,11 +241,11 @@ async def rocketmq_produce(said: dict[str, Any], meter: Meter) -> None:
 
 async def rocketmq_consume(said: dict[str, Any], meter: Meter) -> None:
     """All queues of a group of one."""
-    async with RocketmqClient(parse_name_servers(said["name_servers"])) as client:
-        consumer = await join(client, GroupSpec(said["group"], (everything(said["topic"]),), retries=False))
+    async with ClusterClient(parse_name_servers(said["name_servers"])) as client:
+        consumer = await join(client, ConsumerSettings(said["group"], (everything(said["topic"]),), retries=False))
         size = 0
 
-        async def read(stream: QueueStream) -> None:
+        async def read(stream: AssignedQueue) -> None:
             nonlocal size
             try:
                 while True:
@@ -256,7 +257,7 @@ async def rocketmq_consume(said: dict[str, Any], meter: Meter) -> None:
             except LaneRevoked:
                 return
 
-        await each_until(consumer.streams(), read, meter)
+        await each_until(consumer.assigned_queues(), read, meter)
         await consumer.close()
 
 

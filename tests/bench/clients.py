@@ -151,7 +151,7 @@ def python(module: str, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rounds: int, systems: tuple[str, ...] = ()) -> str:
-    """The chapter of docs/benchmarks.md."""
+    """The chapter of docs/explanation/benchmarks.md."""
     lines = [
         "## Clients",
         "",

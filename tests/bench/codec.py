@@ -14,14 +14,14 @@ from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping import request as rocketmq_request
 from mqbridge.rocketmq.mapping import stored as rocketmq_stored
 from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
-from mqbridge.tubemq.client.answers import parse_answer
+from mqbridge.tubemq.client.get_response import parse_get_response
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
 from mqbridge.tubemq.mapping.share import encode_share
@@ -62,7 +62,7 @@ def decode_tubemq(frame: bytes) -> Sequence[Message]:
     """From the frame to messages."""
     _, payload = tube_frame.split_frame(frame)
     _, data = rpc.decode_response(payload)
-    return tubemq_stored.decode(parse_answer(data)[1], 2800)
+    return tubemq_stored.decode(parse_get_response(data)[1], 2800)
 
 
 def encode_tubemq(messages: Sequence[Message]) -> list[bytes]:
@@ -134,9 +134,9 @@ def rocketmq_answer(size: int) -> bytes:
     return b"".join(map(encode_record, records))
 
 
-def rocketmq_pull(answer: bytes) -> list[Pulled]:
+def rocketmq_pull(answer: bytes) -> list[PulledRecords]:
     """An answer as a lane gets it."""
-    return [Pulled(Queue("orders", "broker", 0), answer, 0, COUNT)]
+    return [PulledRecords(Queue("orders", "broker", 0), answer, 0, COUNT)]
 
 
 def decode_rocketmq(answer: bytes) -> Sequence[Message]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.bench.corpora import Corpus
 from tests.e2e.sides import Side
@@ -201,7 +201,7 @@ async def store_elements(
 
     `element` makes the bytes of one message from what stands for it and a unique key.
     """
-    client = RocketmqClient([server.name_server])
+    client = ClusterClient([server.name_server])
     await client.connect()
     producer = client.producer("bench", topic)
     route = await client.routes.get(topic)

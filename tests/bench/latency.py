@@ -151,7 +151,7 @@ def rows(found: Latency) -> list[str]:
 
 
 def chapter(directions: Sequence[str], corpus: Corpus, *, load: float = LOAD, gateway_only: bool = False) -> str:
-    """The chapter of docs/benchmarks.md."""
+    """The chapter of docs/explanation/benchmarks.md."""
     lines = [
         "## Added latency",
         "",

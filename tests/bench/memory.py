@@ -93,7 +93,7 @@ def wait_full(gateway: GatewayProcess) -> None:
 
 
 def chapter(systems: Sequence[str] = SYSTEMS, seed: int = SEED) -> str:
-    """The chapter of docs/benchmarks.md."""
+    """The chapter of docs/explanation/benchmarks.md."""
     lines = [
         "## Memory",
         "",

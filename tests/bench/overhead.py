@@ -36,23 +36,23 @@ from mqbridge.pulsar.adapter import outbound as pulsar_outbound
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client import connecting as pulsar_connecting
+from mqbridge.pulsar.client import handshake as pulsar_handshake
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.mapping.request import EncodedEntry
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.entry import encode_entry_head
-from mqbridge.pulsar.wire.frame import encode_command, encode_head, parse_frame
+from mqbridge.pulsar.wire.entry import encode_entry_prefix
+from mqbridge.pulsar.wire.frame import encode_command, encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.rocketmq.adapter import outbound as rocketmq_outbound
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.client import connection as rocketmq_connections
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget as PullBudget
-from mqbridge.rocketmq.client.pulling import Puller
-from mqbridge.rocketmq.client.spec import GroupSpec
-from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.pull_request import Puller
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
@@ -61,10 +61,10 @@ from mqbridge.routing.partitions import Partitioner
 from mqbridge.tubemq.adapter import outbound as tubemq_outbound
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.client import session as tubemq_session
+from mqbridge.tubemq.client import server_connection as tubemq_connection
 from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.producer import Sender
-from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.partition_sender import PartitionSender
+from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, GetMessageRequestC2B, SendMessageResponseB2P
@@ -155,7 +155,7 @@ def native_batch(partition: Partition, number: int) -> Batch:
         first=(number,),
         next=(number + MESSAGES,),
         format="bench",
-        mentions=lambda _: False,
+        may_contain=lambda _: False,
         published_ms=1,
     )
 
@@ -369,11 +369,11 @@ async def rocketmq_in() -> float:
         )
         owner.budget.queues = PARTITIONS
         subscription = everything(TOPIC)
-        spec = GroupSpec("g", (subscription,))
+        spec = ConsumerSettings("g", (subscription,))
         for index in range(PARTITIONS):
             queue = Queue(TOPIC, "broker-a", index)
             puller = Puller(Brokers(client), spec, queue, subscription, 1)
-            stream = QueueStream(owner, queue, subscription, puller)
+            stream = AssignedQueue(owner, queue, subscription, puller)
             lanes.append(RocketMQLane(Partition("c", TOPIC, f"broker-a:{index}", index), stream))
             streams.append(stream)
             stream.begin(0, first_start=False)
@@ -445,11 +445,11 @@ class QuickPulsar(PulsarLink):
 
 _PULSAR_PAYLOAD = b"p" * (MESSAGES * 1100)
 _PULSAR_METADATA = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=MESSAGES)
-_PULSAR_STORED = encode_entry_head(_PULSAR_METADATA, _PULSAR_PAYLOAD) + _PULSAR_PAYLOAD
+_PULSAR_STORED = encode_entry_prefix(_PULSAR_METADATA, _PULSAR_PAYLOAD) + _PULSAR_PAYLOAD
 _SINGLE_METADATA = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="key-17")
 for _name in ("seq", "part", "name", "trace", "zone"):
     _SINGLE_METADATA.properties.add(key=_name, value="value of it")
-_SINGLE_STORED = encode_entry_head(_SINGLE_METADATA, PAYLOAD) + PAYLOAD
+_SINGLE_STORED = encode_entry_prefix(_SINGLE_METADATA, PAYLOAD) + PAYLOAD
 
 
 def _message(consumer: int, entry: int, *, single: bool) -> bytes:
@@ -457,7 +457,7 @@ def _message(consumer: int, entry: int, *, single: bool) -> bytes:
     said = pb.CommandMessage(consumer_id=consumer, message_id=ids.message_id(7, entry))
     said.message_id.partition = 3
     command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
-    return encode_head(command, len(stored)) + stored
+    return encode_frame_prefix(command, len(stored)) + stored
 
 
 class QuickPulsarBroker(PulsarBroker):
@@ -472,7 +472,7 @@ class QuickPulsarBroker(PulsarBroker):
 async def pulsar_out() -> float:
     """us per entry into Pulsar; the checksum of its 35 kB is part of it."""
     broker = QuickPulsarBroker()
-    with mock.patch.object(pulsar_connecting, "dial", broker.dial):
+    with mock.patch.object(pulsar_handshake, "dial", broker.dial):
         client = pulsar_client()
         targets = [Partition("c", f"target-{index}", "-1", index) for index in range(PARTITIONS)]
         topics = Topics(client, "c", "public/default")
@@ -493,7 +493,7 @@ async def pulsar_out() -> float:
 async def pulsar_in(*, messages: int = MESSAGES) -> float:
     """us per MESSAGES messages from Pulsar, in entries of so many; their checksums are part of it."""
     broker = QuickPulsarBroker()
-    with mock.patch.object(QuickPulsar, "messages", messages), mock.patch.object(pulsar_connecting, "dial", broker.dial):
+    with mock.patch.object(QuickPulsar, "messages", messages), mock.patch.object(pulsar_handshake, "dial", broker.dial):
         client = pulsar_client()
         lanes, consumers = [], []
         for index in range(PARTITIONS):
@@ -584,17 +584,15 @@ class EncodedShare:
 
 async def tubemq_out(*, window: int) -> float:
     """us per MESSAGES messages into TubeMQ."""
-    with mock.patch.object(tubemq_session, "dial", _dial_tubemq):
-        session = Session("10.0.0.5", 8123)
+    with mock.patch.object(tubemq_connection, "dial", _dial_tubemq):
+        session = ServerConnection("10.0.0.5", 8123)
         masters = SimpleNamespace(authorized=registered_authorization())
         names = [f"1:{index}" for index in range(PARTITIONS)]
         refs = {name: REF._replace(partition=index) for index, name in enumerate(names)}
-        producer: Any = SimpleNamespace(
-            routes=SimpleNamespace(masters=masters, client_id="c", host="10.0.0.9"),
-            sessions=SimpleNamespace(connectivity=session._connectivity, to=lambda *_: session),
-        )
+        routes: Any = SimpleNamespace(masters=masters, client_id="c", host="10.0.0.9")
+        sessions: Any = SimpleNamespace(connectivity=session._connectivity, to=lambda *_: session)
         topic_route: Any = SimpleNamespace(topic="demo", partitions=refs)
-        sender = Sender(producer, topic_route, window=window, max_elapsed_s=None, ordered=True)
+        sender = PartitionSender(routes, sessions, topic_route, window=window, max_elapsed_s=None, ordered=True)
         await session.connected()
         outbound = TubeMQOutbound(sender, OutboundSpec("demo"), UTC, None)  # type: ignore[arg-type]
         with mock.patch.object(tubemq_outbound, "encode_share", return_value=EncodedShare()):
@@ -612,8 +610,8 @@ def registered_authorization() -> Any:
 
 async def tubemq_in() -> float:
     """us per pack of MESSAGES from TubeMQ; parsing it is part of it."""
-    with mock.patch.object(tubemq_session, "dial", _dial_tubemq):
-        session = Session("10.0.0.5", 8123)
+    with mock.patch.object(tubemq_connection, "dial", _dial_tubemq):
+        session = ServerConnection("10.0.0.5", 8123)
         lanes = []
         for index in range(PARTITIONS):
             context = Context(session)  # type: ignore[arg-type]
@@ -648,7 +646,7 @@ def measure(only: str = "") -> dict[str, float]:
 
 
 def chapter() -> str:
-    """The table of docs/benchmarks.md."""
+    """The table of docs/explanation/benchmarks.md."""
     lines = [
         "## Overhead",
         "",

@@ -4,7 +4,7 @@ Three runs over the same topic, each from the moment a fifth of the messages is 
 says how much CPU a message and a batch cost; one sampled by py-spy, native frames included, which says how that is shared out;
 one whose system calls are counted.
 
---write renews the direction's chapter of docs/profile.md, and the picture docs/profile.svg.
+--write renews the direction's chapter of docs/explanation/profile.md, and the picture docs/explanation/profile.svg.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.bench.syscalls import counter
 from tests.kit.gateway import GatewayProcess
 from tests.kit.maven import say
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "explanation"
 PY_SPY = Path(sys.executable).with_name("py-spy")
 MESSAGES = 150_000
 RATE = 211
@@ -163,7 +163,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=SEED, help="what the corpus is drawn from (default %(default)s)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="profile the gateway of another checkout")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the flame graph here")
-    parser.add_argument("--write", action="store_true", help="renew a chapter of docs/profile.md, and docs/profile.svg")
+    parser.add_argument(
+        "--write", action="store_true", help="renew a chapter of docs/explanation/profile.md, and docs/explanation/profile.svg"
+    )
     given = parser.parse_args(argv)
     if not PY_SPY.exists():
         parser.error("py-spy is not installed here: pip install '.[bench]'")

@@ -56,7 +56,7 @@ Runs = dict[Job, list[Figures]]
 
 
 def table(rounds: int, chosen: str = "", rows: int = ROWS) -> str:
-    """The chapter of docs/benchmarks.md; `chosen` is a regular expression for the jobs that are to run."""
+    """The chapter of docs/explanation/benchmarks.md; `chosen` is a regular expression for the jobs that are to run."""
     rows = rows // DIVISIBLE * DIVISIBLE
     with bench(rows, chosen) as ready:
         return chapter(measure(ready, _chosen(ready.jobs(), chosen), rounds), rounds, rows)

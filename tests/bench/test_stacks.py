@@ -53,10 +53,10 @@ def test_a_library_is_counted_as_its_caller() -> None:
 @pytest.mark.parametrize(
     ("frame", "group"),
     [
-        ("Batch.let_go (mqbridge/message.py:80)", MAPPING),
+        ("Batch.release_messages (mqbridge/message.py:80)", MAPPING),
         ("route (mqbridge/gateway/route.py:80)", DELIVERY),
         ("get_running_loop (_asynciomodule.c:2)", NET),
-        ("run (mqbridge/cli/run.py:80)", None),
+        ("run (mqbridge/cli/commands/run.py:80)", None),
         ("memcpy (libc.so.6)", None),
         ("page (mqbridge/secret.py:3)", OTHER),
     ],

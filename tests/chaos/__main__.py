@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--only", type=_kinds, default=(), help=f"some of {', '.join(kind.name for kind in KINDS)}")
     top.add_argument("--logs", type=Path, default=Path("chaos-logs"), help="where the instances' logs are kept (chaos-logs)")
     top.add_argument("--gateway", type=Path, default=None, help="another checkout, whose gateway is run")
-    top.add_argument("--write", action="store_true", help="put the results into docs/chaos.md")
+    top.add_argument("--write", action="store_true", help="put the results into docs/explanation/chaos.md")
     top.add_argument("--show", action="store_true", help="print the schedule and end")
     return top
 

@@ -23,9 +23,9 @@ WATCH_S = 0.2
 AGAIN_S = 2.0
 """An instance that ended by itself is started again, as a supervisor would, and counted."""
 TRACEBACK = "Traceback (most recent call last)"
-STRANDED = "but the topic goes on to"
+STRANDED = "although the topic has entries up to"
 """What the silence watch of Pulsar's consumers says when nothing came although there was something."""
-WENT_BACK = "or its broker lost what it had acknowledged"
+WENT_BACK = "or its broker lost acknowledged messages"
 """What a gateway says when a partition ends before what it has delivered. No fault here loses messages of a source."""
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/chaos.md, from the runs of one series."""
+"""The tables of docs/explanation/chaos.md, from the runs of one series."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.chaos.judge import Verdict
 from tests.chaos.run import MB, Result
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "chaos.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "chaos.md"
 MARK = "<!-- Written by `make chaos CHAOS_ARGS=--write`. Do not edit what follows. -->\n"
 COUNTS = ("sent", "stored", "of them repeated", "missing", "out of order", "stale", "damaged")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqbridge.cli.exits import INTERRUPTED, OK
+from mqbridge.cli.process.exit_codes import INTERRUPTED, OK
 from tests.chaos.ending import Ending
 from tests.chaos.faults import FAULTS
 from tests.chaos.judge import Verdict

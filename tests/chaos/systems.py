@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import Position
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.chaos.judge import Stored
 from tests.e2e.support import opened
@@ -181,7 +181,7 @@ class RocketMQSystem(System):
 
     async def move_running(self, topic: str, group: str, messages: int) -> bool:
         """Brokers go back by time: to a time from which every queue has something that is committed already."""
-        client = RocketmqClient(self._rocketmq.name_servers)
+        client = ClusterClient(self._rocketmq.name_servers)
         try:
             await client.connect()
             queues = [Queue(topic, name, each) for name, count in self._rocketmq.queues(topic).items() for each in range(count)]

@@ -9,9 +9,9 @@ import pytest
 from tests.chaos.instance import Instance
 from tests.kit.tcp_proxy import Network
 
-STRANDED = "WARNING persistent://t-0: nothing has come for 60 s, but the topic goes on to (3, 7): subscribing anew"
+STRANDED = "WARNING persistent://t-0: no entry for 60 s, although the topic has entries up to (3, 7): subscribing again"
 WENT_BACK = (
-    "WARNING t/0 ends at 5, before the 9 that was delivered: it was made anew, or its broker lost what it had acknowledged"
+    "WARNING t/0 ends at 5, before the delivered position 9: it was created anew, or its broker lost acknowledged messages"
 )
 FAILED = 'ERROR a bug\nTraceback (most recent call last):\n  File "x.py", line 1, in f\nValueError: 3\n'
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mqbridge.cli.app import app
-from mqbridge.cli.logs import HANDLER
+from mqbridge.cli.process.logs import HANDLER
 from mqbridge.memory.broker import forget
 
 
@@ -78,5 +78,5 @@ def orders(request: pytest.FixtureRequest, tmp_path: Path, invoke: Invoke) -> It
 
 
 def lines(data: str) -> list[Any]:
-    """The objects of JSON lines."""
+    """Parse JSON lines."""
     return [orjson.loads(line) for line in data.splitlines()]

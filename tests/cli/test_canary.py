@@ -20,11 +20,11 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.process import free_ports
 
 CANARY = "canary-7e3f"
-"""Every secret of these tests contains it."""
+"""Every secret of these tests contains this text."""
 
 
 def clusters(folder: Path, form: str) -> dict[str, Any]:
-    """One of each system, with every option that holds a secret; nobody listens where they point."""
+    """One cluster of each system, with every option that holds a secret; nothing listens at their addresses."""
     pulsar, admin, rocket, tube = free_ports(4)
     mine = Authority(folder / "ours").issue("mine", password=f"{CANARY}-key")
 
@@ -86,15 +86,15 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def said_by(*arguments: object) -> str:
-    """Everything that a command says, its tracebacks too."""
+def output_of(*arguments: object) -> str:
+    """Everything that a command prints, including tracebacks."""
     command = [sys.executable, "-m", "mqbridge", "--debug", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode not in {0, 1}, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def test_commands_do_not_show_it(file: Path) -> None:
+def test_commands_do_not_show_a_secret(file: Path) -> None:
     for command in (
         ["check", "--connect", file],
         ["check", "--connect", file, "-J"],
@@ -102,13 +102,13 @@ def test_commands_do_not_show_it(file: Path) -> None:
         ["peek", "t", "-F", file, "-b", "rocket"],
         ["run", file, "--fail-fast"],
     ):
-        said = said_by(*command)
+        said = output_of(*command)
         assert "cannot be reached" in said
         assert CANARY not in said, command
 
 
 @pytest.mark.parametrize("file", ["text", "put in"], indirect=True)
-def test_a_file_with_mistakes_does_not_show_it(file: Path, invoke: Invoke) -> None:
+def test_errors_in_a_configuration_do_not_show_a_secret(file: Path, invoke: Invoke) -> None:
     whole = yaml.safe_load(file.read_text())
     for cluster, body in whole["clusters"].items():
         for group in ("auth", "tls"):
@@ -121,12 +121,12 @@ def test_a_file_with_mistakes_does_not_show_it(file: Path, invoke: Invoke) -> No
                     assert CANARY not in told.out + told.err
 
 
-def test_tracebacks_of_mistakes_do_not_show_it(tmp_path: Path) -> None:
+def test_tracebacks_do_not_show_a_secret(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text(
         f"clusters: {{p: {{system: pulsar, service_url: 'pulsar://h', auth: {{token: [{CANARY}], user: {CANARY}}}}}}}"
     )
-    said = said_by("check", file)
+    said = output_of("check", file)
     assert "Traceback" in said
     assert CANARY not in said
 
@@ -137,7 +137,7 @@ def gateway(file: Path, tmp_path: Path) -> Iterator[GatewayProcess]:
         yield process
 
 
-def test_a_running_gateway_does_not_show_it(file: Path, gateway: GatewayProcess) -> None:
+def test_a_running_gateway_does_not_show_a_secret(file: Path, gateway: GatewayProcess) -> None:
     listen = yaml.safe_load(file.read_text())["http"]["listen"]
     said: dict[str, str] = {}
     deadline = time.monotonic() + 60
@@ -159,7 +159,7 @@ def test_a_running_gateway_does_not_show_it(file: Path, gateway: GatewayProcess)
     assert [place for place, text in said.items() if CANARY in text] == []
 
 
-def test_the_configuration_itself_does_not_show_it(file: Path) -> None:
+def test_the_configuration_object_does_not_show_a_secret(file: Path) -> None:
     config = load(file)
     for name, cluster in config.clusters.items():
         shown = [
@@ -181,7 +181,7 @@ def test_the_configuration_itself_does_not_show_it(file: Path) -> None:
         (f"tubemq://h:1?auth.user=u&auth.password={CANARY}", "auth.password"),
     ],
 )
-def test_it_is_refused_in_a_url(url: str, secret: str, invoke: Invoke) -> None:
+def test_a_secret_in_a_url_is_refused(url: str, secret: str, invoke: Invoke) -> None:
     told = invoke("topics", "--at", url)
     assert told.code == 2
     assert f"holds the secret {secret}" in told.err

@@ -1,15 +1,15 @@
-"""The closing line of a run: the totals that are always told, and the others where they are not 0."""
+"""The closing line of a run: the totals that are always shown, and the others if they are not 0."""
 
 import pytest
 
-from mqbridge.cli.run import report
+from mqbridge.cli.commands.run import report
 from mqbridge.delivery.counters import Counters, declared
-from mqbridge.gateway.outcome import Outcome, RouteOutcome
+from mqbridge.gateway.run_result import RouteResult, RunResult
 
 
-def test_the_closing_line_tells_every_total_that_has_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_closing_line_shows_every_total_that_has_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     counters = Counters(received=1000, stored=7, dead=1, filtered=2, looped=3, gaps=4, acknowledged=998)
-    report(Outcome([RouteOutcome("r", counters), RouteOutcome("idle", Counters())], 2.0))
+    report(RunResult([RouteResult("r", counters), RouteResult("idle", Counters())], 2.0))
     assert capsys.readouterr().err.splitlines() == [
         "route r: 1,000 received, 7 stored, 1 dead letters, 2 filtered, 3 looped, 4 gaps passed, 998 acknowledged in 2.0 s (4/s)",
         "route idle: 0 received, 0 stored, 0 dead letters, 0 acknowledged in 2.0 s (0/s)",
@@ -17,12 +17,12 @@ def test_the_closing_line_tells_every_total_that_has_a_word(capsys: pytest.Captu
 
 
 def test_every_total_is_in_the_outcome() -> None:
-    assert {total.name for total in declared()} <= RouteOutcome("r", Counters()).as_json().keys()
+    assert {total.name for total in declared()} <= RouteResult("r", Counters()).as_json().keys()
 
 
 def test_the_closing_line_shows_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
     counters = Counters(received=200, returned=200)
-    report(Outcome([RouteOutcome("r", counters)], 2.0, {"b": "cannot be reached for 12 s: nobody there"}))
+    report(RunResult([RouteResult("r", counters)], 2.0, {"b": "cannot be reached for 12 s: nobody there"}))
     assert capsys.readouterr().err.splitlines() == [
         "route r: 200 received, 0 stored, 0 dead letters, 200 given back, to be delivered again, 0 acknowledged in 2.0 s (0/s)",
         "cluster b cannot be reached for 12 s: nobody there",

@@ -42,7 +42,9 @@ def messages(out: str) -> list[Any]:
     return [orjson.loads(line) for line in out.splitlines()]
 
 
-def test_there_and_back(invoke: Invoke, tubemq: TubeMQ, pulsar: Pulsar, configure: Configure) -> None:
+def test_messages_return_unchanged_from_tubemq_to_pulsar_and_back(
+    invoke: Invoke, tubemq: TubeMQ, pulsar: Pulsar, configure: Configure
+) -> None:
     source, copy, back = tubemq.take_topic(3), f"persistent://public/default/cli-{tubemq.take_topic(1)}", tubemq.take_topic(3)
     configure(SOURCE_TOPIC=source, TARGET_TOPIC=copy, GROUP="cli-there")
     stdin = b"".join(b"key-%d:payload %d\n" % (number % 7, number) for number in range(COUNT))
@@ -70,7 +72,7 @@ def test_there_and_back(invoke: Invoke, tubemq: TubeMQ, pulsar: Pulsar, configur
     assert sorted((one["payload"], one["key"]) for one in home) == sorted((one["payload"], one["key"]) for one in got)
 
 
-def test_a_cluster_that_is_not_there(invoke: Invoke, configure: Configure) -> None:
+def test_an_unreachable_cluster_ends_with_3(invoke: Invoke, configure: Configure) -> None:
     configure(TUBEMQ_MASTERS="127.0.0.1:1", PULSAR_URL="pulsar://127.0.0.1:1")
     answer = invoke("run", THERE, "--until-idle", 1)
     assert answer.code == 3
@@ -78,7 +80,7 @@ def test_a_cluster_that_is_not_there(invoke: Invoke, configure: Configure) -> No
     assert "Traceback" not in answer.err
 
 
-def test_a_topic_that_is_not_there(invoke: Invoke, configure: Configure) -> None:
+def test_a_missing_topic_is_reported(invoke: Invoke, configure: Configure) -> None:
     configure(SOURCE_TOPIC="never-made")
     answer = invoke("check", THERE, "--connect", "--json")
     assert answer.code == 3
@@ -108,14 +110,14 @@ class Terminal:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what shows a little later: a TubeMQ Broker lists an offset when it writes it down, every 5 s."""
+    """Wait for a condition that becomes true later: a TubeMQ Broker lists an offset when it writes it down, every 5 s."""
     limit = time.monotonic() + SERVER_PATIENCE_S
     while not condition():
         assert time.monotonic() < limit, "it never showed"
         time.sleep(0.2)
 
 
-def six_commands(at: Terminal) -> None:
+def run_six_commands(at: Terminal) -> None:
     """Produce, peek, consume as a group, see it, and move it back: on one partition, so that all is in order."""
     topic = at.topic
     form = ["-K", ":", "-T", "paid", "-H", "lang=de", "--event-time", "@1700000000123"]
@@ -155,7 +157,7 @@ def six_commands(at: Terminal) -> None:
 
 
 def times(at: Terminal) -> None:
-    """Places by time, where the system knows any."""
+    """Positions by time, where the system supports them."""
     assert len(messages(at("peek", at.topic, "-o", "now-1h", "--json").out)) == 5
     assert at("peek", at.topic, "-o", "now", "--json").out == ""
     moved = at("offsets", at.topic, "-G", "billing", "--reset", "now-1h", "--dry-run", "--json").json
@@ -164,8 +166,8 @@ def times(at: Terminal) -> None:
     assert moved["partitions"][0]["to"] == part["first"]
 
 
-def held_back(at: Terminal) -> None:
-    """A message with a time is not there before it."""
+def check_delayed_delivery(at: Terminal) -> None:
+    """A message with a delivery time does not arrive before it."""
     at("produce", "-t", at.topic, "--deliver-at", "now+3s", stdin=b"later")
     (one,) = messages(at("consume", "-t", at.topic, "-G", "waiting", "-c", 1, "--json").out)
     assert one["payload"] == "later"
@@ -179,25 +181,25 @@ def test_six_commands_on_tubemq(invoke: Invoke, tubemq: TubeMQ) -> None:
     for arguments in (["peek", at.topic], ["offsets", at.topic, "-G", "g", "--reset", "latest", "--yes"]):
         assert "give its admin_url (--at URL?admin=http://HOST:PORT)" in plain(*arguments, code=3).err
     assert "does not say what it stored when" in at("peek", at.topic, "-o", "now-1m", code=3).err
-    six_commands(at)
+    run_six_commands(at)
 
 
 def test_six_commands_on_pulsar(invoke: Invoke, pulsar: Pulsar) -> None:
     at = Terminal(invoke, f"{pulsar.service_url}?admin={pulsar.admin_url}", f"cli-{uuid4().hex[:8]}")
     at("topics", at.topic, "--create", 1)
-    six_commands(at)
+    run_six_commands(at)
     times(at)
-    held_back(Terminal(invoke, f"{pulsar.service_url}?admin={pulsar.admin_url}", pulsar.take_topic()))
+    check_delayed_delivery(Terminal(invoke, f"{pulsar.service_url}?admin={pulsar.admin_url}", pulsar.take_topic()))
 
 
 def test_six_commands_on_rocketmq(invoke: Invoke, rocketmq: RocketMQ) -> None:
     url = f"rocketmq://{rocketmq.name_server}"
     at = Terminal(invoke, url, f"cli_{uuid4().hex[:8]}")
     at("topics", at.topic, "--create", 1)
-    six_commands(at)
+    run_six_commands(at)
     times(at)
     assert at.consumed("-T", "paid", "-c", 1)[0]["msg_type"] == "paid"
-    held_back(Terminal(invoke, url, rocketmq.take_topic(1)))
+    check_delayed_delivery(Terminal(invoke, url, rocketmq.take_topic(1)))
 
 
 # --- what is refused before anything is made ------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ SYSTEMS = ("tubemq", "pulsar", "rocketmq")
 
 
 @pytest.mark.parametrize("client", SYSTEMS)
-def test_the_port_of_another_system_is_told(
+def test_the_port_of_another_system_is_recognized(
     invoke: Invoke, client: str, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqbridge.tubemq.client.master.REGISTER_PAUSE_S", 0.0)
@@ -223,7 +225,7 @@ def test_the_port_of_another_system_is_told(
         assert "Is it the port of another system" in told.err
 
 
-def test_tubemq_topics_are_made_by_url(invoke: Invoke, tubemq: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tubemq_topics_are_created_by_url(invoke: Invoke, tubemq: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     url, name = f"tubemq://{tubemq.masters}", f"by_url_{uuid4().hex[:8]}"
     admin = f"{url}?admin={tubemq.admin_url.removesuffix('/webapi.htm')}"
     refused = invoke("topics", name, "--create", 3, "--at", admin)
@@ -239,7 +241,7 @@ def test_tubemq_topics_are_made_by_url(invoke: Invoke, tubemq: TubeMQ, monkeypat
 
 
 class Refusals:
-    """Configurations from an embedded log into a real cluster, or back, that cannot be carried out there."""
+    """Configurations between an embedded log and a real cluster that the cluster cannot carry out."""
 
     def __init__(self, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, folder: Path) -> None:
         self.name = f"refused_{uuid4().hex[:8]}"
@@ -331,14 +333,14 @@ def _rocketmq_with_a_group_that_is_none(made: Refusals) -> Path:
 REFUSED = {
     _tubemq_without_admin: "set admin_url",
     _tubemq_with_a_wrong_admin_url: "127.0.0.1:1",
-    _tubemq_with_another_page_as_admin_url: "no TubeMQ answer",
+    _tubemq_with_another_page_as_admin_url: "not a TubeMQ response",
     _tubemq_with_a_wrong_token: "unauthorized",
     _tubemq_with_a_name_that_is_none: "'with-dashes' cannot be a topic of TubeMQ",
     _pulsar_without_admin: "set admin_url of cluster 'real'",
     _pulsar_with_a_wrong_admin_url: "http://127.0.0.1:1 cannot be reached",
     _pulsar_with_another_page_as_admin_url: "as Pulsar's REST interface does not",
     _pulsar_without_the_namespace: "Namespace",
-    _pulsar_with_a_topic_that_cannot_grow: "exists without partitions and cannot get 3",
+    _pulsar_with_a_topic_that_cannot_grow: "is unpartitioned and cannot get 3",
     _pulsar_with_a_group_that_is_not_made: "has no subscription 'g'",
     _rocketmq_with_a_name_that_is_none: "'with.dots' cannot be a topic",
     _rocketmq_with_a_group_that_is_none: "'with.dots' cannot be a group",
@@ -346,10 +348,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("cause", REFUSED, ids=lambda cause: cause.__name__.removeprefix("_"))
-def test_check_refuses_what_run_refuses_and_nothing_is_left_behind(
+def test_check_refuses_the_same_as_run_and_leaves_nothing_behind(
     invoke: Invoke, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, tmp_path: Path, cause: Callable[[Refusals], Path]
 ) -> None:
-    """On the real system, in the same words; not even the route before it has made its topic."""
+    """On the real system, with the same error; even the route before it has not created its topic."""
     assert invoke("topics", "orders", "--create", 3, "--at", f"log://{tmp_path}/log.db").code == 0
     file = cause(Refusals(tubemq, pulsar, rocketmq, tmp_path))
     checked = invoke("check", file, "--connect", "--json")

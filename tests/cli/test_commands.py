@@ -11,7 +11,7 @@ import pytest
 from mqbridge import native
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
-from mqbridge.config.chosen import choose
+from mqbridge.config.cluster_choice import choose
 from mqbridge.config.load import load
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.message import Batch, Message, Position, Share
@@ -58,12 +58,12 @@ def test_the_schema_is_json(invoke: Invoke) -> None:
 
 def test_a_good_configuration(invoke: Invoke, config: Path) -> None:
     answer = invoke("check", config)
-    expected = [native.remark] * (native.compiled is None) + [f"{config}: no problems (2 clusters, 1 route)"]
+    expected = [native.notice] * (native.compiled is None) + [f"{config}: no problems (2 clusters, 1 route)"]
     assert (answer.code, answer.err.splitlines()) == (0, expected)
     assert "source/orders" in answer.out
-    said = invoke("check", config, "--json").json
-    assert said["ok"]
-    assert said["routes"][0]["from"] == {"cluster": "source", "topics": ["orders"], "group": "g"}
+    answer = invoke("check", config, "--json").json
+    assert answer["ok"]
+    assert answer["routes"][0]["from"] == {"cluster": "source", "topics": ["orders"], "group": "g"}
 
 
 def test_a_wrong_configuration(invoke: Invoke, config: Path) -> None:
@@ -76,20 +76,20 @@ def test_a_wrong_configuration(invoke: Invoke, config: Path) -> None:
         f"error: {config}:7: routes[0].to.cluster: there is no cluster 'tagret'. Did you mean 'target'?",
         "3 problems",
     ]
-    said = invoke("check", config, "--json")
-    assert said.code == 2
-    assert [(one["place"], one["path"]) for one in said.json["problems"]][2] == (f"{config}:7", "routes[0].to.cluster")
+    answer = invoke("check", config, "--json")
+    assert answer.code == 2
+    assert [(one["place"], one["path"]) for one in answer.json["problems"]][2] == (f"{config}:7", "routes[0].to.cluster")
 
 
-def test_check_looks_at_the_clusters(invoke: Invoke, config: Path, orders: list[Any]) -> None:
-    said = invoke("check", config, "--connect", "--json")
-    assert said.code == 0
-    assert [(one["name"], one["reachable"]) for one in said.json["clusters"]] == [("source", True), ("target", True)]
-    assert said.json["routes"][0]["topics"] == [{"topic": "orders", "partitions": 3, "targets": ["orders-copy"]}]
+def test_check_connects_to_the_clusters(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+    answer = invoke("check", config, "--connect", "--json")
+    assert answer.code == 0
+    assert [(one["name"], one["reachable"]) for one in answer.json["clusters"]] == [("source", True), ("target", True)]
+    assert answer.json["routes"][0]["topics"] == [{"topic": "orders", "partitions": 3, "targets": ["orders-copy"]}]
     assert "3 partitions" in invoke("check", config, "--connect").out
 
 
-def test_check_warns_of_what_deletes_messages(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+def test_check_warns_of_settings_that_delete_messages(invoke: Invoke, config: Path, orders: list[Any]) -> None:
     config.write_text(config.read_text().replace("target.db'", "target.db', retention: 2h"))
     (warning,) = invoke("check", config, "--connect", "--json").json["routes"][0]["warnings"]
     assert warning.startswith("cluster target: orders-copy keeps messages for 2 hours only (retention=2h)")
@@ -97,14 +97,14 @@ def test_check_warns_of_what_deletes_messages(invoke: Invoke, config: Path, orde
     assert (answer.code, f"WARNING: route copy: {warning}" in answer.err) == (0, True)
 
 
-def test_check_misses_a_topic(invoke: Invoke, config: Path) -> None:
+def test_check_reports_a_missing_topic(invoke: Invoke, config: Path) -> None:
     answer = invoke("check", config, "--connect")
     assert answer.code == 3
     assert "route 'copy': the topic 'orders' does not exist in cluster 'source'" in answer.out
 
 
-def test_check_misses_the_folder_of_the_state(invoke: Invoke, config: Path, orders: list[Any], tmp_path: Path) -> None:
-    """`run` does not make folders: a path that is spelled wrong would be one that nobody finds again."""
+def test_check_reports_a_missing_state_folder(invoke: Invoke, config: Path, orders: list[Any], tmp_path: Path) -> None:
+    """`run` creates no folders: state under a misspelt path would be lost."""
     config.write_text(config.read_text().replace(f"{tmp_path}/state.db", f"{tmp_path}/nosuch/dir/x.db"))
     assert invoke("check", config).code == 0
     for command in (["check", config, "--connect"], ["run", config, "--until-idle", 0]):
@@ -114,18 +114,18 @@ def test_check_misses_the_folder_of_the_state(invoke: Invoke, config: Path, orde
     assert not (tmp_path / "nosuch").exists()
 
 
-def test_check_misses_a_cluster(invoke: Invoke, config: Path, tmp_path: Path) -> None:
+def test_check_reports_an_unreachable_cluster(invoke: Invoke, config: Path, tmp_path: Path) -> None:
     (tmp_path / "target.db").write_bytes(b"this is no database" * 100)
-    said = invoke("check", config, "--connect", "--json")
-    assert said.code == 3
-    assert [one["reachable"] for one in said.json["clusters"]] == [True, False]
-    assert said.json["clusters"][1]["error"]
+    answer = invoke("check", config, "--connect", "--json")
+    assert answer.code == 3
+    assert [one["reachable"] for one in answer.json["clusters"]] == [True, False]
+    assert answer.json["clusters"][1]["error"]
 
 
 # --- topics, produce, consume, groups -----------------------------------------------------------------------------------
 
 
-def test_topics(invoke: Invoke, orders: list[Any]) -> None:
+def test_topics_are_created_listed_and_described(invoke: Invoke, orders: list[Any]) -> None:
     assert invoke("topics", *orders, "--json").json == ["orders"]
     assert invoke("topics", *orders).out.split() == ["topic", "orders"]
     (topic,) = invoke("topics", "orders", *orders, "-J").json
@@ -174,7 +174,7 @@ def test_messages_of_one_key_stay_together(invoke: Invoke, orders: list[Any]) ->
         assert numbers == sorted(numbers)
 
 
-def test_what_the_cluster_refuses_ends_with_4(invoke: Invoke, config: Path) -> None:
+def test_a_refused_message_ends_with_4(invoke: Invoke, config: Path) -> None:
     target = ["-F", config, "-b", "target"]
     invoke("topics", "small", "--create", 1, *target)
     answer = invoke("produce", "-t", "small", *target, stdin=b"ok\n" + b"x" * 2000 + b"\n")
@@ -191,7 +191,7 @@ def test_consuming_without_a_group_moves_none(invoke: Invoke, orders: list[Any])
     assert invoke("groups", "orders", "-G", "g", "--json", *orders).json == before
 
 
-def test_consuming_as_a_group_acknowledges_what_was_shown_whole(invoke: Invoke, orders: list[Any]) -> None:
+def test_consuming_as_a_group_acknowledges_completely_shown_batches(invoke: Invoke, orders: list[Any]) -> None:
     invoke("produce", "-t", "orders", "-p", 0, *orders, stdin=b"1\n2\n3\n")
     assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-c", 2, "-f", "%s", *orders).out == "12"
     # The batch of three was shown in part: it comes again.
@@ -212,7 +212,7 @@ def test_consuming_as_a_group_acknowledges_what_was_shown_whole(invoke: Invoke, 
     assert invoke("consume", "-t", "orders", "-G", "g", "-o", "beginning", "-e", "-f", "%s", *orders).out == "12345"
 
 
-def test_from_a_position(invoke: Invoke, orders: list[Any]) -> None:
+def test_consume_starts_at_a_position(invoke: Invoke, orders: list[Any]) -> None:
     invoke("produce", "-t", "orders", "-p", 2, *orders, stdin=b"a\nb\nc\n")
     assert invoke("consume", "-t", "orders", "-p", 2, "-o", 1, "-e", "-f", "%o=%s ", *orders).out == "1=b 2=c "
     assert invoke("consume", "-t", "orders", "-o", "end", "-e", *orders).out == ""
@@ -242,11 +242,11 @@ def test_a_topic_that_is_written_to_is_read_to_where_it_ended_at_the_start(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["consume", "-t", "orders", "-o", "stored"], "-o stored needs a group. Name it with -G"),
-        (["consume", "-t", "orders", "-o", "yesterday"], "-o 'yesterday' is no place"),
-        (["consume", "-t", "orders", "-o", "7"], "the position 7 is of one partition. Name it with -p"),
+        (["consume", "-t", "orders", "-o", "yesterday"], "-o 'yesterday' is not a position"),
+        (["consume", "-t", "orders", "-o", "7"], "the position 7 needs one partition. Name it with -p"),
         (["consume", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["consume", "-t", "orders", "-f", "%q"], "uses %q"),
         (["consume", "-t", "orders", "-X", "none=1"], "-X none: there is no such setting here. There are: none"),
@@ -254,11 +254,11 @@ def test_a_topic_that_is_written_to_is_read_to_where_it_ended_at_the_start(
         (["produce", "-t", "orders", "-H", "novalue"], "-H 'novalue' is not a property. Write NAME=VALUE"),
     ],
 )
-def test_wrong_options_say_what_is_right(invoke: Invoke, orders: list[Any], arguments: list[str], said: str) -> None:
+def test_wrong_options_are_reported_with_a_hint(invoke: Invoke, orders: list[Any], arguments: list[str], expected: str) -> None:
     answer = invoke(*arguments, *orders, "-e") if arguments[0] == "consume" else invoke(*arguments, *orders)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("error: ")
-    assert said in answer.err
+    assert expected in answer.err
 
 
 def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
@@ -267,7 +267,7 @@ def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ([], "no cluster is named"),
         (["-F", "CONFIG"], "has 2 clusters. Add --cluster with one of source, target"),
@@ -277,10 +277,10 @@ def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
         (["--at", "nonsense"], "is no URL, and there are no profiles"),
     ],
 )
-def test_the_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], said: str) -> None:
+def test_the_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], expected: str) -> None:
     answer = invoke("topics", *(str(config) if option == "CONFIG" else option for option in options))
     assert answer.code == 2
-    assert said in answer.err
+    assert expected in answer.err
 
 
 def test_a_cluster_by_url(invoke: Invoke, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_run_stops_at_what_the_target_refuses(invoke: Invoke, config: Path, orde
     assert "route copy stopped: " in answer.err
 
 
-def test_run_without_its_topic(invoke: Invoke, config: Path) -> None:
+def test_run_without_its_source_topic_ends_with_an_error(invoke: Invoke, config: Path) -> None:
     answer = invoke("run", config, "--until-idle", 0.3)
     assert answer.code == 3
     assert "Traceback" not in answer.err
@@ -361,7 +361,7 @@ def test_the_quickstart_of_fewer_messages_than_partitions(invoke: Invoke) -> Non
     assert "everything arrived, in order and unchanged" in answer.out
 
 
-def test_the_quickstart_is_kept_and_can_be_gone_on_with(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_kept_quickstart_can_be_continued(invoke: Invoke, tmp_path: Path) -> None:
     folder = tmp_path / "it's ${HERE}"
     answer = invoke("quickstart", "-n", 100, "--partitions", 2, "--keep", folder)
     assert answer.code == 0
@@ -376,20 +376,20 @@ def test_the_quickstart_is_kept_and_can_be_gone_on_with(invoke: Invoke, tmp_path
 
 
 def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqbridge.cli import demo
+    from mqbridge.cli.demo import run_demo
     from mqbridge.gateway.clusters import connected
 
-    bridge = demo._gateway
+    bridge = run_demo._gateway
 
     async def tampered(config: Any, total: int, report: Any) -> Any:
         outcome = await bridge(config, total, report)
         async with connected(config) as clusters:
-            outbound = await clusters["target"].outbound(OutboundSpec(demo.COPY))
+            outbound = await clusters["target"].outbound(OutboundSpec(run_demo.COPY))
             await outbound.send(0, Share(Batch.of([Message(b"one more")])))
             await outbound.close()
         return outcome
 
-    monkeypatch.setattr(demo, "_gateway", tampered)
+    monkeypatch.setattr(run_demo, "_gateway", tampered)
     answer = invoke("quickstart", "-n", 100, "--partitions", 2, "--json")
     assert answer.code == 4
     assert [row["equal"] for row in answer.json["partitions"]] == [False, True]

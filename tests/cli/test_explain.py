@@ -17,7 +17,7 @@ def test_it_has_help_with_examples(invoke: Invoke) -> None:
     assert "mqbridge explain tubemq pulsar" in answer.out
 
 
-def test_a_direction(invoke: Invoke) -> None:
+def test_explain_lists_every_field_of_a_direction(invoke: Invoke) -> None:
     rows = invoke("explain", "rocketmq", "pulsar", "--json").json["fields"]
     by_source = {row["source"]: row for row in rows}
     assert by_source["TAGS"]["target"] == "property $msgType$, mqbridge.msg_type"
@@ -28,13 +28,13 @@ def test_a_direction(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["tubemq"], ["tubemq", "pulsar", "log"], ["tubemq", "plusar"]])
-def test_what_is_not_understood(invoke: Invoke, names: list[str]) -> None:
+def test_wrong_names_are_refused(invoke: Invoke, names: list[str]) -> None:
     answer = invoke("explain", *names)
     assert answer.code == 2
     assert answer.err
 
 
-def test_a_wrong_system_is_answered_with_the_nearest(invoke: Invoke) -> None:
+def test_an_unknown_system_is_answered_with_the_nearest(invoke: Invoke) -> None:
     assert "pulsar" in invoke("explain", "tubemq", "plusar").err
 
 

@@ -1,4 +1,4 @@
-"""Reading as a member of a group, against lanes that do what real ones do rarely."""
+"""Reading as a member of a group, against lanes that behave as real lanes rarely do."""
 
 import asyncio
 import logging
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
-from mqbridge.cli import group_reader
-from mqbridge.cli.group_reader import GroupReader, GroupReading
+from mqbridge.cli.reading import group_reader
+from mqbridge.cli.reading.group_reader import GroupReader, GroupReadSpec
 from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from tests.patience import SERVER_PATIENCE_S
@@ -19,7 +19,7 @@ BOTH, ONE = frozenset(NAMES), frozenset({"a:0"})
 
 
 class Lane:
-    """Hands out what it is given: payloads as batches of a message per byte, exceptions as themselves."""
+    """Delivers its script: payloads as batches with a message per byte, exceptions raised as they are."""
 
     def __init__(self, index: int, *given: bytes | Exception, caught_up: bool = False) -> None:
         self.partition = Partition("c", "t", NAMES[index], index)
@@ -82,7 +82,7 @@ class Inbound:
 async def run(inbound: Inbound, partitions: frozenset[str] = BOTH, **reading: Any) -> list[bytes]:
     shown: list[bytes] = []
     reader = GroupReader(
-        GroupReading(partitions, **reading), lambda _, messages: shown.extend(message.payload or b"" for message in messages)
+        GroupReadSpec(partitions, **reading), lambda _, messages: shown.extend(message.payload or b"" for message in messages)
     )
     assert await reader.run(inbound) == len(shown)
     return shown
@@ -92,12 +92,12 @@ async def run(inbound: Inbound, partitions: frozenset[str] = BOTH, **reading: An
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed at once."""
     monkeypatch.setattr(group_reader, "SILENT_S", 0.01)
-    monkeypatch.setattr(group_reader, "SETTLE_S", 0.05)
+    monkeypatch.setattr(group_reader, "MORE_LANES_S", 0.05)
 
 
 async def test_every_partition_is_read_to_its_end() -> None:
     lanes = Lane(0, b"xy", b"z", b"later"), Lane(1, b"q")
-    shown = await run(Inbound(*lanes), ends={"a:0": (3,), "b:0": (1,)}, until_end=True)
+    shown = await run(Inbound(*lanes), ends={"a:0": (3,), "b:0": (1,)}, stop_at_end=True)
     assert sorted(shown) == [b"q", b"x", b"y", b"z"]
     assert (lanes[0].acknowledged, lanes[0].given) == ([b"xy", b"z"], [b"later"])
 
@@ -105,22 +105,22 @@ async def test_every_partition_is_read_to_its_end() -> None:
 async def test_a_lane_that_begins_at_its_end_is_not_read() -> None:
     lanes = Lane(0, b"later"), Lane(1, b"later")
     ends = {"a:0": (3,), "b:0": (7,)}
-    assert await run(Inbound(*lanes), ends=ends, committed={"a:0": (3,)}, begin={"b:0": (7,)}, until_end=True) == []
+    assert await run(Inbound(*lanes), ends=ends, committed={"a:0": (3,)}, begin={"b:0": (7,)}, stop_at_end=True) == []
     assert (lanes[0].given, lanes[1].given, lanes[1].sought) == ([b"later"], [b"later"], [(7,)])
 
 
 @pytest.mark.usefixtures("soon")
-async def test_what_is_never_delivered_is_not_waited_for() -> None:
+async def test_messages_that_are_never_delivered_are_not_waited_for() -> None:
     """The last messages may be filtered by the broker: the lane says that it is caught up before the end was seen."""
     lane = Lane(0, b"x", caught_up=True)
-    assert await run(Inbound(lane), ONE, ends={"a:0": (9,)}, until_end=True) == [b"x"]
+    assert await run(Inbound(lane), ONE, ends={"a:0": (9,)}, stop_at_end=True) == [b"x"]
 
 
 @pytest.mark.usefixtures("soon")
 async def test_a_lane_that_is_caught_up_does_not_hold_up_the_end() -> None:
     """It is asked again and again, while another member holds the other partition."""
     lane = Lane(0, b"x", caught_up=True)
-    assert await run(Inbound(lane), ends={"a:0": (9,), "b:0": (9,)}, until_end=True) == [b"x"]
+    assert await run(Inbound(lane), ends={"a:0": (9,), "b:0": (9,)}, stop_at_end=True) == [b"x"]
 
 
 async def test_a_batch_that_is_shown_in_part_is_rejected() -> None:
@@ -129,57 +129,57 @@ async def test_a_batch_that_is_shown_in_part_is_rejected() -> None:
     assert (lane.acknowledged, lane.rejected) == ([b"ab"], [b"cd"])
 
 
-async def test_lanes_of_other_partitions_are_left_alone() -> None:
+async def test_lanes_of_other_partitions_are_ignored() -> None:
     other = Lane(1, b"x")
-    assert await run(Inbound(other, Lane(0, b"y")), ONE, ends={"a:0": (1,)}, until_end=True) == [b"y"]
+    assert await run(Inbound(other, Lane(0, b"y")), ONE, ends={"a:0": (1,)}, stop_at_end=True) == [b"y"]
     assert other.given == [b"x"]
 
 
 @pytest.mark.usefixtures("soon")
 async def test_partitions_that_others_hold_are_not_waited_for() -> None:
-    assert await run(Inbound(Lane(0, b"x")), ends={"a:0": (1,), "b:0": (1,)}, until_end=True) == [b"x"]
+    assert await run(Inbound(Lane(0, b"x")), ends={"a:0": (1,), "b:0": (1,)}, stop_at_end=True) == [b"x"]
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_group_that_takes_its_time_to_hand_out_partitions_is_waited_for() -> None:
+async def test_a_slow_assignment_of_partitions_is_waited_for() -> None:
     assigned = asyncio.Event()
     asyncio.get_running_loop().call_later(0.3, assigned.set)
-    assert await run(Inbound(Lane(0, b"x"), after=assigned), ends={"a:0": (1,)}, until_end=True) == [b"x"]
+    assert await run(Inbound(Lane(0, b"x"), after=assigned), ends={"a:0": (1,)}, stop_at_end=True) == [b"x"]
 
 
-async def test_a_group_that_others_have_to_themselves_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_reader, "FIRST_S", 0.05)
-    assert await run(Inbound(), until_end=True) == []
+async def test_reading_ends_if_other_members_hold_every_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_reader, "FIRST_LANE_S", 0.05)
+    assert await run(Inbound(), stop_at_end=True) == []
 
 
-async def test_a_revoked_lane_may_come_back_and_is_moved_only_once() -> None:
+async def test_a_lane_that_is_revoked_and_returns_is_moved_only_once() -> None:
     lanes = Lane(0, LaneRevoked("taken")), Lane(0, b"xyz")
-    assert await run(Inbound(*lanes), ONE, begin={"a:0": (0,)}, ends={"a:0": (3,)}, until_end=True) == [b"x", b"y", b"z"]
+    assert await run(Inbound(*lanes), ONE, begin={"a:0": (0,)}, ends={"a:0": (3,)}, stop_at_end=True) == [b"x", b"y", b"z"]
     assert (lanes[0].sought, lanes[1].sought) == ([(0,)], [])
 
 
 async def test_messages_of_other_types_are_acknowledged_unseen() -> None:
     lane = Lane(0, b"x")
-    assert await run(Inbound(lane), ONE, ends={"a:0": (1,)}, until_end=True, msg_types=frozenset({"paid"})) == []
+    assert await run(Inbound(lane), ONE, ends={"a:0": (1,)}, stop_at_end=True, msg_types=frozenset({"paid"})) == []
     assert lane.acknowledged == [b"x"]
 
 
 @pytest.mark.parametrize("error", [GapError("lost"), ClusterError("gone")])
-async def test_what_ends_a_lane_ends_the_reading(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_a_lane_ends_the_reading(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(type(error)):
         await run(Inbound(Lane(0, b"x", error)))
     assert not caplog.records  # told by the command, not logged as a bug
 
 
-async def test_what_ends_the_inbound_ends_the_reading() -> None:
+async def test_an_error_of_the_inbound_ends_the_reading() -> None:
     with pytest.raises(ClusterError, match="gone"):
         await run(Inbound(Lane(0), error=ClusterError("gone")))
 
 
-async def test_a_wait_for_the_first_partition_is_told(
+async def test_waiting_for_the_first_partition_prints_a_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(group_reader, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(group_reader, "NOTE_AFTER_S", 0.0)
     told = "waiting for the group's first partition; groups of some systems take half a minute\n"
     waiting = asyncio.ensure_future(run(Inbound()))
     async with asyncio.timeout(SERVER_PATIENCE_S):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.topics import Bounds
-from mqbridge.cli.reset import change
+from mqbridge.cli.group_state.reset import change
 from mqbridge.message import Position
 from tests.cli.conftest import Invoke
 
@@ -22,18 +22,18 @@ def filled(invoke: Invoke, orders: list[Any]) -> list[Any]:
 
 
 def committed(invoke: Invoke, orders: list[Any], group: str = "g") -> dict[str, Any]:
-    said = invoke("offsets", "orders", "-G", group, "--json", *orders).json
-    return {one["partition"]: one["committed"] for one in said["partitions"]}
+    expected = invoke("offsets", "orders", "-G", group, "--json", *orders).json
+    return {one["partition"]: one["committed"] for one in expected["partitions"]}
 
 
 def consumed(invoke: Invoke, orders: list[Any], *options: object) -> list[str]:
     return sorted(invoke("consume", "-t", "orders", "-G", "g", "-e", *options, *orders).out.split())
 
 
-def test_bounds(invoke: Invoke, filled: list[Any]) -> None:
-    said = invoke("offsets", "orders", "--json", *filled).json
-    assert (said["topic"], said["messages"]) == ("orders", 8)
-    assert said["partitions"][0] == {"partition": "0", "first": "0", "next": "5", "messages": 5}
+def test_offsets_show_the_bounds(invoke: Invoke, filled: list[Any]) -> None:
+    expected = invoke("offsets", "orders", "--json", *filled).json
+    assert (expected["topic"], expected["messages"]) == ("orders", 8)
+    assert expected["partitions"][0] == {"partition": "0", "first": "0", "next": "5", "messages": 5}
     table = [line.split() for line in invoke("offsets", "orders", *filled).out.splitlines()]
     assert table == [
         ["partition", "first", "next", "messages"],
@@ -44,11 +44,11 @@ def test_bounds(invoke: Invoke, filled: list[Any]) -> None:
     ]
 
 
-def test_a_group(invoke: Invoke, filled: list[Any]) -> None:
+def test_offsets_show_a_group(invoke: Invoke, filled: list[Any]) -> None:
     invoke("produce", "-t", "orders", "-p", 1, *filled, stdin=b"more\nmore\n")
-    said = invoke("offsets", "orders", "-G", "g", "--json", *filled).json
-    assert (said["group"], said["lag"], said["lag_unit"]) == ("g", 2, "messages")
-    assert said["partitions"][1] == {
+    expected = invoke("offsets", "orders", "-G", "g", "--json", *filled).json
+    assert (expected["group"], expected["lag"], expected["lag_unit"]) == ("g", 2, "messages")
+    assert expected["partitions"][1] == {
         "partition": "1",
         "first": "0",
         "next": "5",
@@ -63,7 +63,7 @@ def test_a_group(invoke: Invoke, filled: list[Any]) -> None:
     assert (nobody.code, nobody.err) == (0, "group nobody has no position in orders\n")
 
 
-def test_back_to_the_beginning(invoke: Invoke, filled: list[Any]) -> None:
+def test_a_group_is_moved_to_the_beginning(invoke: Invoke, filled: list[Any]) -> None:
     answer = invoke("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", "--json", *filled)
     assert answer.code == 0
     assert answer.json == {
@@ -80,19 +80,19 @@ def test_back_to_the_beginning(invoke: Invoke, filled: list[Any]) -> None:
     assert consumed(invoke, filled) == ["0-0", "0-1", "0-2", "0-3", "0-4", "1-0", "1-1", "1-2"]
 
 
-def test_to_a_position_of_one_partition(invoke: Invoke, filled: list[Any]) -> None:
+def test_a_group_is_moved_to_a_position_of_one_partition(invoke: Invoke, filled: list[Any]) -> None:
     assert invoke("offsets", "orders", "-G", "g", "--reset", "3", "-p", 0, "--yes", *filled).code == 0
     assert committed(invoke, filled) == {"0": "3", "1": "3", "2": "0"}
     assert consumed(invoke, filled) == ["0-3", "0-4"]
 
 
-def test_to_the_end(invoke: Invoke, filled: list[Any]) -> None:
+def test_a_group_is_moved_to_the_end(invoke: Invoke, filled: list[Any]) -> None:
     invoke("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", *filled)
     assert invoke("offsets", "orders", "-G", "g", "--reset", "latest", "-p", 0, "--yes", *filled).code == 0
     assert consumed(invoke, filled) == ["1-0", "1-1", "1-2"]
 
 
-def test_to_a_time(invoke: Invoke, filled: list[Any]) -> None:
+def test_a_group_is_moved_to_a_time(invoke: Invoke, filled: list[Any]) -> None:
     time.sleep(0.05)
     between = time.time_ns() // 1_000_000
     time.sleep(0.05)
@@ -125,7 +125,7 @@ def test_a_dry_run_moves_nothing(invoke: Invoke, filled: list[Any]) -> None:
     assert committed(invoke, filled) == before
 
 
-def test_a_misspelt_group_is_not_made(invoke: Invoke, filled: list[Any]) -> None:
+def test_a_misspelt_group_is_not_created(invoke: Invoke, filled: list[Any]) -> None:
     answer = invoke("offsets", "orders", "-G", "gg", "--reset", "latest", "--yes", *filled)
     assert answer.code == 2
     assert answer.err == "error: topic 'orders' has no group 'gg'. It has g; --create makes a new one\n"
@@ -134,29 +134,31 @@ def test_a_misspelt_group_is_not_made(invoke: Invoke, filled: list[Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--reset", "earliest", "--yes"], "--reset moves a group. Name it with -G"),
         (["-G", "g", "--yes"], "there is nothing to do. Say where to with --reset"),
-        (["-G", "g", "--reset", "noon"], "--reset 'noon' is no place. Use earliest, latest"),
-        (["-G", "g", "--reset", "1", "--yes"], "the position 1 is of one partition. Name it with -p"),
+        (["-G", "g", "--reset", "noon"], "--reset 'noon' is not a position. Use earliest, latest"),
+        (["-G", "g", "--reset", "1", "--yes"], "the position 1 needs one partition. Name it with -p"),
         (["-G", "g", "--reset", "99", "-p", 0, "--yes"], "partition 0 has no position 99. It holds 0 up to 5"),
         (["-p", 5], "'orders' has no partition 5. It has 0, 1, 2"),
     ],
 )
-def test_wrong_options_say_what_is_right(invoke: Invoke, filled: list[Any], arguments: list[object], said: str) -> None:
+def test_wrong_options_are_reported_with_a_hint(
+    invoke: Invoke, filled: list[Any], arguments: list[object], expected: str
+) -> None:
     answer = invoke("offsets", "orders", *arguments, *filled)
     assert (answer.code, answer.out) == (2, "")
-    assert said in answer.err
+    assert expected in answer.err
 
 
-def test_a_cluster_that_cannot_move_groups_says_what_is_missing(
+def test_a_cluster_that_cannot_move_groups_reports_the_missing_setting(
     invoke: Invoke, filled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mqbridge.log.adapter.cluster import LogCluster
 
     if "log" not in filled[1].read_text():
-        pytest.skip("said the same for every system")
+        pytest.skip("the message is the same for every system")
     monkeypatch.setattr(LogCluster, "operations", None)
     answer = invoke("offsets", "orders", "-G", "g", "--reset", "latest", "--yes", *filled)
     assert answer.code == 3
@@ -175,5 +177,5 @@ def test_a_cluster_that_cannot_move_groups_says_what_is_missing(
         (None, (0,), (0,), (9,), "new"),
     ],
 )
-def test_what_a_move_means(before: Position | None, after: Position, first: Position, next_: Position, shown: str) -> None:
+def test_a_move_is_described(before: Position | None, after: Position, first: Position, next_: Position, shown: str) -> None:
     assert change(before, after, Bounds(first, next_)) == shown

@@ -1,12 +1,12 @@
-"""Looking at messages: which ones, how they are shown, and that nothing moves."""
+"""`mqbridge peek`: which messages it shows, how it prints them, and that no group moves."""
 
 import time
 from typing import Any
 
 import pytest
 
-from mqbridge.cli import glance
-from mqbridge.cli.glance import Collected
+from mqbridge.cli.output import preview
+from mqbridge.cli.output.preview import MessageSelection
 from mqbridge.errors import ClusterError
 from mqbridge.message import Message, Partition
 from tests.cli.conftest import Invoke, lines
@@ -38,7 +38,7 @@ def test_the_newest_of_all_partitions(invoke: Invoke, orders: list[Any]) -> None
     assert len(peeked(invoke, orders, "-n", 100)) == 15
 
 
-def test_from_a_place_on(invoke: Invoke, orders: list[Any]) -> None:
+def test_peek_from_a_position_on(invoke: Invoke, orders: list[Any]) -> None:
     fill(invoke, orders, 0, *(bytes([97 + at]) for at in range(20)))
     assert peeked(invoke, orders, "--first", "-c", 2) == ["a", "b"]
     assert peeked(invoke, orders, "-o", 5, "-p", 0, "-c", 3) == ["f", "g", "h"]
@@ -47,7 +47,7 @@ def test_from_a_place_on(invoke: Invoke, orders: list[Any]) -> None:
     assert peeked(invoke, orders, "-o", "earliest", "-c", 1) == ["a"]
 
 
-def test_from_a_time_on(invoke: Invoke, orders: list[Any]) -> None:
+def test_peek_from_a_time_on(invoke: Invoke, orders: list[Any]) -> None:
     fill(invoke, orders, 0, b"before")
     time.sleep(0.05)
     between = time.time_ns() // 1_000_000
@@ -60,7 +60,7 @@ def test_from_a_time_on(invoke: Invoke, orders: list[Any]) -> None:
         assert [one["payload"] for one in lines(answer.out)] == ["after"]
 
 
-def test_nothing_moves_and_nothing_is_left(invoke: Invoke, orders: list[Any]) -> None:
+def test_peek_moves_no_group_and_leaves_none_behind(invoke: Invoke, orders: list[Any]) -> None:
     fill(invoke, orders, 0, b"a", b"b", b"c")
     invoke("consume", "-t", "orders", "-G", "g", "-c", 3, *orders)
     before = invoke("groups", "orders", "--json", *orders).json
@@ -109,7 +109,7 @@ def test_long_payloads_are_cut(invoke: Invoke, orders: list[Any]) -> None:
     assert peeked(invoke, orders) == ["x" * 5000]
 
 
-def test_what_is_seen_can_be_produced_again(invoke: Invoke, orders: list[Any], tmp_path: Any) -> None:
+def test_peeked_messages_can_be_produced_again(invoke: Invoke, orders: list[Any], tmp_path: Any) -> None:
     (tmp_path / "one").write_bytes(bytes(range(256)))
     form = ["-k", "k", "-T", "t", "-H", "a=1", "-H", "a=2", "--index-key", "i", "--ordering-key", "o", "--attributes", "x=y"]
     invoke("produce", "-t", "orders", "-p", 0, *form, "--event-time", "@5", tmp_path / "one", *orders)
@@ -125,15 +125,15 @@ def test_what_is_seen_can_be_produced_again(invoke: Invoke, orders: list[Any], t
     [
         (["--first", "-n", 2], 2, "exclude each other"),
         (["-n", 2, "-c", 2], 2, "exclude each other"),
-        (["-o", "5"], 2, "the position 5 is of one partition. Name it with -p"),
+        (["-o", "5"], 2, "the position 5 needs one partition. Name it with -p"),
         (["-o", "5", "-p", 0], 2, "partition 0 has no position 5. It holds 0 up to 0"),
         (["-o", "1:2", "-p", 0], 2, "has no position 1:2"),
-        (["-o", "teatime"], 2, "--at-position 'teatime' is no place"),
+        (["-o", "teatime"], 2, "--at-position 'teatime' is not a position"),
         (["-p", "7"], 2, "'orders' has no partition 7. It has 0, 1, 2"),
         (["-n", 100_000], 2, "--last"),
     ],
 )
-def test_wrong_options_say_what_is_right(
+def test_wrong_options_are_reported_with_a_hint(
     invoke: Invoke, orders: list[Any], arguments: list[object], code: int, said: str
 ) -> None:
     answer = invoke("peek", "orders", *arguments, *orders)
@@ -154,30 +154,30 @@ def seen(of: str, *times: int | None) -> tuple[Partition, list[Message]]:
     return place, [Message(f"{of}{at}".encode(), publish_time=time) for at, time in enumerate(times)]
 
 
-def payloads(collected: Collected) -> list[str]:
+def payloads(collected: MessageSelection) -> list[str]:
     return [(message.payload or b"").decode() for _, message in collected.chosen()]
 
 
-def test_the_newest_are_told_by_time_but_partitions_stay_in_order() -> None:
-    newest = Collected(3, newest=True)
+def test_the_newest_are_chosen_by_time_and_partitions_keep_their_order() -> None:
+    newest = MessageSelection(3, newest=True)
     newest.add(*seen("a", 10, 50, 20))
     newest.add(*seen("b", 30, 40))
     assert payloads(newest) == ["a2", "b0", "b1"]  # a1 says 50, but a2 came after it and says 20
-    oldest = Collected(3, newest=False)
+    oldest = MessageSelection(3, newest=False)
     oldest.add(*seen("a", 10, 50, 20))
     oldest.add(*seen("b", 30, 40))
     assert payloads(oldest) == ["a0", "b0", "b1"]
 
 
-def test_without_times_every_partition_gets_its_turn() -> None:
-    newest = Collected(3, newest=True)
+def test_without_times_messages_are_taken_from_each_partition_in_turn() -> None:
+    newest = MessageSelection(3, newest=True)
     newest.add(*seen("a", None, None, None))
     newest.add(*seen("b", 5, None))
     assert sorted(payloads(newest)) == ["a1", "a2", "b1"]
 
 
-def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glance, "MAX_HELD_BYTES", 10)
-    collected = Collected(5, newest=True)
+def test_the_held_payloads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preview, "MAX_HELD_BYTES", 10)
+    collected = MessageSelection(5, newest=True)
     with pytest.raises(ClusterError, match="ask for fewer"):
         collected.add(Partition("c", "t", "0", 0), [Message(b"x" * 6), Message(b"x" * 6)])

@@ -76,42 +76,8 @@ def orders(config: Path) -> list[object]:
     return options
 
 
-HEAVY = (
-    "uvicorn",
-    "starlette",
-    "prometheus_client",
-    "google.protobuf",
-    "httpx",
-    "pydantic",
-    "mqbridge.gateway",
-    "mqbridge.pulsar",
-)
-
-
-def loaded(*arguments: object) -> set[str]:
-    """The modules that a command has imported when it ends."""
-    program = (
-        f"import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv[1:] = {[*arguments]!r}\n"
-    )
-    program += "from mqbridge.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=SERVER_PATIENCE_S)
-    return set(done.stderr.splitlines()[-1].split())
-
-
-def test_the_version_imports_nothing_of_size() -> None:
-    assert {name for name in HEAVY if name in loaded("--version")} == set()
-
-
-def test_a_command_imports_what_it_needs(config: Path) -> None:
-    """A configuration between logs needs neither the protocols of other systems nor the web server."""
-    modules = loaded("check", str(config))
-    systems = {name.split(".")[1] for name in modules if re.fullmatch(r"mqbridge\.\w+\.adapter\.cluster", name)}
-    assert systems == {"log"}
-    assert {name for name in ("uvicorn", "starlette", "google.protobuf") if name in modules} == set()
-
-
 @pytest.mark.parametrize("arguments", [["--version"], ["check", "none.yaml"], ["run", "none.yaml"]], ids=" ".join)
-def test_ctrl_c_before_a_command_has_begun_is_quiet(arguments: list[str]) -> None:
+def test_ctrl_c_before_a_command_starts_is_quiet(arguments: list[str]) -> None:
     """At whatever import it comes: the interpreter calls back at each one."""
     program = (
         "import builtins, os, signal, sys\n"
@@ -135,7 +101,7 @@ def test_ctrl_c_before_a_command_has_begun_is_quiet(arguments: list[str]) -> Non
         assert (done.returncode, done.stderr) == (130, ""), left
 
 
-def test_a_closed_pipe_is_no_error(orders: list[object]) -> None:
+def test_a_closed_pipe_is_not_an_error(orders: list[object]) -> None:
     call("produce", "-t", "orders", "-n", "200000", *orders, stdin="x" * 100)
     with start("consume", "-t", "orders", "-e", *orders) as process:
         assert process.stdin is not None
@@ -205,7 +171,7 @@ def test_members_are_shown_while_they_consume_and_keep_their_group_from_being_mo
         assert (code, f"is being consumed by {member['member']}: stop it, then move it" in err) == (3, True)
         process.send_signal(signal.SIGTERM)
         assert finish(process)[0] == 130
-    assert call("groups", "orders", "--members", *orders)[2] == "nobody consumes it now\n"
+    assert call("groups", "orders", "--members", *orders)[2] == "no member consumes the topic now\n"
     assert call("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", *orders)[0] == 0
 
 
@@ -223,14 +189,14 @@ def test_binary_goes_through_pipes_byte_for_byte(orders: list[object]) -> None:
 def test_the_second_signal_quits_at_once() -> None:
     program = (
         "import asyncio, sys\n"
-        "from mqbridge.cli import loop\n"
+        "from mqbridge.cli.process import event_loop\n"
         "async def main():\n"
         "    print('begun', flush=True)\n"
         "    await asyncio.sleep(1000)\n"
         "def stop():\n"
         "    print('asked', flush=True)\n"
         "    return True\n"
-        "loop.run(main(), stop=stop)\n"
+        "event_loop.run(main(), stop=stop)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -246,7 +212,7 @@ def test_the_second_signal_quits_at_once() -> None:
 
 
 def json_lines(err: str) -> list[dict[str, object]]:
-    """Every line of standard error, each of which has to be JSON."""
+    """Parse every line of standard error; each must be JSON."""
     found = [json.loads(line) for line in err.splitlines()]
     assert all(one.keys() >= {"time", "level", "logger", "message"} for one in found)
     return found
@@ -257,7 +223,7 @@ def told(err: str, text: str) -> list[dict[str, object]]:
 
 
 def test_a_json_log_is_all_json(config: Path, orders: list[object]) -> None:
-    """The first line and the last one too, and the remarks for people."""
+    """From the first line to the last, notes for people included."""
     config.write_text(config.read_text().replace("{enabled: false}", "{listen: '127.0.0.1:0'}") + "log: {format: json}\n")
     call("produce", "-t", "orders", *orders, stdin="x" * 2000)
     code, _, err = call("run", config, "--until-idle", "0.2")
@@ -267,7 +233,7 @@ def test_a_json_log_is_all_json(config: Path, orders: list[object]) -> None:
     assert json_lines(err)[0]["message"] == told(err, "starts: configuration")[0]["message"]
 
 
-def test_problems_are_json_where_the_file_asks_for_it(config: Path) -> None:
+def test_problems_are_json_if_the_configuration_asks_for_it(config: Path) -> None:
     config.write_text(config.read_text().replace("cluster: target", "cluster: tagret") + "log: {format: json}\n")
     code, _, err = call("run", config)
     assert code == 2
@@ -278,7 +244,7 @@ def test_problems_are_json_where_the_file_asks_for_it(config: Path) -> None:
     assert [one["level"] for one in told(err, "the topic 'orders' does not exist")] == ["error"]
 
 
-def test_draining_is_told_in_json(config: Path, orders: list[object], tmp_path: Path) -> None:
+def test_draining_is_logged_as_json(config: Path, orders: list[object], tmp_path: Path) -> None:
     config.write_text(config.read_text() + "log: {format: json}\n")
     process = start("run", config)
     wait_for(tmp_path / "target.db")
@@ -293,10 +259,10 @@ def test_draining_is_told_in_json(config: Path, orders: list[object], tmp_path: 
     json_lines(first + err)
 
 
-def test_warnings_and_what_nobody_caught_are_json() -> None:
+def test_warnings_and_uncaught_exceptions_are_json() -> None:
     program = (
         "import threading, warnings\n"
-        "from mqbridge.cli import logs\n"
+        "from mqbridge.cli.process import logs\n"
         "logs.configure('warning', 'json')\n"
         "warnings.warn('old', stacklevel=1)\n"
         "thread = threading.Thread(target=lambda: 1 / 0)\n"
@@ -333,7 +299,7 @@ def test_the_web_server_has_no_log_of_its_own(config: Path, orders: list[object]
     json_lines("".join(lines) + err)
 
 
-def test_the_start_line_tells_version_file_and_address(config: Path, orders: list[object]) -> None:
+def test_the_start_line_has_version_file_and_address(config: Path, orders: list[object]) -> None:
     config.write_text(config.read_text().replace("{enabled: false}", "{listen: '127.0.0.1:0'}"))
     code, _, err = call("run", config, "--until-idle", "0.2")
     assert code == 0
@@ -345,17 +311,17 @@ def test_the_start_line_tells_version_file_and_address(config: Path, orders: lis
     assert int(found[3]) > 0
 
 
-def test_why_it_stopped_is_told_once(config: Path, orders: list[object]) -> None:
+def test_the_reason_of_a_stop_is_logged_once(config: Path, orders: list[object]) -> None:
     call("produce", "-t", "orders", *orders, stdin="x" * 2000)
     code, _, err = call("run", config, "--until-idle", "0.2")
     assert (code, err.count("the log takes 1000")) == (4, 1)
     assert err.splitlines()[-1].endswith("; stopped, see the error above")
 
 
-def test_debugging_tells_nothing_of_the_http_library() -> None:
+def test_debug_logs_nothing_of_the_http_library() -> None:
     program = (
         "import asyncio, logging\n"
-        "from mqbridge.cli import logs\n"
+        "from mqbridge.cli.process import logs\n"
         "from mqbridge.errors import ClusterError\n"
         "from mqbridge.pulsar.client.admin import Admin\n"
         "logs.configure('debug')\n"
@@ -386,7 +352,9 @@ def absent(config: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_it_waits_ends_it_at_once(absent: Path, orders: list[object], number: signal.Signals) -> None:
+def test_a_signal_while_waiting_for_a_cluster_ends_run_at_once(
+    absent: Path, orders: list[object], number: signal.Signals
+) -> None:
     process = start("run", absent)
     assert process.stderr is not None
     waiting = "cluster absent cannot be reached, trying again "
@@ -399,14 +367,14 @@ def test_a_signal_while_it_waits_ends_it_at_once(absent: Path, orders: list[obje
 
 
 @pytest.mark.parametrize("options", [["--fail-fast"], ["--until-idle", "1"]], ids=" ".join)
-def test_a_cluster_that_is_not_there_may_end_it(absent: Path, orders: list[object], options: list[str]) -> None:
+def test_fail_fast_ends_run_if_a_cluster_is_unreachable(absent: Path, orders: list[object], options: list[str]) -> None:
     code, _, err = call("run", absent, *options)
     assert code == 3
     assert "error: no name server can be reached: 127.0.0.1:1 " in err
 
 
-def test_the_second_signal_tells_what_is_left(config: Path, orders: list[object], tmp_path: Path) -> None:
-    """Somebody else writes to the target's file, so what is sent there stays in flight."""
+def test_the_second_signal_prints_the_batches_in_flight(config: Path, orders: list[object], tmp_path: Path) -> None:
+    """Another process writes to the target's file, so batches sent there stay in flight."""
     (port,) = free_ports(1)
     config.write_text(config.read_text().replace("{enabled: false}", f"{{listen: '127.0.0.1:{port}'}}"))
     process = start("run", config)

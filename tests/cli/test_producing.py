@@ -1,4 +1,4 @@
-"""What produce makes of its input and options."""
+"""`mqbridge produce`: how input and options become messages."""
 
 import time
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from mqbridge.cli import pieces
-from mqbridge.cli.forms import Form
+from mqbridge.cli.producing import read_input
+from mqbridge.cli.producing.parse_message import MessageTemplate
 from mqbridge.errors import ConfigError
 from tests.cli.conftest import Invoke, lines
 
@@ -84,25 +84,27 @@ def test_json_lines(invoke: Invoke, orders: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         (b"hello", "is not JSON"),
         (b"[1]", "is not an object"),
         (b'{"paylaod": "x"}', "has 'paylaod': 'x', which no message has"),
         (b'{"payload": 5}', "has 'payload': 5"),
-        (b'{"payload_base64": "?"}', "has no good 'payload'"),
+        (b'{"payload_base64": "?"}', "has an invalid 'payload'"),
         (b'{"event_time": "now"}', "has 'event_time': 'now'"),
-        (b'{"properties": ["x"]}', "has no good 'properties'"),
+        (b'{"properties": ["x"]}', "has an invalid 'properties'"),
     ],
 )
-def test_wrong_json_is_told_with_what_was_stored_before(invoke: Invoke, orders: list[Any], line: bytes, said: str) -> None:
+def test_wrong_json_is_reported_with_the_count_stored_before(
+    invoke: Invoke, orders: list[Any], line: bytes, expected: str
+) -> None:
     answer = invoke("produce", "-t", "orders", "--from-json", *orders, stdin=line)
     assert answer.code == 2
-    assert said in answer.err
+    assert expected in answer.err
     assert "0 messages were stored in orders before that" in answer.err
 
 
-def test_a_system_that_cannot_hold_back_says_so(invoke: Invoke, orders: list[Any]) -> None:
+def test_deliver_at_is_refused_by_a_system_without_delays(invoke: Invoke, orders: list[Any]) -> None:
     answer = invoke("produce", "-t", "orders", "--deliver-at", "now+30s", *orders, stdin=b"x")
     assert answer.code == 2
     assert "cannot hold messages back. Send them without --deliver-at" in answer.err
@@ -110,20 +112,20 @@ def test_a_system_that_cannot_hold_back_says_so(invoke: Invoke, orders: list[Any
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
-        (["--deliver-at", "soon"], "--deliver-at 'soon' is no time. Write now+30s"),
-        (["--event-time", "5"], "--event-time '5' is no time"),
+        (["--deliver-at", "soon"], "--deliver-at 'soon' is not a time. Write now+30s"),
+        (["--event-time", "5"], "--event-time '5' is not a time"),
         (["-D", ""], "-D is empty"),
-        (["-X", "novalue"], "-X 'novalue' is no setting. Write NAME=VALUE"),
+        (["-X", "novalue"], "-X 'novalue' is not a setting. Write NAME=VALUE"),
         (["-X", "compresion=lz4"], "-X compresion: there is no such setting here. There are: none"),
         (["--rate", "0"], "0.001"),
     ],
 )
-def test_wrong_options_say_what_is_right(invoke: Invoke, orders: list[Any], arguments: list[str], said: str) -> None:
+def test_wrong_options_are_reported_with_a_hint(invoke: Invoke, orders: list[Any], arguments: list[str], expected: str) -> None:
     answer = invoke("produce", "-t", "orders", *arguments, *orders, stdin=b"x")
     assert answer.code == 2
-    assert said in answer.err
+    assert expected in answer.err
 
 
 def test_settings_are_checked_by_their_system(invoke: Invoke) -> None:
@@ -134,22 +136,24 @@ def test_settings_are_checked_by_their_system(invoke: Invoke) -> None:
     assert (wrong.code, "-X batch_bytes: " in wrong.err) == (2, True)
 
 
-def test_a_rate(invoke: Invoke, orders: list[Any]) -> None:
+def test_a_rate_limits_sending(invoke: Invoke, orders: list[Any]) -> None:
     began = time.monotonic()
     assert invoke("produce", "-t", "orders", "--rate", 200, "-n", 60, *orders, stdin=b"x").code == 0
     assert len(got(invoke, orders)) == 60
     assert time.monotonic() - began > 0.2  # at the least: a lower bound holds however busy the machine is
 
 
-def test_only_some_types(invoke: Invoke, orders: list[Any]) -> None:
+def test_consume_filters_by_message_type(invoke: Invoke, orders: list[Any]) -> None:
     for kind in ("paid", "sent", "lost"):
         invoke("produce", "-t", "orders", "-T", kind, *orders, stdin=kind.encode())
     out = invoke("consume", "-t", "orders", "-T", "paid", "-T", "lost", "-e", *orders).out
     assert sorted(out.split()) == ["lost", "paid"]
 
 
-def test_a_piece_that_is_too_large(invoke: Invoke, orders: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pieces, "MAX_PIECE_BYTES", 100)
+def test_a_record_that_is_too_large_is_refused(
+    invoke: Invoke, orders: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(read_input, "MAX_RECORD_BYTES", 100)
     (tmp_path / "large").write_bytes(b"x" * 101)
     whole = invoke("produce", "-t", "orders", tmp_path / "large", *orders)
     assert (whole.code, "is larger than 100 bytes. Send its lines with -l" in whole.err) == (2, True)
@@ -158,7 +162,7 @@ def test_a_piece_that_is_too_large(invoke: Invoke, orders: list[Any], monkeypatc
 
 
 def test_an_object_overrides_the_command_line() -> None:
-    form = Form(key="k", msg_type="t", from_json=True)
+    form = MessageTemplate(key="k", msg_type="t", from_json=True)
     message = form.message(b'{"payload": "x", "key": "other"}')
     assert (message.payload, message.key, message.msg_type) == (b"x", "other", "t")
     with pytest.raises(ConfigError):

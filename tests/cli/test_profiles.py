@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.cli.reach import _profiles
-from mqbridge.config.chosen import profiles_file, shown_url
+from mqbridge.cli.options.completion import profiles as completed_profiles
+from mqbridge.config.cluster_choice import shown_url
+from mqbridge.config.profiles import profiles_file
 from tests.cli.conftest import Invoke
 
 CANARY = "canary-91c2"
@@ -29,7 +30,7 @@ def test_a_profile_is_a_cluster(profiles: Path, invoke: Invoke) -> None:
     assert "orders" not in invoke("topics", "--at", "lab").out
 
 
-def test_one_that_is_not_there_is_told_with_the_nearest(profiles: Path, invoke: Invoke) -> None:
+def test_a_missing_profile_is_reported_with_the_nearest(profiles: Path, invoke: Invoke) -> None:
     told = invoke("topics", "--at", "prd")
     assert told.code == 2
     assert f"'prd' is neither a URL nor a cluster of {profiles}. Did you mean 'prod'?" in told.err
@@ -39,20 +40,20 @@ def test_one_that_is_not_there_is_told_with_the_nearest(profiles: Path, invoke: 
     assert f"clusters with their names into {profiles}" in told.err
 
 
-def test_a_fault_in_the_file_has_its_line(profiles: Path, invoke: Invoke) -> None:
+def test_an_error_in_the_file_has_its_line(profiles: Path, invoke: Invoke) -> None:
     profiles.write_text("clusters:\n  prod: {system: log, paht: x}\n")
     told = invoke("topics", "--at", "prod")
     assert told.code == 2
     assert f"{profiles}:2: clusters.prod.paht: there is no such key here. Did you mean 'path'?" in told.err
 
 
-def test_the_shell_completes_them(profiles: Path) -> None:
-    assert (_profiles("p"), sorted(_profiles(""))) == (["prod"], ["lab", "prod"])
+def test_the_shell_completes_profiles(profiles: Path) -> None:
+    assert completed_profiles("p") == ["prod", "pulsar://"]
     profiles.write_text("{")
-    assert _profiles("") == []
+    assert completed_profiles("pr") == []
 
 
-def test_the_file_can_be_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQBRIDGE_PROFILES", str(tmp_path / "mine.yaml"))
     assert profiles_file() == tmp_path / "mine.yaml"
 

@@ -1,4 +1,4 @@
-"""`mqbridge spark`: what is refused before Spark is started, and what is told at the end."""
+"""`mqbridge spark`: refusals before Spark starts, and the report at the end."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.cli.spark import report
+from mqbridge.cli.commands.spark_mirror import report
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ConfigError
 from tests.cli.conftest import Invoke
@@ -64,20 +64,20 @@ def _java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--route", "copi"], "there is no route 'copi'"),
         (["--from", "12"], "is a position, and a route has many partitions"),
-        (["--from", "yesterday"], "is no place"),
-        (["--set", "master=x"], "'master=x' is no setting of Spark"),
+        (["--from", "yesterday"], "is not a position"),
+        (["--set", "master=x"], "'master=x' is not a setting of Spark"),
         (["--max-bytes-per-batch", "many"], "is not a size"),
         (["--metrics", "8098"], "is not an address"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(invoke: Invoke, config: Path, arguments: list[str], problem: str) -> None:
+def test_wrong_options_are_refused(invoke: Invoke, config: Path, arguments: list[str], problem: str) -> None:
     answer = invoke("spark", "mirror", config, "--checkpoint", config.parent / "m", *arguments)
     assert answer.code == 2
     assert problem in answer.err
 
 
 @pytest.mark.usefixtures("_java")
-def test_what_the_gateway_refuses_is_refused_before_spark_starts(invoke: Invoke, config: Path) -> None:
+def test_a_configuration_that_the_gateway_refuses_is_refused_before_spark_starts(invoke: Invoke, config: Path) -> None:
     answer = invoke("spark", "mirror", config, "--checkpoint", config.parent / "m")
     assert answer.code == 3
     assert "the topic 'orders' does not exist in cluster 'source'" in answer.err
@@ -98,7 +98,7 @@ def test_the_closing_line_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -
     assert '"clean": false' in out
 
 
-def test_source_and_sink_are_told_what_the_route_says(tmp_path: Path) -> None:
+def test_source_and_sink_get_the_options_of_the_route(tmp_path: Path) -> None:
     from mqbridge.adapter.inbound import Start
     from mqbridge.spark.mirror.route_query import sink_options, source_options
     from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
@@ -130,7 +130,7 @@ def test_source_and_sink_are_told_what_the_route_says(tmp_path: Path) -> None:
     assert parse_options(sink_options(route, tmp_path / "c.yaml", "m/r"), Where.WRITE)["checkpointLocation"] == "m/r"
 
 
-def test_the_quickstart_leaves_alone_a_folder_with_something_in_it(invoke: Invoke, tmp_path: Path) -> None:
+def test_the_quickstart_refuses_a_folder_that_is_not_empty(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     answer = invoke("spark", "quickstart", "--keep", tmp_path)
     assert answer.code == 2

@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from mqbridge.adapter.registry import load_adapters
-from mqbridge.config.chosen import choose
+from mqbridge.config.cluster_choice import choose
 from mqbridge.errors import ConfigError
 from tests.cli.conftest import Invoke
 from tests.kit.process import free_ports
@@ -43,8 +43,8 @@ def test_parameters_are_the_settings_of_the_configuration() -> None:
         ("pulsar://a?service_url=pulsar://b", "there is no parameter 'service_url'"),
         ("tubemq://a?admin=http://b&admin_url=http://c", "the parameter 'admin_url' is given twice"),
         ("pulsar://a?keep_alive=soon", "keep_alive"),
-        ("pulsar://a:6650?tls=true", "tls is given, and service_url is without: write pulsar+ssl://a:6650"),
-        ("pulsar+ssl://a:6651?tls=false", "tls is off, and service_url begins with pulsar+ssl://"),
+        ("pulsar://a:6650?tls=true", "tls is given, but service_url is without TLS: write pulsar+ssl://a:6650"),
+        ("pulsar+ssl://a:6651?tls=false", "tls is off, but service_url begins with pulsar+ssl://"),
         ("pulsar+ssl://a:6651?auth.method=tls", "auth by method tls needs the gateway's certificate: give tls.certificate"),
         ("pulsar+ssl://a:6651?auth.method=tokn", "there is no method 'tokn'"),
         ("pulsar+ssl://a:6651?auth.method=token", "method token needs token"),
@@ -52,14 +52,14 @@ def test_parameters_are_the_settings_of_the_configuration() -> None:
         ("pulsar+ssl://a:6651?auth.user=y", "give method: one of token, basic, tls"),
     ],
 )
-def test_what_is_wrong_with_a_url_is_said(url: str, problem: str) -> None:
+def test_a_problem_in_a_url_is_reported(url: str, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         choose(None, None, url)
     assert problem in str(raised.value)
 
 
 def test_every_setting_of_a_system_with_urls_can_be_given() -> None:
-    """None is forgotten: the names are those of the model."""
+    """The test takes the names from the model, so that none is forgotten."""
     own = {"pulsar": "service_url", "tubemq": "masters", "rocketmq": "name_servers", "log": "path"}
     for system, address in own.items():
         model = load_adapters()[system].cluster_model
@@ -98,7 +98,7 @@ def other_page(port: int, code: int) -> Iterator[None]:
 @pytest.mark.parametrize("code", [None, 200, 404])
 @pytest.mark.parametrize("guessed", [True, False])
 def test_a_guessed_admin_address_is_named_as_a_guess(code: int | None, guessed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether nothing is there, or something else; an address that somebody wrote is not called a guess."""
+    """With no server or another server at the address; an address from the user is not called a guess."""
     from mqbridge.errors import ClusterError
     from mqbridge.pulsar.adapter.cluster import Pulsar
     from mqbridge.pulsar.adapter.config import PulsarCluster
@@ -124,8 +124,10 @@ def test_a_guessed_admin_address_is_named_as_a_guess(code: int | None, guessed: 
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b""], ids=["http", "tls", "closed"]
 )
 @pytest.mark.parametrize("system", ["pulsar", "tubemq", "rocketmq"])
-def test_something_else_at_the_port_is_told(system: str, answer: bytes, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What web servers, servers with TLS, and those that only close the connection say to a client that is none of theirs."""
+def test_another_server_at_the_port_is_reported(
+    system: str, answer: bytes, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Responses of web servers, TLS servers, and servers that only close the connection, to a client of another protocol."""
     monkeypatch.setattr("mqbridge.tubemq.client.master.REGISTER_PAUSE_S", 0.0)
     (port,) = free_ports(1)
 

@@ -1,4 +1,4 @@
-"""A system that exists only for these tests, with settings of every kind that a real one has."""
+"""A fake system, with settings of every kind that a real system has."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class FakeCluster(BaseModel):
 
 
 class FakeInbound(BaseModel):
-    """Consuming from it."""
+    """Options for consuming from it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,7 +28,7 @@ class FakeInbound(BaseModel):
 
 
 class FakeOutbound(BaseModel):
-    """Producing to it."""
+    """Options for producing to it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

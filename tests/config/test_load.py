@@ -65,7 +65,7 @@ def read(text: str, **environ: str) -> Config:
     return parse(text, "f.yaml", environ=environ, adapters=ADAPTERS)
 
 
-def test_everything_that_can_be_written() -> None:
+def test_every_option_can_be_set() -> None:
     config = read(FULL)
     (route,) = config.routes
     assert config.clusters["a"].settings == FakeCluster(masters=["m1", "m2"], port=8, strict=True)
@@ -96,7 +96,7 @@ def test_everything_that_can_be_written() -> None:
     assert config.shutdown_timeout == 90
 
 
-def test_what_holds_when_nothing_is_written() -> None:
+def test_defaults() -> None:
     (route,) = read("""\
 clusters: {a: {system: fake, masters: [x]}, b: {system: fake, masters: [x]}}
 routes: [{name: r, from: {cluster: a, topic: t, group: g}, to: {cluster: b}}]
@@ -121,14 +121,14 @@ def test_variables_become_text_and_cannot_change_the_structure() -> None:
 
 
 def _written(config: Config) -> dict[str, Any]:
-    """The configuration as somebody would write it."""
+    """Return the configuration as plain data, as a user would write it."""
     data = config.model_dump(mode="json", by_alias=True)
     for name, cluster in data["clusters"].items():
         data["clusters"][name] = {"system": cluster["system"], **cluster["settings"]}
     return data
 
 
-def test_a_configuration_reads_back_from_what_it_says() -> None:
+def test_a_dumped_configuration_loads_to_the_same() -> None:
     config = read(FULL)
     assert from_dict(_written(config), adapters=ADAPTERS) == config
     assert read(json.dumps(_written(config)).replace("${", "$${")) == config
@@ -184,7 +184,7 @@ def test_plain_data_has_paths_but_no_lines() -> None:
         from_dict(
             {"clusters": {"a": {"system": "fake", "masters": ["x"]}}, "routes": [{"name": "r", "to": {}}]}, adapters=ADAPTERS
         )
-    assert [(one.place, one.path) for one in caught.value.errors] == [("", "routes[0].from"), ("", "routes[0].to[0].cluster")]
+    assert [(one.location, one.path) for one in caught.value.errors] == [("", "routes[0].from"), ("", "routes[0].to[0].cluster")]
 
 
 # --- the schema and the reference ---------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def _references(node: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-def test_the_schema_is_whole() -> None:
+def test_every_reference_in_the_schema_resolves() -> None:
     schema = json_schema()
     defined = {f"#/$defs/{name}" for name in schema["$defs"]}
     assert set(_references(schema)) <= defined
@@ -209,7 +209,7 @@ def test_the_schema_is_whole() -> None:
     assert systems == {f"#/$defs/cluster.{system}" for system in load_adapters()}
 
 
-def test_the_schema_says_defaults_in_their_units() -> None:
+def test_the_schema_has_defaults_with_units() -> None:
     schema = json_schema(ADAPTERS)
     assert schema["properties"]["shutdown_timeout"]["default"] == "30s"
     assert schema["$defs"]["Delivery"]["properties"]["in_flight_bytes"]["default"] == "16MiB"
@@ -253,7 +253,9 @@ def test_the_reference_is_current() -> None:
     assert reference.main(["--check"]) == 0
 
 
-def test_an_old_reference_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_outdated_reference_page_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(reference, "PAGE", tmp_path / "configuration.md")
     assert reference.main(["--check"]) == 1
     assert "is not current" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every way to be wrong, with the exact line, path, problem and hint that a person gets."""
+"""Every kind of invalid configuration, with the exact line, path, problem and hint."""
 
 import textwrap
 from dataclasses import replace
@@ -32,7 +32,7 @@ def problems(text: str, **environ: str) -> list[str]:
     return [str(one) for one in error.errors] if isinstance(error, ConfigErrors) else [str(error)]
 
 
-def test_the_good_one_is_good() -> None:
+def test_the_valid_configuration_has_no_problems() -> None:
     assert parse(GOOD, "f.yaml", environ={}, adapters=ADAPTERS).routes[0].targets[0].topic == "{topic}"
 
 
@@ -41,13 +41,13 @@ def case(table: str) -> pytest.MarkDecorator:
 
 
 @case("changes")
-def test_a_change_of_the_good_one(case: dict[str, str]) -> None:
+def test_a_change_of_the_valid_configuration(case: dict[str, str]) -> None:
     assert case["replace"] in GOOD
     assert case["says"] in problems(GOOD.replace(case["replace"], case["by"], 1))
 
 
 @case("additions")
-def test_an_addition_to_the_good_one(case: dict[str, str]) -> None:
+def test_an_addition_to_the_valid_configuration(case: dict[str, str]) -> None:
     assert case["says"] in problems(f"{GOOD}{case['line']}\n")
 
 
@@ -66,7 +66,7 @@ def test_a_whole_file(case: dict[str, str]) -> None:
     assert problems(case["text"]) == [case["says"]]
 
 
-def test_every_problem_is_named_at_once_and_in_the_order_of_lines() -> None:
+def test_all_problems_are_reported_in_the_order_of_lines() -> None:
     text = textwrap.dedent("""\
         clusters:
           a: {system: fake, port: x}

@@ -14,7 +14,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "30", "s", "30 parsecs", "-5s", "1e3s", "5m-1s", "³s"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
@@ -28,7 +28,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "1.5", "1.0001KiB", "-1", "12TB", "1kb", "1 M"])
-def test_what_is_no_size(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
@@ -63,6 +63,6 @@ def test_addresses(text: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["localhost", ":80", "host:", "host:65536", "::1:80", "a b:1", "host:x"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         split_address(text)

@@ -1,4 +1,4 @@
-"""Clients of one system, opened by a test and closed after it, with a look at what they left behind."""
+"""Clients of one system for a test: opened by the test, closed after it, and checked for leaks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,11 +18,11 @@ from tests.conformance.harness import Harness
 T = TypeVar("T")
 
 SOURCE = Partition("here", "a|topic%", "p:0", 0)
-"""Where the suite's messages say that they come from."""
+"""The origin of the suite's messages."""
 
 
 def numbered(begin: int, end: int) -> list[Message]:
-    """Small messages that tell their number, with the position that they would have had."""
+    """Make small numbered messages, with the positions that they would have in a source."""
     return [Message(b"%06d" % number, position=(number,)) for number in range(begin, end)]
 
 
@@ -59,7 +59,7 @@ class Arena:
         return inbound
 
     async def open(self, joining: Awaitable[Inbound]) -> Inbound:
-        """An inbound of whatever settings."""
+        """Join with any settings."""
         inbound = await self.within(joining)
         self._closers.append(inbound.close)
         return inbound
@@ -77,7 +77,7 @@ class Arena:
         return receipt
 
     def operations(self, cluster: Cluster) -> Operations:
-        """What people may ask; a system of which nobody may ask anything skips the test."""
+        """Return the operations; skip the test if the system has none."""
         if cluster.operations is None:
             pytest.skip("nobody may ask anything about groups and topics")
         return cluster.operations
@@ -86,7 +86,7 @@ class Arena:
         return await self.within(anext(inbound.lanes()))
 
     async def receive(self, lane: InboundLane) -> Batch:
-        """One batch, held against what the contract says of batches. How many messages it has is the system's business."""
+        """Receive a batch and check it against the contract. Its number of messages is up to the system."""
         batch = await self.within(lane.receive())
         assert batch.partition == lane.partition
         assert batch.count == len(batch.messages) > 0
@@ -98,7 +98,8 @@ class Arena:
         return batch
 
     async def take(self, lane: InboundLane, count: int, *, acknowledge: bool = True) -> tuple[list[Message], list[Batch]]:
-        """Batches until that many messages are there, each acknowledged at once, as some systems hand out one at a time."""
+        """Receive batches until this many messages arrived; acknowledge each at once, as some systems have one batch in
+        flight."""
         messages: list[Message] = []
         batches: list[Batch] = []
         while len(messages) < count:
@@ -113,7 +114,7 @@ class Arena:
         return messages, batches
 
     async def close(self) -> None:
-        """Everything in the order that the contract demands: clusters last."""
+        """Close everything in the order that the contract requires: clusters last."""
         for closer in reversed(self._closers):
             await self.within(closer())
         self._closers.clear()

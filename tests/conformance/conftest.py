@@ -1,4 +1,4 @@
-"""The systems that the suite runs against, and what no adapter may leave behind."""
+"""The systems that the suite tests, and the check that adapters leave no tasks or files open."""
 
 import asyncio
 import importlib
@@ -14,7 +14,7 @@ from tests.conformance.arena import Arena
 from tests.conformance.harness import Harness, LogHarness, MemoryHarness
 
 OUTSIDE = os.environ.get("MQBRIDGE_CONFORMANCE")
-"""`module:attribute` of a harness: the suite runs against the adapter of somebody else, and it alone (see docs/adapters.md).
+"""`module:attribute` of a harness: the suite then runs against that adapter alone (see docs/how-to/adapters.md).
 
 The attribute is called with a new folder for each test.
 """

@@ -1,4 +1,4 @@
-"""What the suite needs to know of a system to hold its adapter to the contract."""
+"""The interface between the conformance suite and a system under test."""
 
 import itertools
 import os
@@ -15,19 +15,19 @@ from mqbridge.adapter.registry import Adapter
 from mqbridge.log.adapter.cluster import ADAPTER as LOG
 from mqbridge.memory.adapter.cluster import ADAPTER as MEMORY
 from mqbridge.memory.broker import broker, forget
-from tests.conformance import cut
+from tests.conformance import network_faults
 from tests.strategies import CARRIED
 
 
 class Room(Enum):
-    """What lanes hand out together, of `InboundSpec.max_bytes`."""
+    """How lanes share `InboundSpec.max_bytes`."""
 
     EXACT = auto()
-    """Never more, but for a single batch."""
+    """Never more, except for a single larger batch."""
     DIVIDED = auto()
-    """Each lane has a part; one that holds nothing takes what was sent at once even if that is larger."""
+    """Each lane has a share; an empty lane takes the next batch even if that is larger."""
     LOOSE = auto()
-    """Each lane has some room of its own besides."""
+    """Each lane may hold some bytes of its own beyond the limit."""
 
 
 class Harness(Protocol):
@@ -35,39 +35,39 @@ class Harness(Protocol):
 
     name: str
     max_payload: int
-    """Bytes of a payload that must be taken: close under the system's limit."""
+    """Size of a payload that must be accepted: close to the system's limit."""
     carried: tuple[str, ...]
-    """Fields of a message that arrive as they were sent."""
+    """Fields of a message that arrive unchanged."""
     inbound_options: BaseModel | None
-    """The settings that groups are joined with."""
+    """The options for joining groups."""
     one_reader: bool
-    """A partition is read by one member of a group at a time."""
+    """True if one member of a group at a time reads a partition."""
     room: Room
-    """How `max_bytes` holds."""
+    """How the system keeps `max_bytes`."""
     finds_times: bool
-    """Whether the system knows what it stored when."""
+    """True if the system knows when a message was stored."""
     patience_s: float
-    """After so many seconds without what must come, a test fails."""
+    """Timeout in seconds for expected events."""
 
     def cluster(self) -> Cluster: ...
 
     async def topic(self, cluster: Cluster, partitions: int) -> str:
-        """A new topic of that many partitions."""
+        """Create a topic with this number of partitions."""
 
     def unknown_topic(self) -> str:
-        """A well-formed name of no topic."""
+        """Return a well-formed topic name that does not exist."""
 
     async def settle(self) -> None:
-        """Wait until the system's bounds, and groups that begin at the end, count what it has acknowledged."""
+        """Wait until bounds, and groups that start at the end, include every message that the system has acknowledged."""
 
     def cut_off(self) -> AbstractAsyncContextManager[None] | None:
-        """While it lasts, nothing that this process sends arrives; None where every send is done when it returns."""
+        """Cut the network of this process while the context is open; None if every send is complete when `send` returns."""
 
     def close(self) -> None: ...
 
 
 class BuiltIn:
-    """A system that creates its topics through the contract."""
+    """A built-in system, which creates its topics through the contract."""
 
     carried = CARRIED
     inbound_options: BaseModel | None = None
@@ -108,7 +108,7 @@ class MemoryHarness(BuiltIn):
         super().__init__("memory", MEMORY, config, 5 << 20, finds_times=False)
 
     def cut_off(self) -> AbstractAsyncContextManager[None]:
-        return cut.memory(broker(self._broker))
+        return network_faults.memory(broker(self._broker))
 
     def close(self) -> None:
         forget(self._broker)
@@ -121,4 +121,4 @@ class LogHarness(BuiltIn):
         super().__init__("log", LOG, config, (16 << 20) - 100, finds_times=True)
 
     def cut_off(self) -> AbstractAsyncContextManager[None]:
-        return cut.file(self._file)
+        return network_faults.file(self._file)

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.pulsar.adapter.cluster import ADAPTER
-from tests.conformance import cut
+from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import GATEWAY, LockedPulsar
@@ -16,7 +16,7 @@ from tests.strategies import CARRIED
 class PulsarHarness:
     name = "pulsar"
     max_payload = (5 << 20) - (4 << 10)
-    """The broker's limit is 5 MiB, of which metadata and stamps take a little."""
+    """The broker's limit is 5 MiB, including metadata and stamps."""
     carried = CARRIED
     room = Room.DIVIDED
     finds_times = True
@@ -46,14 +46,14 @@ class PulsarHarness:
         pass
 
     def cut_off(self) -> AbstractAsyncContextManager[None]:
-        return cut.network()
+        return network_faults.network()
 
     def close(self) -> None:
         pass
 
 
 class LockedPulsarHarness(PulsarHarness):
-    """Of a server that lets nobody in without TLS and credentials: as an administrator of one tenant, and nothing beyond it."""
+    """A server that requires TLS and credentials; the client is an administrator of one tenant only."""
 
     def __init__(self, server: LockedPulsar, name: str) -> None:
         self.name = name

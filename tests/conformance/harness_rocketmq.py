@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
-from tests.conformance import cut
+from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_lock import OPERATES
@@ -43,7 +43,7 @@ class RocketMQHarness:
         await asyncio.to_thread(self._server.settle)
 
     def cut_off(self) -> AbstractAsyncContextManager[None]:
-        return cut.network()
+        return network_faults.network()
 
     def close(self) -> None:
         pass

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.tubemq.adapter.cluster import ADAPTER
-from tests.conformance import cut
+from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
@@ -49,7 +49,7 @@ class TubeMQHarness:
         pass
 
     def cut_off(self) -> AbstractAsyncContextManager[None]:
-        return cut.network()
+        return network_faults.network()
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What is acknowledged stays done, what is not comes again, whoever reads."""
+"""Acknowledged messages do not come again, others do, whichever member reads."""
 
 import asyncio
 
@@ -105,7 +105,7 @@ async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, at_o
 
 
 class Reader:
-    """Reads every lane of an inbound and acknowledges what it has noted."""
+    """Reads every lane of an inbound, records the messages, then acknowledges them."""
 
     def __init__(self, inbound: Inbound, seen: dict[int, set[int]]) -> None:
         self.lanes = 0

@@ -1,4 +1,4 @@
-"""Topics, bounds, groups, and how everything ends."""
+"""Topics, bounds, groups, and closing."""
 
 import asyncio
 
@@ -93,7 +93,7 @@ async def test_bounds_and_committed(arena: Arena, cluster: Cluster) -> None:
     assert group not in await arena.within(arena.operations(cluster).groups(await arena.topic(cluster)))
 
 
-async def test_close_waits_for_what_is_in_flight(arena: Arena, cluster: Cluster) -> None:
+async def test_close_waits_for_sends_in_flight(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     receipts = [outbound.send(0, Share(Batch.of(numbered(turn * 10, turn * 10 + 10)))) for turn in range(20)]
@@ -108,7 +108,7 @@ async def test_close_waits_for_what_is_in_flight(arena: Arena, cluster: Cluster)
     await arena.take(lane, 200)
 
 
-async def test_close_ends_lanes_and_what_waits_on_them(arena: Arena, cluster: Cluster) -> None:
+async def test_close_ends_lanes_and_their_waiters(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     inbound = await arena.inbound(cluster, topic, fresh_group())
     lanes = inbound.lanes()
@@ -134,8 +134,8 @@ async def test_a_cluster_can_be_opened_again(arena: Arena, cluster: Cluster) -> 
     assert await arena.within(again.describe(topic)) is not None
 
 
-async def test_start_counts_for_what_there_was_at_first(arena: Arena, cluster: Cluster) -> None:
-    """A topic that is found later, as a pattern finds it, is read from its beginning also by a group that starts at the end."""
+async def test_start_applies_only_to_topics_that_existed_at_first(arena: Arena, cluster: Cluster) -> None:
+    """A topic that is found later, by a pattern, is read from its beginning also by a group with `start: latest`."""
     old, new = await arena.topic(cluster), await arena.topic(cluster)
     for topic in (old, new):
         await arena.send(await arena.outbound(cluster, topic), 0, numbered(0, 5))
@@ -146,7 +146,7 @@ async def test_start_counts_for_what_there_was_at_first(arena: Arena, cluster: C
         fresh_group(),
         Start.LATEST,
         options=arena.harness.inbound_options,
-        known={old: frozenset(described.partitions)},
+        initial_partitions={old: frozenset(described.partitions)},
     )
     inbound = await arena.open(cluster.inbound(spec))
     lanes = {lane.partition.topic: lane for lane in [await arena.lane(inbound), await arena.lane(inbound)]}
@@ -172,7 +172,7 @@ async def test_a_partition_that_is_added_is_read_from_its_beginning(
     described = await arena.within(cluster.describe(topic))
     assert described is not None
     known = {topic: frozenset(described.partitions)}
-    spec = InboundSpec((topic,), group, Start.LATEST, options=arena.harness.inbound_options, known=known)
+    spec = InboundSpec((topic,), group, Start.LATEST, options=arena.harness.inbound_options, initial_partitions=known)
     inbound = await arena.open(cluster.inbound(spec))
     first = await arena.lane(inbound)
     other = await arena.cluster()
@@ -185,8 +185,8 @@ async def test_a_partition_that_is_added_is_read_from_its_beginning(
 
 
 @pytest.mark.parametrize(("sends", "per_send"), [(1, 3), (3, 1)], ids=["one batch fills it", "each lane has a part"])
-async def test_lanes_share_what_may_be_handed_out(arena: Arena, cluster: Cluster, sends: int, per_send: int) -> None:
-    """A batch counts until its lane is asked for the next one: who takes one of each holds no more than is allowed."""
+async def test_lanes_share_max_bytes(arena: Arena, cluster: Cluster, sends: int, per_send: int) -> None:
+    """A batch counts until the next `receive` of its lane: one batch of each lane stays within the limit."""
     if arena.harness.room is Room.LOOSE:
         pytest.skip("each lane has some room of its own, however small `max_bytes` is")
     if arena.harness.room is Room.DIVIDED and per_send > 1:

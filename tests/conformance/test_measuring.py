@@ -1,9 +1,9 @@
-"""Measuring a range: its units can be counted and cut at, and the pieces hold together exactly what the whole holds."""
+"""Measuring a range: it can be counted in units and split between them; the parts hold exactly the messages of the whole."""
 
 import itertools
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.stretches import cut_evenly, position_behind, units_of
+from mqbridge.adapter.unit_ranges import cut_evenly, position_behind, units_of
 from mqbridge.message import Position
 from tests.conformance.arena import Arena, numbers
 from tests.conformance.test_reading import messages_of, read, topic_of
@@ -12,7 +12,7 @@ SIZE = 30
 
 
 async def pieces_of(arena: Arena, cluster: Cluster, topic: str, name: str, edges: list[Position]) -> list[int]:
-    """What the ranges between these positions hold, in order."""
+    """Return the messages of the ranges between these positions, in order."""
     found: list[int] = []
     for begin, end in itertools.pairwise(edges):
         found += numbers(messages_of(await read(arena, cluster, topic, name, begin, end)))
@@ -22,23 +22,23 @@ async def pieces_of(arena: Arena, cluster: Cluster, topic: str, name: str, edges
 async def test_a_range_may_be_cut_at_every_unit(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, SIZE)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
-    stretches = await arena.within(cluster.measure(topic, name, bounds.first, bounds.next))
-    assert bounds.first <= stretches[0].first < bounds.next
-    edges = [bounds.first, *(position_behind(stretches, unit, bounds.next) for unit in range(1, units_of(stretches) + 1))]
+    unit_ranges = await arena.within(cluster.measure(topic, name, bounds.first, bounds.next))
+    assert bounds.first <= unit_ranges[0].first < bounds.next
+    edges = [bounds.first, *(position_behind(unit_ranges, unit, bounds.next) for unit in range(1, units_of(unit_ranges) + 1))]
     assert edges == sorted(set(edges))
     assert await pieces_of(arena, cluster, topic, name, edges) == list(range(SIZE))
 
 
-async def test_ranges_that_begin_and_end_inside_of_what_is_stored_together(arena: Arena, cluster: Cluster) -> None:
+async def test_ranges_may_begin_and_end_inside_stored_units(arena: Arena, cluster: Cluster) -> None:
     topic, [name, _] = await topic_of(arena, cluster, SIZE, SIZE)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     whole = messages_of(await read(arena, cluster, topic, name, bounds.first, bounds.next))
     edges = [*(message.position for message in whole), bounds.next]
     for first, last in ((0, 1), (3, 5), (2, 17), (8, SIZE), (11, 12)):
         begin, end = edges[first], edges[last]
-        stretches = await arena.within(cluster.measure(topic, name, begin, end))
+        unit_ranges = await arena.within(cluster.measure(topic, name, begin, end))
         for pieces in (2, 5):
-            cut = cut_evenly(stretches, begin, end, pieces)
+            cut = cut_evenly(unit_ranges, begin, end, pieces)
             assert (cut[0][0], cut[-1][1]) == (begin, end)
             inner = [piece[1] for piece in cut]
             assert await pieces_of(arena, cluster, topic, name, [begin, *inner]) == list(range(first, last)), (

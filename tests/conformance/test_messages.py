@@ -1,4 +1,4 @@
-"""What is sent arrives: every field, any bytes, any size, in order, with positions that can be trusted."""
+"""Sent messages arrive: every field, any bytes, any size, in order, with correct positions."""
 
 import asyncio
 
@@ -57,7 +57,7 @@ async def test_every_field_arrives(arena: Arena, cluster: Cluster, stamp_origin:
         assert after.origin == (origin_prefix(SOURCE) + format_position(before.position) if stamp_origin else None)
 
 
-async def test_a_payload_of_no_bytes(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+async def test_an_empty_payload_arrives(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     receipt = await arena.within(outbound.send(0, Share(Batch.of([Message(b""), Message(b"more")]))))
@@ -68,7 +68,7 @@ async def test_a_payload_of_no_bytes(arena: Arena, cluster: Cluster, capabilitie
     assert [message.payload for message in received] == [b"", b"more"][len(refused) :]
 
 
-async def test_an_outbound_says_what_it_holds(arena: Arena, cluster: Cluster) -> None:
+async def test_an_outbound_reports_the_bytes_that_it_holds(arena: Arena, cluster: Cluster) -> None:
     outbound = await arena.outbound(cluster, await arena.topic(cluster))
     messages = [Message(bytes(1000)), Message(b""), Message(None, key="k"), Message(bytes(3000), (("p", "1"),))]
     share = Share(Batch.of(messages, SOURCE), edited=messages)
@@ -87,7 +87,7 @@ async def test_a_large_message(arena: Arena, cluster: Cluster) -> None:
     assert [message.payload for message in received] == [b"before", payload, b"after"]
 
 
-async def test_refused_messages_are_told_by_index(arena: Arena, cluster: Cluster) -> None:
+async def test_refused_messages_are_reported_by_index(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     messages = numbered(0, 5)
@@ -100,7 +100,7 @@ async def test_refused_messages_are_told_by_index(arena: Arena, cluster: Cluster
     assert numbers(received) == [0, 2, 4]
 
 
-async def test_too_large_is_refused_and_holds_nothing_up(arena: Arena, cluster: Cluster) -> None:
+async def test_a_too_large_message_is_refused_and_blocks_nothing(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     receipt = await arena.within(
@@ -146,7 +146,7 @@ async def test_keys_choose_a_partition(arena: Arena, cluster: Cluster) -> None:
     assert set(chosen) == {0, 1, 2}
 
 
-async def test_an_outbound_tells_what_it_has_stored_last_of_a_source(arena: Arena, cluster: Cluster) -> None:
+async def test_resume_returns_the_last_stored_source_position(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster, 3)
     outbound = await arena.outbound(cluster, topic)
     assert await arena.within(outbound.resume(SOURCE)) == {}
@@ -163,7 +163,7 @@ async def test_an_outbound_tells_what_it_has_stored_last_of_a_source(arena: Aren
     assert await arena.within(again.resume(SOURCE)) == {0: (50,), 1: (29,)}
 
 
-async def test_nothing_of_a_source_is_looked_for_before_a_position_that_is_given(arena: Arena, cluster: Cluster) -> None:
+async def test_resume_does_not_search_before_since(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster, 2)
     outbound = await arena.outbound(cluster, topic)
     await arena.send(outbound, 0, numbered(0, 5))
@@ -176,7 +176,7 @@ async def test_nothing_of_a_source_is_looked_for_before_a_position_that_is_given
     assert await arena.within(outbound.resume(SOURCE, since)) == {0: (8,), 1: (10,)}
 
 
-async def test_a_sender_goes_on_where_it_was(arena: Arena, cluster: Cluster) -> None:
+async def test_a_sender_resumes_after_its_last_stored_message(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster, 2)
     first = await arena.outbound(cluster, topic, sender="job")
     assert await arena.within(first.resume(SOURCE)) == {}

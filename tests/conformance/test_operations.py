@@ -1,4 +1,4 @@
-"""What people ask of a system: a look without a group, who consumes, how much is left, moving a group, finding a time."""
+"""Operations: newest messages, members, backlog, moving a group, positions by time, settings."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ from mqbridge.message import Message, Position
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers
 
 LATER_S = 0.3
-"""Between two sends that a time is to lie between."""
+"""Pause between two sends, so that a time lies between them."""
 
 
 async def stored(arena: Arena, cluster: Cluster, count: int) -> tuple[str, list[Message]]:
-    """A topic of one partition with so many messages, sent one by one, and those messages with their positions."""
+    """Make a topic of one partition with messages sent one by one; return them with their positions."""
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     for number in range(count):
@@ -29,7 +29,7 @@ async def stored(arena: Arena, cluster: Cluster, count: int) -> tuple[str, list[
 
 
 async def everything(arena: Arena, cluster: Cluster, topic: str, name: str, begin: Position | None = None) -> list[Message]:
-    """What a partition holds, from a position on."""
+    """Return the messages of a partition from a position on."""
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     got: list[Message] = []
     async with aclosing(cluster.read(topic, name, bounds.first if begin is None else begin, bounds.next)) as batches:
@@ -50,7 +50,7 @@ async def name_of(cluster: Cluster, topic: str) -> str:
     return described.partitions[0]
 
 
-async def test_the_newest_lie_behind_their_position(arena: Arena, cluster: Cluster) -> None:
+async def test_newest_has_count_messages_after_its_position(arena: Arena, cluster: Cluster) -> None:
     topic, _ = await stored(arena, cluster, 10)
     name, operations = await name_of(cluster, topic), arena.operations(cluster)
     for count in (1, 4, 100):
@@ -83,7 +83,7 @@ async def test_members_come_and_go(arena: Arena, cluster: Cluster) -> None:
     await arena.until(gone)
 
 
-async def test_a_group_has_so_much_left(arena: Arena, cluster: Cluster) -> None:
+async def test_backlog_counts_down_as_a_group_reads(arena: Arena, cluster: Cluster) -> None:
     topic, _ = await stored(arena, cluster, 10)
     group, name = fresh_group(), await name_of(cluster, topic)
     await consumed(arena, cluster, topic, group, 10)
@@ -123,7 +123,7 @@ async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster) -> N
 
 
 async def _moves(operations: Operations, topic: str, group: str, positions: Mapping[str, Position]) -> bool:
-    """Move it, once its members are really gone."""
+    """Move the group, once its members are really gone."""
     try:
         await operations.move(topic, group, positions)
     except ClusterError as error:
@@ -133,7 +133,7 @@ async def _moves(operations: Operations, topic: str, group: str, positions: Mapp
     return True
 
 
-async def test_a_group_that_is_not_there_is_made(arena: Arena, cluster: Cluster) -> None:
+async def test_moving_a_missing_group_creates_it(arena: Arena, cluster: Cluster) -> None:
     topic, _ = await stored(arena, cluster, 5)
     group, name = fresh_group(), await name_of(cluster, topic)
     end = (await arena.within(cluster.bounds(topic)))[name].next
@@ -163,7 +163,7 @@ async def test_a_group_with_members_is_not_moved(arena: Arena, cluster: Cluster)
     assert numbers((await arena.receive(lane)).messages) == [5]
 
 
-async def test_a_partition_that_is_not_there_cannot_be_moved(arena: Arena, cluster: Cluster) -> None:
+async def test_a_missing_partition_cannot_be_moved(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     with pytest.raises(ClusterError, match="77"):
         await arena.within(arena.operations(cluster).move(topic, fresh_group(), {"none:77": (0,)}))
@@ -190,7 +190,7 @@ async def test_times_have_positions(arena: Arena, cluster: Cluster) -> None:
     assert found == [messages[0].position, messages[5].position, bounds.next]
 
 
-async def test_settings_are_told_in_words(arena: Arena, cluster: Cluster) -> None:
+async def test_settings_are_readable(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     said = await arena.within(arena.operations(cluster).settings(topic))
     assert all(isinstance(name, str) and isinstance(value, str) and name and value for name, value in said.items())

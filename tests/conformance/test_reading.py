@@ -1,4 +1,4 @@
-"""Reading a range of one partition as no group's member: exact at both ends, and it leaves nothing behind."""
+"""Reading a range of one partition without a group: exact at both ends, and without side effects."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from tests.conformance.arena import Arena, numbered, numbers
 
 
 async def topic_of(arena: Arena, cluster: Cluster, *sizes: int) -> tuple[str, list[str]]:
-    """A topic with a partition for each size, in which so many messages lie, sent a few at a time; and its partitions."""
+    """Make a topic with one partition per size, filled with that many messages, sent a few at a time; return its partitions."""
     topic = await arena.topic(cluster, len(sizes))
     outbound = await arena.outbound(cluster, topic)
     for partition, size in enumerate(sizes):
@@ -48,7 +48,7 @@ async def test_every_partition_between_its_bounds(arena: Arena, cluster: Cluster
             assert batch.messages[-1].position < batch.next <= bounds[name].next
 
 
-async def test_both_ends_are_exact_also_inside_of_what_is_stored_together(arena: Arena, cluster: Cluster) -> None:
+async def test_begin_and_end_are_exact_inside_stored_units(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 30)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     places = [message.position for message in messages_of(await read(arena, cluster, topic, name, bounds.first, bounds.next))]
@@ -75,7 +75,7 @@ async def test_the_end_of_a_batch_is_where_reading_goes_on(arena: Arena, cluster
 
 
 async def test_a_message_has_the_same_position_whenever_it_is_read_again(arena: Arena, cluster: Cluster) -> None:
-    """What was read before more had come, from its end on, and from every message on: whoever repeats a reading counts on it."""
+    """Also before and after more messages arrived, and from any start: repeated reads rely on it."""
     topic, [name] = await topic_of(arena, cluster, 20)
     early = (await arena.within(cluster.bounds(topic)))[name]
     found = await read(arena, cluster, topic, name, early.first, early.next)
@@ -92,7 +92,7 @@ async def test_a_message_has_the_same_position_whenever_it_is_read_again(arena: 
         assert [(message.payload, message.position) for message in again] == whole[index:]
 
 
-async def test_without_an_end_it_goes_on_as_messages_come(arena: Arena, cluster: Cluster) -> None:
+async def test_reading_without_an_end_follows_new_messages(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 5)
     outbound = await arena.outbound(cluster, topic)
     first = (await arena.within(cluster.bounds(topic)))[name].first
@@ -114,14 +114,14 @@ async def _next(batches: AsyncGenerator[Batch, None]) -> Batch:
     return await anext(batches)
 
 
-async def test_it_ends_early_where_the_partition_holds_less(arena: Arena, cluster: Cluster) -> None:
+async def test_reading_ends_early_if_the_partition_holds_less(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 5)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     beyond = (*bounds.next[:-1], bounds.next[-1] + 1_000_000)
     assert numbers(messages_of(await read(arena, cluster, topic, name, bounds.first, beyond))) == list(range(5))
 
 
-async def test_it_moves_no_group_and_leaves_none(arena: Arena, cluster: Cluster) -> None:
+async def test_reading_moves_no_group_and_leaves_none(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 5)
     operations = arena.operations(cluster)
     before = await arena.within(operations.groups(topic))
@@ -135,7 +135,7 @@ async def test_messages_are_let_go_and_decoded_again(arena: Arena, cluster: Clus
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     for batch in await read(arena, cluster, topic, name, bounds.first, bounds.next):
         before = [message.as_dict() for message in batch.messages]
-        batch.let_go()
+        batch.release_messages()
         assert [message.as_dict() for message in batch.messages] == before
         assert batch.held_bytes >= batch.size > 0
-        assert batch.mentions(b"mqbridge.origin"), "the suite's messages have an origin"
+        assert batch.may_contain(b"mqbridge.origin"), "the suite's messages have an origin"

@@ -1,4 +1,4 @@
-"""What is taken back is never stored, its receipt says so at once, and the sends of others go on."""
+"""Withdrawn requests are never stored, their receipts come at once, and other sends continue."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def send(outbound: Outbound, first: int) -> "asyncio.Future[Receipt]":
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "after a while"])
-async def test_what_was_never_sent_is_taken_back(arena: Arena, cluster: Cluster, later: bool) -> None:
+async def test_unsent_requests_are_withdrawn(arena: Arena, cluster: Cluster, later: bool) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     before = send(outbound, 0)
@@ -50,7 +50,7 @@ async def test_what_was_never_sent_is_taken_back(arena: Arena, cluster: Cluster,
     assert numbers(received) == expected
 
 
-async def test_receipts_of_what_was_taken_back_on_its_way_are_true(arena: Arena, cluster: Cluster) -> None:
+async def test_receipts_of_withdrawn_sends_on_the_wire_are_correct(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     sends = [send(outbound, turn * EACH) for turn in range(20)]

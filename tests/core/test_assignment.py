@@ -1,4 +1,4 @@
-"""A member of a group that has no partition says that it waits."""
+"""A group member without a partition logs that it waits."""
 
 import pytest
 
@@ -6,16 +6,16 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.memory.adapter.cluster import ADAPTER
 from tests.core.world import World, everything, fill, route, running, until
 
-TOLD = "route r is a member of group g-r and waits for its first partition"
+TOLD = "route r is a member of group g-r and has waited"
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.assignment.LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr("mqbridge.gateway.assignment.TELL_AFTER_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.assignment.CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr("mqbridge.gateway.assignment.LOG_AFTER_S", 0.01)
 
 
-async def test_a_route_without_a_partition_is_told_of_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_route_without_a_partition_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     fill(world.a, "t", 1, 5)
     cluster = ADAPTER.make_cluster("a", ADAPTER.cluster_model.model_validate({"broker": f"{world.name}-a"}))
@@ -28,7 +28,7 @@ async def test_a_route_without_a_partition_is_told_of_once(world: World, caplog:
         assert caplog.text.count(TOLD) == 1
 
 
-async def test_a_route_with_a_partition_is_not_told_of(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_route_with_a_partition_is_not_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     fill(world.a, "t", 1, 5)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:

@@ -1,4 +1,4 @@
-"""Bytes in flight are never exceeded, never lost, and granted in turn, whatever is cancelled when."""
+"""The budget is never exceeded, no byte is lost, and waiters are served in order, whatever is cancelled when."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.net.budget import Budget
-from mqbridge.net.handed_out import HandedOut
+from mqbridge.net.read_ahead import ReadAheadAccount
 from tests.patience import PATIENCE_S
 
 
@@ -23,7 +23,7 @@ async def test_a_batch_beyond_the_limit_goes_alone() -> None:
     assert budget.used == 1
 
 
-async def test_turns_are_kept() -> None:
+async def test_waiters_are_granted_first_come_first_served() -> None:
     budget = Budget(10)
     await budget.take(10)
     order: list[int] = []
@@ -66,7 +66,7 @@ def test_nothing_leaks_under_cancellation(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5])
-async def test_free_bytes_are_taken_at_once(size: int) -> None:
+async def test_free_bytes_are_taken_without_waiting(size: int) -> None:
     budget = Budget(10)
     await asyncio.wait_for(budget.take(size), PATIENCE_S)
     assert budget.used == size
@@ -74,11 +74,11 @@ async def test_free_bytes_are_taken_at_once(size: int) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 @pytest.mark.parametrize("between", range(4))
-async def test_room_that_is_granted_while_its_lane_is_cancelled_twice_is_not_lost(turns: int, between: int) -> None:
-    """A lane that is stopped may be taken away in the next turn of the loop: each of them cancels whatever it waits for."""
+async def test_bytes_granted_during_two_cancellations_are_returned(turns: int, between: int) -> None:
+    """A stopped lane may be revoked in the next loop iteration: each cancels the wait of the lane."""
     budget = Budget(10)
     await budget.take(10)
-    handed_out = HandedOut(budget, asyncio.Event())
+    handed_out = ReadAheadAccount(budget, asyncio.Event())
     waiting = asyncio.ensure_future(handed_out.take(4))
     for _ in range(3):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The state file: locked, damaged, taken by another gateway, of another group."""
+"""The state file: locked, damaged, in use by another gateway, of another group."""
 
 import errno
 import os
@@ -41,7 +41,7 @@ def positions(path: Path) -> list[str]:
         connection.close()
 
 
-async def test_positions_are_written_again_once_a_lock_is_over(
+async def test_positions_are_written_after_a_lock_is_released(
     world: World, tmp_path: Path, soon: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "state.db"
@@ -53,11 +53,11 @@ async def test_positions_are_written_again_once_a_lock_is_over(
         await until(lambda: f"the state file {path} cannot be written, trying again: database is locked" in caplog.text)
         lock.close()
         await until(lambda: positions(path) == ["21"])
-        await until(lambda: f"the state file {path} is written again" in caplog.text)
+        await until(lambda: f"the state file {path} can be written again" in caplog.text)
         assert named(gateway, "r").error is None
 
 
-async def test_a_file_that_is_locked_at_the_end_is_named_and_ends_nothing(
+async def test_a_file_locked_at_shutdown_is_logged_and_does_not_block(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "state.db"
@@ -72,10 +72,10 @@ async def test_a_file_that_is_locked_at_the_end_is_named_and_ends_nothing(
     await until(task.done)
     lock.close()
     assert task.result().clean
-    assert f"the state file {path} could not be written before the end" in caplog.text
+    assert f"the state file {path} could not be written before the shutdown deadline" in caplog.text
 
 
-async def test_what_was_noted_while_it_was_locked_is_written_at_the_end(tmp_path: Path) -> None:
+async def test_positions_noted_during_a_lock_are_written_at_close(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
     checkpoints.note("r", "g", PARTITION, (7,))
@@ -119,7 +119,7 @@ async def test_a_damaged_file_is_named_before_anything_starts(world: World, tmp_
         await run(config)
 
 
-async def test_two_gateways_with_one_file(world: World, tmp_path: Path) -> None:
+async def test_a_second_gateway_with_the_same_state_file_is_refused(world: World, tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     fill(world.a, "t", 1, 20)
     config = world.config(route("r", "a/t", "b/t"), state=str(path))
@@ -129,7 +129,7 @@ async def test_two_gateways_with_one_file(world: World, tmp_path: Path) -> None:
     assert (await run(config)).clean, "it ends with the one that had it"
 
 
-def test_another_process_with_the_same_file_is_named(tmp_path: Path) -> None:
+def test_the_process_that_holds_a_state_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     code = (
         "import sys, pathlib\nfrom mqbridge.delivery.checkpoint import Checkpoints\n"
@@ -147,7 +147,7 @@ def test_another_process_with_the_same_file_is_named(tmp_path: Path) -> None:
     Checkpoints(path)._close()
 
 
-async def test_closing_without_a_deadline_ends_as_all_closing_does(
+async def test_closing_without_a_deadline_uses_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 0.2)
@@ -157,11 +157,11 @@ async def test_closing_without_a_deadline_ends_as_all_closing_does(
     closing = spawn(checkpoints.close(), "close")
     await until(closing.done)
     lock.close()
-    assert "could not be written before the end" in caplog.text
+    assert "could not be written before the shutdown deadline" in caplog.text
 
 
-def test_who_holds_a_file_need_not_be_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk; the lock itself needs no room."""
+def test_a_full_disk_does_not_prevent_locking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock itself needs no disk space."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -176,17 +176,17 @@ def test_who_holds_a_file_need_not_be_written_down(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("what", ["folder", "loop"])
-def test_a_file_that_cannot_be_locked_is_named(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_logged(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.db"
     if what == "loop":
         path.symlink_to(path)
-    else:  # a read-only folder, also for who may write everywhere
+    else:  # a read-only folder, also for root
         monkeypatch.setattr("os.open", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(ConfigError, match=f"the state file {path} cannot be used"):
         Checkpoints(path)
 
 
-def test_a_state_file_by_another_name_is_the_same_one(tmp_path: Path) -> None:
+def test_a_symbolic_link_locks_the_same_state_file(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "state.db")
     lock = StateLock(tmp_path / "state.db")
     with pytest.raises(ConfigError, match="in use by another gateway"):

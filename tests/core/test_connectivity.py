@@ -1,4 +1,4 @@
-"""When a cluster counts as away, by what its connections went through: over real sockets, and step by step."""
+"""When a cluster counts as away, depending on its connections: over real sockets, and step by step."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.pulsar.client import lookup
 from mqbridge.rocketmq.client import pull_loop, send_outage
-from mqbridge.tubemq.client import line_connection
+from mqbridge.tubemq.client import broker_reconnector
 from tests.core.world import until
 
 A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
 
 
 class Server:
-    """Accepts connections; says hello over each when it is polite."""
+    """Accepts connections; sends a greeting over each if `polite`."""
 
     def __init__(self) -> None:
         self.polite = True
@@ -61,7 +61,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 class Client:
-    """One connection after the other to one server."""
+    """Makes one connection after the other to a server."""
 
     def __init__(self, port: int) -> None:
         self.connectivity = Connectivity("c", [("127.0.0.1", port)])
@@ -83,14 +83,14 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.levelname for record in caplog.records if record.name == module.__name__]
 
 
-async def test_a_server_that_is_down_is_told_once_and_its_return_once(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_logged_once_and_so_is_its_end(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     client = Client(server.port)
     await client.connect()
     await client.heard.wait()
     await server.stop()
     await client.lost.wait()
-    assert client.connectivity.away_s is None  # lost, and nobody knows yet that it cannot be made again
+    assert client.connectivity.away_s is None  # lost, but no reconnect has failed yet
     for _ in range(5):
         with pytest.raises(Unreachable):
             await client.connect()
@@ -107,7 +107,7 @@ async def test_a_server_that_is_down_is_told_once_and_its_return_once(server: Se
     client.connectivity.close()
 
 
-async def test_connections_that_are_cut_and_made_again_are_no_outage(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_reconnects_are_no_outage(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     client = Client(server.port)
     for _ in range(5):
@@ -119,10 +119,10 @@ async def test_connections_that_are_cut_and_made_again_are_no_outage(server: Ser
     assert (client.connectivity.failures, client.connectivity.reconnects) == (0, 4)
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_away_until_it_answers(
+async def test_a_server_that_accepts_and_stays_silent_is_away_until_it_responds(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As one that is stopped (its kernel accepts), or a load balancer with nothing behind it."""
+    """Like a stopped process (its kernel accepts), or a load balancer without servers."""
     caplog.set_level(logging.INFO)
     server.polite = False
     client = Client(server.port)
@@ -144,7 +144,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_away_until_it_answers(
     client.connectivity.close()
 
 
-async def test_what_we_close_ourselves_says_nothing(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_connections_closed_by_us_are_not_failures(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     server.polite = False
     client = Client(server.port)
@@ -158,7 +158,7 @@ async def test_what_we_close_ourselves_says_nothing(server: Server, caplog: pyte
     assert said(caplog) == []
 
 
-async def test_one_of_the_servers_to_begin_with_is_enough_but_every_other_one_is_needed() -> None:
+async def test_one_bootstrap_server_is_enough_but_every_other_server_is_needed() -> None:
     made = Connectivity("c", [A, B])
     a, b = (Link(made, *address) for address in (A, B))
     a.failed(Unreachable("a is down"))
@@ -175,10 +175,10 @@ async def test_one_of_the_servers_to_begin_with_is_enough_but_every_other_one_is
     made.close()
 
 
-async def test_a_server_that_nobody_needs_any_more_is_forgotten(
+async def test_a_server_that_is_not_tried_any_more_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic moved to another broker, and the old one is never asked again."""
+    """The topic moved to another broker, and the old one is never tried again."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(module, "FORGET_S", 0.02)
     made = Connectivity("c", [A])
@@ -190,8 +190,8 @@ async def test_a_server_that_nobody_needs_any_more_is_forgotten(
     assert "needs none of its missing servers any more" in caplog.text
 
 
-async def test_what_was_missing_before_a_client_was_closed_is_forgotten_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next client may never ask for it, so nothing else would say that it is not missed any more."""
+async def test_the_next_client_forgets_servers_missing_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next client may never try the server, so nothing else would end the outage."""
     monkeypatch.setattr(module, "FORGET_S", 0.02)
     made = Connectivity("c", [A])
     Link(made, *B).failed(Unreachable("b is down"))
@@ -202,7 +202,7 @@ async def test_what_was_missing_before_a_client_was_closed_is_forgotten_by_the_n
     made.close()
 
 
-async def test_several_connections_side_by_side_are_no_reconnects() -> None:
+async def test_parallel_connections_are_no_reconnects() -> None:
     made = Connectivity("c")
     links = [Link(made, *A) for _ in range(3)]
     for link in links:
@@ -214,12 +214,12 @@ async def test_several_connections_side_by_side_are_no_reconnects() -> None:
     assert (made.reconnects, made.away_s) == (1, None)
 
 
-def test_nobody_pauses_for_longer_than_the_warning_says() -> None:
+def test_no_pause_exceeds_the_one_in_the_warning() -> None:
     longest = (
-        clusters.REACH_MOST_S,
-        route.REJOIN_MOST_S,
+        clusters.LONGEST_PAUSE_S,
+        route.LONGEST_REJOIN_S,
         lookup.MOST_DELAY_S,
-        line_connection.MOST_RETRY_S,
+        broker_reconnector.MOST_RETRY_S,
         pull_loop.MOST_WAIT_S,
         send_outage.MOST_RETRY_S,
     )

@@ -1,4 +1,4 @@
-"""What edits change, what they leave alone, and in a route."""
+"""Edits: changed and unchanged fields, and edits in a route."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_properties_are_removed_renamed_and_set() -> None:
     }
 
 
-def test_a_rename_keeps_the_place_and_every_value() -> None:
+def test_a_rename_keeps_the_order_and_every_value() -> None:
     assert edited(rename={"user": "who"}).properties == (("who", "u1"), ("secret", "s"), ("x-a", "1"), ("who", "u2"))
 
 
@@ -90,12 +90,12 @@ SAID = Message(
     ],
     ids=str,
 )
-def test_a_property_that_says_the_type_or_the_time_changes_with_it(rules: dict[str, Any], expected: Any) -> None:
+def test_a_property_with_the_type_or_time_changes_with_it(rules: dict[str, Any], expected: Any) -> None:
     changed = edited(SAID, **rules)
     assert (changed.properties, changed.attributes) == (expected, None)
 
 
-def test_a_property_that_only_looks_like_the_type_stays() -> None:
+def test_a_property_that_differs_from_the_type_stays() -> None:
     message = SAID.replace(msg_type="other")
     assert edited(message, msg_type="sold").properties == SAID.properties
 
@@ -115,14 +115,14 @@ def test_a_property_that_only_looks_like_the_type_stays() -> None:
     ],
     ids=str,
 )
-def test_what_nothing_changes_is_not_copied(rules: dict[str, Any]) -> None:
+def test_unchanged_messages_are_not_copied(rules: dict[str, Any]) -> None:
     edit = Edit(EditRules.model_validate(rules), {})
     messages = [MESSAGE, MESSAGE]
     share = Share(Batch.of(messages, SOURCE))
     assert edit.apply(share) is share
 
 
-def test_only_what_changes_is_copied() -> None:
+def test_only_changed_messages_are_copied() -> None:
     damaged = Message(b"?", (("secret", "s"),), defect="damaged")
     messages = [Message(b"1"), MESSAGE, damaged]
     result = Edit(EditRules.model_validate({"remove": ["secret"]}), {}).apply(Share(Batch.of(messages, SOURCE))).messages
@@ -150,7 +150,7 @@ def test_words_of_templates() -> None:
             message_template_words(wrong)
 
 
-async def test_in_a_route_each_target_has_its_own(world: World) -> None:
+async def test_each_target_of_a_route_has_its_own_edits(world: World) -> None:
     world.a.create("orders_eu", 1)
     put(world.a, "orders_eu", 0, MESSAGE, Message(b"y"))
     plain = end("b/{topic}")
@@ -169,7 +169,7 @@ async def test_in_a_route_each_target_has_its_own(world: World) -> None:
     assert [m.payload for m in there.messages] == [b"x", b"y"]
 
 
-async def test_a_dead_letter_is_as_it_came(world: World) -> None:
+async def test_a_dead_letter_has_no_edits(world: World) -> None:
     world.a.create("t", 1)
     put(world.a, "t", 0, Message(b"1"), MESSAGE)
     world.b.create("t", 1)

@@ -1,4 +1,4 @@
-"""What a filter takes, condition by condition, and in a route."""
+"""Filters: each condition, and a filter in a route."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ALL = [PLAIN, PAID, OPEN, BINARY, DAMAGED]
 
 
 def kept(msg_types: set[str] | None = None, **rules: Any) -> list[str]:
-    """The payloads of what is kept, apart from the damaged one, which always is."""
+    """Return the payloads that pass, without the damaged one, which always passes."""
     made = make_filter(frozenset(msg_types or ()), FilterRules.model_validate(rules), [].append)
     assert made is not None
     found = made.keep(Batch.of(ALL)).messages
@@ -73,7 +73,7 @@ def test_types_of_the_source_and_rules_must_both_hold() -> None:
     assert kept({"paid", "open"}, exclude={"key": {"equals": "o-2"}}) == ["paid"]
 
 
-def test_nothing_to_filter_is_no_filter() -> None:
+def test_no_filter_is_made_without_rules() -> None:
     assert make_filter(frozenset(), FilterRules(), [].append) is None
 
 
@@ -92,5 +92,5 @@ async def test_in_a_route(world: World) -> None:
     assert committed(world.a, "g-r") == 201
 
 
-def test_a_filter_gives_the_messages_themselves() -> None:
+def test_a_filter_does_not_copy_messages() -> None:
     assert Filter(frozenset({"paid"}), FilterRules(), [].append).keep(Batch.of(ALL)).messages[0] is PAID

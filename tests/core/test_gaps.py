@@ -1,4 +1,4 @@
-"""A gap is what nobody of the group has read and the source no longer holds: nothing else, and nothing less."""
+"""A gap is exactly the messages that no member of the group has read and that the source no longer holds."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ PARTITION = Partition("a", "t", "0", 0)
 
 
 class Source:
-    """Says what it is told to."""
+    """Returns the given bounds and committed position."""
 
     def __init__(self, first: int, following: int, committed: int | None = None) -> None:
         self.held, self.position = Bounds((first,), (following,)), committed
@@ -63,7 +63,7 @@ async def test_bounds_are_fresh_at_each_assignment(checkpoints: Checkpoints) -> 
         await check.check(PARTITION)
 
 
-async def test_after_a_look_that_failed_the_next_one_sees(checkpoints: Checkpoints) -> None:
+async def test_a_check_succeeds_after_a_failed_one(checkpoints: Checkpoints) -> None:
     source = Source(60, 100)
     source.failure = Failure.RETRY
     check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ async def test_after_a_look_that_failed_the_next_one_sees(checkpoints: Checkpoin
 
 
 @pytest.mark.parametrize(("committed", "is_gap"), [(None, True), (10, True), (59, True), (60, False), (100, False)])
-async def test_only_beyond_the_greater_of_checkpoint_and_committed(
+async def test_a_gap_begins_after_the_greater_of_checkpoint_and_committed(
     checkpoints: Checkpoints, committed: int | None, is_gap: bool
 ) -> None:
     check = GapCheck("r", "g", Source(60, 100, committed), checkpoints)  # type: ignore[arg-type]
@@ -85,11 +85,11 @@ async def test_only_beyond_the_greater_of_checkpoint_and_committed(
         await check.check(PARTITION)
 
 
-async def test_a_checkpoint_is_of_its_group(checkpoints: Checkpoints) -> None:
+async def test_a_checkpoint_applies_to_its_group_only(checkpoints: Checkpoints) -> None:
     await GapCheck("r", "another", Source(60, 100, 0), checkpoints).check(PARTITION)  # type: ignore[arg-type]
 
 
-async def test_partitions_that_come_together_share_a_look_that_begins_after_they_came(checkpoints: Checkpoints) -> None:
+async def test_partitions_assigned_together_share_one_request_made_afterwards(checkpoints: Checkpoints) -> None:
     source = Source(0, 100)
     source.answer.clear()
     check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ async def test_partitions_that_come_together_share_a_look_that_begins_after_they
     assert isinstance(late.exception(), GapError)
 
 
-async def test_a_look_that_fails_after_everybody_stopped_waiting_says_nothing(
+async def test_a_request_that_fails_without_waiters_logs_nothing(
     checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = Source(0, 100)
@@ -142,7 +142,7 @@ async def test_a_healthy_rebalance_is_no_gap(world: World, tmp_path: Path, caplo
         assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_what_another_instance_has_read_is_no_gap(world: World, tmp_path: Path) -> None:
+async def test_messages_read_by_another_instance_are_no_gap(world: World, tmp_path: Path) -> None:
     config = {n: world.config(route("r", "a/t", "b/t"), state=str(tmp_path / n)) for n in ("one", "two")}
     fill(world.a, "t", 1, 20)
     await run(config["one"])
@@ -154,7 +154,7 @@ async def test_what_another_instance_has_read_is_no_gap(world: World, tmp_path: 
     assert everything(world.b, "t") == list(range(105))
 
 
-async def test_an_operators_reset_and_a_new_group_clear_a_gap(world: World, tmp_path: Path) -> None:
+async def test_a_reset_of_the_group_or_a_new_group_clears_a_gap(world: World, tmp_path: Path) -> None:
     config = world.config(route("r", "a/t", "b/t"), state=str(tmp_path / "state.db"))
     fill(world.a, "t", 1, 20)
     await run(config)
@@ -222,7 +222,7 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
     assert len(released) >= 2
 
 
-async def test_a_partition_that_stopped_and_is_taken_away_is_shown_no_more(world: World) -> None:
+async def test_a_stopped_partition_that_is_revoked_is_no_longer_shown(world: World) -> None:
     fill(world.a, "t", 2, 100)
     config = world.config(route("r", "a/t", "b/t"))
     await run(config)
@@ -237,7 +237,7 @@ async def test_a_partition_that_stopped_and_is_taken_away_is_shown_no_more(world
         await until(lambda: not found.stopped)
 
 
-async def test_a_look_for_gaps_sees_that_its_partition_is_gone(
+async def test_a_gap_check_ends_when_its_partition_is_revoked(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(world.a, "t", 1, 20)

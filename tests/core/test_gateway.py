@@ -1,4 +1,4 @@
-"""The gateway over the memory adapter: what is acknowledged is stored, whatever goes wrong in between."""
+"""The gateway with memory clusters: acknowledged messages are stored, whatever goes wrong in between."""
 
 import asyncio
 import socket
@@ -13,8 +13,8 @@ import pytest
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.run import Gateway
+from mqbridge.gateway.run_result import RunResult
 from mqbridge.memory.adapter.cluster import ADAPTER
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message, split_origin
@@ -55,7 +55,7 @@ def target(name: str) -> Broker:
 
 
 def settings(made: Broker, name: str, **route: Any) -> dict[str, Any]:
-    """A configuration of one route; keyword arguments replace or extend its parts."""
+    """Make a configuration of one route; keyword arguments replace or extend its parts."""
     individual = made.individual  # type: ignore[attr-defined]
     delivery = {"retry": {"max_elapsed": "5s"}} | route.pop("delivery", {})
     return {
@@ -76,7 +76,7 @@ def settings(made: Broker, name: str, **route: Any) -> dict[str, Any]:
     } | route
 
 
-async def run(config: dict[str, Any], until_idle_s: float = 0.3) -> Outcome:
+async def run(config: dict[str, Any], until_idle_s: float = 0.3) -> RunResult:
     return await Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run(until_idle_s)
 
 
@@ -216,7 +216,7 @@ async def test_dead_letters_that_are_refused_too_stop_the_route(source: Broker, 
     assert "was refused by b/orders-copy (never) and by its dead-letter topic b/dead (never)" in (outcome.routes[0].error or "")
 
 
-async def test_what_could_not_be_stored_in_time_is_no_dead_letter(source: Broker, target: Broker, name: str) -> None:
+async def test_a_send_that_times_out_is_no_dead_letter(source: Broker, target: Broker, name: str) -> None:
     target.create("orders-copy", 3)
     source.create("dead", 1)
     target.faults.transient = 1_000_000
@@ -270,7 +270,7 @@ async def test_a_rate_is_kept(source: Broker, target: Broker, name: str) -> None
     await asyncio.sleep(0.5)
     gateway.stop()
     outcome = await task
-    # A second's burst, what the time that it took allows, and one batch of 50 per lane that was on its way: not all 3000.
+    # One second's burst, the rate for the elapsed time, and one batch of 50 per lane in flight: not all 3000.
     assert 0 < outcome.routes[0].counters.received <= 1000 + 1000 * (loop.time() - started) + 3 * 50
 
 
@@ -302,7 +302,7 @@ async def test_a_gap_stops_its_partition_alone(source: Broker, target: Broker, n
     assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
 
 
-async def test_a_gap_that_the_source_reports_stops_or_is_passed(
+async def test_a_gap_reported_by_the_source_stops_or_is_skipped(
     source: Broker, target: Broker, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await run(settings(source, name))
@@ -317,7 +317,7 @@ async def test_a_gap_that_the_source_reports_stops_or_is_passed(
     again = await run(settings(source, name, delivery={"on_gap": "continue"}))
     assert again.clean
     assert again.routes[0].counters.gaps == 1
-    assert "a/orders/1 goes on at 1050 without what was lost" in caplog.text
+    assert "a/orders/1 continues at 1050 without the lost messages" in caplog.text
     assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
 
 
@@ -335,7 +335,7 @@ async def test_a_gap_that_the_checkpoint_shows_and_the_source_reports_counts_onc
     assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
 
 
-async def test_what_is_in_flight_is_acknowledged_before_a_gap_is_passed(source: Broker, target: Broker, name: str) -> None:
+async def test_sends_in_flight_are_acknowledged_before_a_gap_is_skipped(source: Broker, target: Broker, name: str) -> None:
     source.create("few", 1)
     for number in range(100):
         put(source, "few", 0, Message(b"%d" % number))
@@ -347,7 +347,7 @@ async def test_what_is_in_flight_is_acknowledged_before_a_gap_is_passed(source: 
     async with asyncio.timeout(PATIENCE_S):
         while len(target.held) < 2:
             await asyncio.sleep(0.01)
-        # Lost before anybody could read it, which no lane sees before all of it is there.
+        # Lost before it was read; a lane sees the gap only after all messages before it.
         source.topics["few"][0].append([Message(b"%d" % number, position=(number,)) for number in range(100, 400)])
         source.gap("few", 0, 300)
         while not gateway.routes[0].counters.gaps:
@@ -362,7 +362,7 @@ async def test_what_is_in_flight_is_acknowledged_before_a_gap_is_passed(source: 
     assert stored(target, "few-copy") == [[b"%d" % number for number in [*range(100), *range(300, 400)]]]
 
 
-async def test_what_cannot_begin_is_said_at_once(source: Broker, target: Broker, name: str) -> None:
+async def test_a_configuration_that_cannot_start_is_refused(source: Broker, target: Broker, name: str) -> None:
     with pytest.raises(ClusterError, match="the topic 'missing' does not exist in cluster 'a'") as missing:
         await run(settings(source, name, source={"topic": "missing"}))
     assert missing.value.failure is Failure.FATAL
@@ -377,7 +377,7 @@ async def test_what_cannot_begin_is_said_at_once(source: Broker, target: Broker,
 async def test_a_port_in_use(source: Broker, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened on"):
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             await run(settings(source, name, http={"listen": f"127.0.0.1:{port}"}))
 
 
@@ -412,7 +412,7 @@ async def test_metrics_and_health(source: Broker, target: Broker, name: str) -> 
     assert outcome.routes[0].error == "no rights any more"
 
 
-async def test_even_a_bug_stops_its_route(source: Broker, target: Broker, name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_stops_only_its_route(source: Broker, target: Broker, name: str, caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: Message) -> str:
         raise ZeroDivisionError("a bug")
 
@@ -420,7 +420,7 @@ async def test_even_a_bug_stops_its_route(source: Broker, target: Broker, name: 
     task = asyncio.ensure_future(gateway.run())
     while not gateway.ready:
         await asyncio.sleep(0.01)
-    for target_of in gateway.routes[0]._ends.targets["orders"]:
+    for target_of in gateway.routes[0]._endpoints.targets["orders"]:
         target_of.partitioner.divide = broken  # type: ignore[assignment, method-assign]
     put(source, "orders", 0, Message(b"one more"))
     outcome = await task
@@ -433,7 +433,7 @@ async def test_a_bug_when_a_lane_is_assigned_stops_the_route(source: Broker, tar
     task = asyncio.ensure_future(gateway.run())
     while committed(source) < COUNT:
         await asyncio.sleep(0.01)
-    gateway.routes[0]._ends.targets.clear()
+    gateway.routes[0]._endpoints.targets.clear()
     source.revoke("orders", 0)
     outcome = await asyncio.wait_for(task, PATIENCE_S)
     assert outcome.routes[0].error == "'orders'"
@@ -487,7 +487,7 @@ async def test_an_inbound_that_cannot_be_opened_stops_its_route(source: Broker, 
     assert outcome.routes[0].error == "a bug"
 
 
-async def test_the_log_says_that_it_moves(
+async def test_the_log_reports_progress(
     source: Broker, target: Broker, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mqbridge.gateway.report.REPORT_EVERY_S", 0.05)
@@ -497,7 +497,7 @@ async def test_the_log_says_that_it_moves(
     assert f"route r: {COUNT:,} messages stored" in caplog.text
 
 
-async def test_a_filter_does_not_swallow_what_could_not_be_read(source: Broker, target: Broker, name: str) -> None:
+async def test_a_filter_passes_messages_that_cannot_be_decoded(source: Broker, target: Broker, name: str) -> None:
     put(source, "orders", 0, Message(b"?", defect="damaged"))
     delivery = {"dead_letter": {"cluster": "b", "topic": "dead"}}
     outcome = await run(settings(source, name, source={"msg_types": ["t1"]}, delivery=delivery))
@@ -507,7 +507,7 @@ async def test_a_filter_does_not_swallow_what_could_not_be_read(source: Broker, 
     assert letter.property("mqbridge.dead.reason") == "it could not be read: damaged"
 
 
-async def test_a_stop_before_a_lane_runs_is_not_forgotten(source: Broker, target: Broker, name: str, tmp_path: Path) -> None:
+async def test_a_stop_before_a_lane_runs_takes_effect(source: Broker, target: Broker, name: str, tmp_path: Path) -> None:
     config = settings(source, name, state=str(tmp_path / "checkpoint.db"))
     await run(config)
     gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
@@ -529,7 +529,7 @@ async def test_a_stop_before_a_lane_runs_is_not_forgotten(source: Broker, target
     assert (await asyncio.wait_for(task, PATIENCE_S)).clean
 
 
-async def test_a_cluster_that_cannot_tell_its_bounds_just_now_is_no_reason_to_stop(
+async def test_a_failed_bounds_request_does_not_stop_a_partition(
     source: Broker, target: Broker, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = settings(source, name, state=str(tmp_path / "checkpoint.db"))

@@ -1,4 +1,4 @@
-"""Partitions and topics that come while a route runs: all of it is delivered, and nobody else notices."""
+"""Partitions and topics added while a route runs are delivered, and other routes are not disturbed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,12 +12,12 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
-from mqbridge.gateway.ends import Ends
+from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.inbound import MemoryInbound, MemoryLane
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
-from tests.core.world import World, able, committed, end, everything, fill, named, put, route, running, stored, until
+from tests.core.world import World, committed, end, everything, fill, named, put, route, running, set_capabilities, stored, until
 
 SOON = {"refresh": "100ms"}
 
@@ -33,21 +33,23 @@ async def test_a_target_grows_with_its_source(world: World, by: str, growing: bo
     )
     async with running(config) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
-        other, session = named(gateway, "other"), named(gateway, "other")._session
+        other, session = named(gateway, "other"), named(gateway, "other")._membership
         fill(world.a, "t", 5, 400, first=100)
         await until(lambda: committed(world.a, "g-r") == 500)
         await until(lambda: named(gateway, "r").targets == {"t": {"b/t": 5}})
         put(world.a, "t", 4, b"500")
         await until(lambda: committed(world.a, "g-r") == 501)
-        assert named(gateway, "r").sessions == (1 if growing else 2)
+        assert named(gateway, "r").memberships == (1 if growing else 2)
         assert named(gateway, "r").stopped == {}
-        assert other._session is session
+        assert other._membership is session
     assert everything(world.b, "t") == list(range(501))
     if by == "identity":
         assert stored(world.b, "t") == stored(world.a, "t")
 
 
-async def test_without_create_a_new_partition_waits_for_its_place(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_create_a_new_partition_waits_for_a_target_partition(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(world.a, "t", 2, 100)
     world.b.create("t", 2)
     target = end("b/t", partitions={"by": "identity"}, create=False)
@@ -57,14 +59,14 @@ async def test_without_create_a_new_partition_waits_for_its_place(world: World, 
         held = named(gateway, "r")
         await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
         assert {str(at): why for at, why in held.stopped.items()} == {
-            "a/t/2": "b/t has no place for a/t/2: by identity it goes to partition 2, but there are 2 (0 to 1)"
+            "a/t/2": "b/t has no partition for a/t/2: by identity it goes to partition 2, but there are 2 (0 to 1)"
         }
         assert [str(partition) for partition in held.deliveries] == ["a/t/0", "a/t/1"]
         world.b.create("t", 3)
         await until(lambda: committed(world.a, "g-r") == 190)
         assert held.stopped == {}
     assert stored(world.b, "t") == stored(world.a, "t")
-    assert "a/t/2 waits: b/t has no place for a/t/2" in caplog.text
+    assert "a/t/2 waits: b/t has no partition for a/t/2" in caplog.text
 
 
 async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) -> None:
@@ -75,18 +77,16 @@ async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) ->
         fill(world.a, "t", 3, 90, first=100)
         await until(lambda: committed(world.a, "g-r") == 160 and named(gateway, "r").stopped)
         [why] = named(gateway, "r").stopped.values()
-        assert why == "b/t has no place for a/t/2: it is not in the table of `partitions`"
+        assert why == "b/t has no partition for a/t/2: it is not in the table of `partitions`"
         put(world.a, "t", 0, b"200")
         await until(lambda: committed(world.a, "g-r") == 161)
         assert named(gateway, "r").error is None
     progress = world.a.progress["g-r", "t", 2]
-    assert progress.committed == 0  # it is not lost: the table can be completed
+    assert progress.committed == 0  # not lost: the partition can be added to the table
 
 
-async def test_a_partition_that_comes_back_while_it_waits_for_its_place_is_shown_as_it_is(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lane that waited finds the place in the turn in which it is taken away, and the next one is there already."""
+async def test_a_waiting_partition_that_is_reassigned_is_shown_correctly(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waiting lane sees the grown target in the loop iteration in which it is revoked and the next lane is assigned."""
     fill(world.a, "t", 1, 20)
     partition = Partition("a", "t", "0", 0)
     lanes: list[MemoryLane] = []
@@ -97,16 +97,16 @@ async def test_a_partition_that_comes_back_while_it_waits_for_its_place_is_shown
         lanes.append(self)
 
     monkeypatch.setattr(MemoryLane, "__init__", noted)
-    monkeypatch.setattr("mqbridge.gateway.session.PLACE_CHECK_S", 0.0)  # looks in every turn of the loop
+    monkeypatch.setattr("mqbridge.gateway.membership.GROWTH_CHECK_S", 0.0)  # checks in every loop iteration
 
     grown = asyncio.Event()
 
-    def unplaced(_: Ends, __: Partition) -> str | None:
+    def why_unassignable(_: RouteEndpoints, __: Partition) -> str | None:
         if len(lanes) > 1 and partition in found.deliveries:
             grown.set()
         return None if grown.is_set() else "no place"
 
-    monkeypatch.setattr(Ends, "unplaced", unplaced)
+    monkeypatch.setattr(RouteEndpoints, "why_unassignable", why_unassignable)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
         await until(lambda: found.stopped)
@@ -117,7 +117,7 @@ async def test_a_partition_that_comes_back_while_it_waits_for_its_place_is_shown
         assert found.stopped == {}
 
 
-async def test_a_partition_without_a_place_does_not_keep_an_idle_gateway_up(world: World) -> None:
+async def test_a_partition_without_a_target_partition_does_not_keep_an_idle_gateway_up(world: World) -> None:
     fill(world.a, "t", 2, 100)
     world.b.create("t", 2)
     target = end("b/t", partitions={"by": "identity"}, create=False)
@@ -136,7 +136,7 @@ async def test_a_partition_without_a_place_does_not_keep_an_idle_gateway_up(worl
 
 
 @pytest.mark.parametrize("individual", [False, True])
-async def test_new_topics_behind_a_pattern(world: World, individual: bool) -> None:
+async def test_new_topics_that_match_a_pattern_are_consumed(world: World, individual: bool) -> None:
     fill(world.a, "t1", 2, 100)
     fill(world.a, "u", 1, 100)
     config = world.config(
@@ -146,20 +146,20 @@ async def test_new_topics_behind_a_pattern(world: World, individual: bool) -> No
     )
     async with running(config) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
-        session = named(gateway, "other")._session
+        session = named(gateway, "other")._membership
         world.b.faults.receipt_delay_s = 0.02
         for n in range(2, 5):
             fill(world.a, f"t{n}", 3, 300, first=n * 300)
             put(world.a, "t1", 0, b"%d" % (100 + n))
             await until(lambda n=n: everything(world.b, f"copy-{n}") == list(range(n * 300, n * 300 + 300)))  # type: ignore[misc]
         await until(lambda: committed(world.a, "g-r") == 1003)
-        assert 2 <= named(gateway, "r").sessions <= 4
-        assert (named(gateway, "other")._session, named(gateway, "other").sessions) == (session, 1)
+        assert 2 <= named(gateway, "r").memberships <= 4
+        assert (named(gateway, "other")._membership, named(gateway, "other").memberships) == (session, 1)
         assert named(gateway, "r").counters.acknowledged >= 1003
     assert everything(world.b, "copy-1") == [*range(100), 102, 103, 104]
 
 
-async def test_topics_that_are_gone(world: World) -> None:
+async def test_deleted_topics_are_dropped_from_a_route(world: World) -> None:
     fill(world.a, "t1", 2, 100)
     fill(world.a, "t2", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
@@ -170,7 +170,7 @@ async def test_topics_that_are_gone(world: World) -> None:
         await until(lambda: everything(world.b, "t1") == list(range(101)))
 
 
-async def test_what_cannot_be_looked_at_leaves_the_route_as_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_refresh_leaves_the_route_unchanged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     fill(world.a, "t1", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
@@ -179,7 +179,7 @@ async def test_what_cannot_be_looked_at_leaves_the_route_as_it_is(world: World, 
             raise ClusterError("the admin address does not answer")
 
         real, gateway.clusters["a"].topics = gateway.clusters["a"].topics, unable  # type: ignore[method-assign]
-        await until(lambda: "route r goes on as it is: the admin address does not answer" in caplog.text)
+        await until(lambda: "route r continues unchanged: the admin address does not answer" in caplog.text)
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 101)
         fill(world.a, "t2", 1, 10)
@@ -187,21 +187,23 @@ async def test_what_cannot_be_looked_at_leaves_the_route_as_it_is(world: World, 
         await until(lambda: committed(world.a, "g-r") == 111)
 
 
-async def test_a_target_that_cannot_be_opened_leaves_the_route_as_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_target_that_cannot_be_opened_leaves_the_route_unchanged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     fill(world.a, "t1", 2, 100)
     world.b.create("t1", 2)
     async with running(world.config(route("r", "a/~t.", end("b/{topic}", create=False), source_=SOON))) as gateway:
         fill(world.a, "t2", 1, 10)
-        await until(lambda: "route r goes on as it is: route 'r': there is no topic b/t2, and it cannot be made" in caplog.text)
+        await until(
+            lambda: "route r continues unchanged: route 'r': the topic b/t2 does not exist and cannot be created" in caplog.text
+        )
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 101)
-        assert named(gateway, "r").sessions == 1
+        assert named(gateway, "r").memberships == 1
         world.b.create("t2", 1)
         await until(lambda: committed(world.a, "g-r") == 111)
 
 
 async def test_a_group_that_cannot_be_joined_again_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 0.01)
     fill(world.a, "t1", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
@@ -219,7 +221,7 @@ async def test_a_group_that_cannot_be_joined_again_at_once(world: World, monkeyp
         assert next(failures, None) is None
 
 
-async def test_null_never_looks(world: World) -> None:
+async def test_refresh_null_disables_the_checks(world: World) -> None:
     fill(world.a, "t1", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_={"refresh": None}))) as gateway:
         asked = []
@@ -237,8 +239,8 @@ async def test_null_never_looks(world: World) -> None:
         assert asked == []
 
 
-async def test_logs_grow_too(tmp_path: Path) -> None:
-    """The embedded log's outbounds do not grow by themselves."""
+async def test_targets_in_the_embedded_log_grow(tmp_path: Path) -> None:
+    """The embedded log's outbounds do not see new partitions by themselves."""
     adapters = load_adapters()
     config = {
         "clusters": {name: {"system": "log", "path": str(tmp_path / f"{name}.db"), "poll": "10ms"} for name in ("a", "b")},
@@ -272,25 +274,29 @@ async def test_logs_grow_too(tmp_path: Path) -> None:
     }
 
 
-async def test_a_topic_too_many_for_the_group_is_said_and_the_others_go_on(
+async def test_a_topic_beyond_the_limit_of_the_group_is_logged_and_the_others_continue(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    able(monkeypatch, group_topics=2)
+    set_capabilities(monkeypatch, group_topics=2)
     for topic in ("t1", "t2"):
         fill(world.a, topic, 1, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 200)
         fill(world.a, "t3", 1, 10)
-        await until(lambda: "route r goes on as it is: route 'r' takes 3 topics, but a group of 'a' may read 2" in caplog.text)
+        await until(
+            lambda: (
+                "route r continues unchanged: route 'r' selects 3 topics, but a group of 'a' may read at most 2" in caplog.text
+            )
+        )
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 201)
         assert named(gateway, "r").error is None
-        assert named(gateway, "r").sessions == 1
+        assert named(gateway, "r").memberships == 1
     assert "t3" not in world.b.topics
 
 
 @pytest.mark.parametrize("rule", [{"by": "identity"}, {"by": "table", "table": {"0": 1, "1": 0}}], ids=["identity", "table"])
-async def test_a_partition_without_a_place_is_not_read_while_its_session_ends(
+async def test_a_partition_without_a_target_partition_is_not_read_while_its_membership_ends(
     world: World, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
 ) -> None:
     real = MemoryInbound.lanes
@@ -317,8 +323,8 @@ async def test_a_partition_without_a_place_is_not_read_while_its_session_ends(
 
 
 @pytest.mark.parametrize("growing", [True, False], ids=["growing", "reopened"])
-async def test_what_comes_later_is_read_from_its_beginning(world: World, growing: bool) -> None:
-    """A route that starts at the end does so with what there is at first."""
+async def test_later_partitions_and_topics_are_read_from_their_beginning(world: World, growing: bool) -> None:
+    """`start: latest` applies only to partitions and topics that exist at first."""
     fill(world.a, "t0", 1, 10)
     source = SOON | {"start": "latest"}
     by_identity = end("b/{topic}", partitions={"by": "identity"})
@@ -330,14 +336,14 @@ async def test_what_comes_later_is_read_from_its_beginning(world: World, growing
         await until(lambda: everything(world.b, "t1") == list(range(100, 120)))
         fill(world.a, "t0", 2, 20, first=200)
         await until(lambda: everything(world.b, "t0") == list(range(200, 220)))
-        assert found.sessions >= 2
+        assert found.memberships >= 2
         world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.sessions >= 3 + (not growing))
+        await until(lambda: found.memberships >= 3 + (not growing))
         put(world.a, "t0", 0, b"220")
         await until(lambda: everything(world.b, "t0") == list(range(200, 221)))
 
 
-async def test_a_log_is_read_from_the_beginning_of_what_comes_later(tmp_path: Path) -> None:
+async def test_later_partitions_of_a_log_are_read_from_their_beginning(tmp_path: Path) -> None:
     adapters = load_adapters()
     config = {
         "clusters": {name: {"system": "log", "path": str(tmp_path / f"{name}.db"), "poll": "10ms"} for name in ("a", "b")},

@@ -1,7 +1,7 @@
-"""A lane's delivery under everything that can happen to it, in any order, with targets that store, fail, refuse and answer late.
+"""A lane's delivery under all events in any order, with targets that store, fail, refuse and respond late.
 
-Steps are rules of a state machine; between two of them the event loop runs until nothing moves. What is sent is on the wire or
-still waits in its outbound, and only what waits can be taken back.
+Steps are rules of a state machine; between two steps the event loop runs until nothing moves. A send is on the wire or still
+waits in its outbound; only a waiting send can be withdrawn.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from tests.patience import PATIENCE_S
 
 PARTITION = Partition("a", "t", "0", 0)
 LIMIT = 20_000
-TURNS = 40
-"""Of the event loop after a step: more than any chain of callbacks and tasks here is long."""
+LOOP_ITERATIONS = 40
+"""Loop iterations after a step: more than any chain of callbacks and tasks here needs."""
 
 
 class Lane:
-    """Hands out what it is given; ends as lanes do; holds what it is told against what is stored."""
+    """Hands out given batches, ends as lanes do, and compares acknowledgements with what the targets have stored."""
 
     def __init__(self, model: "LaneMachine") -> None:
         self.partition, self.revoked, self.caught_up = PARTITION, asyncio.Event(), False
@@ -45,11 +45,11 @@ class Lane:
 
     async def receive(self) -> Batch:
         if self.revoked.is_set():
-            raise LaneRevoked("it was taken away")
+            raise LaneRevoked("it was revoked")
         return await self.waiting.get()
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        self._model.must(not self.released, "acknowledged after it was given back")
+        self._model.must(not self.released, "acknowledged after the release")
         numbers = [batch.first[0] + n for n in (range(batch.count) if indexes is None else indexes)]
         for number in numbers:
             self._model.must(number not in self.acknowledged, f"{number} was acknowledged twice")
@@ -57,12 +57,12 @@ class Lane:
                 self._model.must(number in outbound.stored | self._model.letters.stored, f"{number} is not stored everywhere")
         self.acknowledged += numbers
         if not self._model.individual:
-            self._model.must(self.acknowledged == list(range(len(self.acknowledged))), "acknowledged behind a hole")
+            self._model.must(self.acknowledged == list(range(len(self.acknowledged))), "acknowledged after a gap")
         if self._model.acknowledging_fails:
             raise RuntimeError("the disk is gone")
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        self._model.must(batch.first[0] not in self.rejected, "left over twice")
+        self._model.must(batch.first[0] not in self.rejected, "rejected twice")
         self.rejected.append(batch.first[0])
 
     async def seek(self, position: tuple[int, ...]) -> None:
@@ -74,7 +74,7 @@ class Lane:
 
 
 class Send:
-    """One send: it waits, it is on the wire, or it has ended."""
+    """One send: waiting, on the wire, or ended."""
 
     def __init__(self, partition: int, share: Share) -> None:
         self.partition, self.on_wire = partition, False
@@ -95,16 +95,16 @@ class ModelOutbound:
         self.open: list[Send] = []
         self.stored: set[int] = set()
         self.failed: set[int] = set()
-        """Partitions of which something was not stored, and not refused: nothing may overtake it."""
+        """Partitions with a failure other than REFUSED: no later send may overtake it."""
         self.closed_to: str | None = None
-        """Why nobody may send any more."""
+        """Why no more sends are allowed."""
 
     def partition_of(self, key: bytes) -> int:
         return int(key) % self.partitions
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         self._model.must(self.closed_to is None, f"something was sent by a lane that {self.closed_to}")
-        self._model.must(partition not in self.failed, "something overtakes what was not stored")
+        self._model.must(partition not in self.failed, "a send overtakes a failed one")
         send = Send(partition, share)
         self.open.append(send)
         return send.future
@@ -112,7 +112,7 @@ class ModelOutbound:
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         for send in [send for send in self.open if send.future in sends and not send.on_wire]:
             self.open.remove(send)
-            send.fail(Failure.RETRY, "it was taken back")
+            send.fail(Failure.RETRY, "it was withdrawn")
 
     def first(self, partition: int) -> Send | None:
         return next((send for send in self.open if send.partition == partition), None)
@@ -143,7 +143,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.given = 0
         self.acknowledging_fails = False
         self.violations: list[str] = []
-        """What was seen in callbacks, where nobody hears of a failed assertion."""
+        """Violations seen in callbacks, where a failed assertion would go unnoticed."""
 
     def must(self, holds: bool, what: str) -> None:
         if not holds:
@@ -151,7 +151,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     def settle(self) -> None:
         async def turns() -> None:
-            for _ in range(TURNS):
+            for _ in range(LOOP_ITERATIONS):
                 await asyncio.sleep(0)
 
         self.loop.run_until_complete(turns())
@@ -170,8 +170,8 @@ class LaneMachine(RuleBasedStateMachine):
                 for n, one in enumerate(self.targets)
             ]
             dead = DeadLetters("r", self.letters, "c/dead") if letters else None  # type: ignore[arg-type]
-            terms = LaneSettings(self.budget, Counters(), dead_letters=dead)
-            self.delivery = LaneDelivery(self.lane, made, terms, individual_ack=individual)
+            lane_settings = LaneSettings(self.budget, Counters(), dead_letters=dead)
+            self.delivery = LaneDelivery(self.lane, made, lane_settings, individual_ack=individual)
             self.task = self.loop.create_task(self.delivery.run())
 
         self.loop.run_until_complete(start())
@@ -198,7 +198,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.settle()
         for outbound in self.everybody:
             outbound.closed_to = "was revoked"
-            assert all(send.on_wire for send in outbound.open), "what was not on its way was not taken back"
+            assert all(send.on_wire for send in outbound.open), "a send that is not on the wire was not withdrawn"
 
     @rule(soon=st.booleans())
     def it_is_stopped(self, soon: bool) -> None:
@@ -245,7 +245,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.sends())
     @rule(data=st.data())
-    def an_answer_comes_in_the_turn_of_a_revocation(self, data: st.DataObject) -> None:
+    def a_receipt_comes_in_the_loop_iteration_of_a_revocation(self, data: st.DataObject) -> None:
         outbound, send = data.draw(st.sampled_from(self.sends()))
         self.loop.call_soon(outbound.store, send)
         self.loop.call_soon(self.lane.revoked.set)
@@ -253,9 +253,10 @@ class LaneMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.given < 60 and self.sends())
     @rule(data=st.data())
-    def a_batch_comes_in_the_turn_of_a_failure(self, data: st.DataObject) -> None:
+    def a_batch_comes_in_the_loop_iteration_of_a_failure(self, data: st.DataObject) -> None:
         outbound, send = data.draw(st.sampled_from(self.sends()))
-        # One turn later than the batch is put: the lane sends it before it hears of the failure, if nothing keeps it from that.
+        # One loop iteration after the batch is put: the lane would send it before it learns of the failure, if nothing prevented
+        # that.
         self.loop.call_soon(self.loop.call_soon, outbound.fail, send, Failure.RETRY)
         self.a_batch_comes(2)
 
@@ -294,8 +295,8 @@ class LaneMachine(RuleBasedStateMachine):
             self.loop.run_until_complete(asyncio.wait_for(self.task, PATIENCE_S))
         self.settle()
         for outbound in self.everybody:
-            assert all(send.on_wire for send in outbound.open), "a lane that is over left something to be sent"
-            for send in list(outbound.open):  # late answers
+            assert all(send.on_wire for send in outbound.open), "an ended lane left an unsent send"
+            for send in list(outbound.open):  # late receipts
                 outbound.store(send)
         self.settle()
         assert self.violations == []

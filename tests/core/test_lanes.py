@@ -1,4 +1,4 @@
-"""What a lane's delivery promises beside the main path: revocation, parts of batches, failures, and what is never decoded."""
+"""Delivery of a lane beside the normal path: revocation, parts of batches, failures, and what is never decoded."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -33,7 +33,7 @@ PARTITION = Partition("a", "t", "0", 0)
 
 
 class FakeLane:
-    """Hands out what it was given, then waits; notes what it is told."""
+    """Hands out given batches, then waits; records the calls that it gets."""
 
     def __init__(self, *batches: Batch) -> None:
         self.partition = PARTITION
@@ -63,14 +63,14 @@ class FakeLane:
 
 
 class FakeOutbound:
-    """Keeps what it is sent until the test answers."""
+    """Keeps sends until the test sets their receipts."""
 
     def __init__(self, partitions: int = 1, *, native: bool = False) -> None:
         self.partitions, self.formats = partitions, ("messages",) if native else ()
         self.sent: list[tuple[int, Share, asyncio.Future[Receipt]]] = []
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """Do nothing: every send is on the wire at once."""
 
     def partition_of(self, key: bytes) -> int:
         return int(key) % self.partitions
@@ -82,7 +82,7 @@ class FakeOutbound:
 
 
 class HoldingOutbound(FakeOutbound):
-    """Says that it holds so many bytes of every share."""
+    """Reports that it holds this many bytes for every share."""
 
     def __init__(self, held_bytes: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def keyed(first: int, count: int, decoded: list[int] | None = None) -> Batch:
             decoded.append(first)
         return [Message(b"x", key=str(first + n), position=(first + n,)) for n in range(count)]
 
-    return Batch(PARTITION, decode, count=count, size=10, first=(first,), next=(first + count,), mentions=lambda _: False)
+    return Batch(PARTITION, decode, count=count, size=10, first=(first,), next=(first + count,), may_contain=lambda _: False)
 
 
 def delivery(
@@ -123,7 +123,7 @@ async def ended(task: "asyncio.Task[None]") -> BaseException | None:
     return task.exception()
 
 
-async def test_nothing_is_decoded_that_nobody_asks_for() -> None:
+async def test_messages_are_decoded_only_on_demand() -> None:
     decoded: list[int] = []
     lane, outbound = FakeLane(keyed(0, 5, decoded), keyed(5, 5, decoded)), FakeOutbound(native=True)
     made = delivery(lane, outbound)
@@ -137,7 +137,7 @@ async def test_nothing_is_decoded_that_nobody_asks_for() -> None:
     assert await ended(task) is None
 
 
-async def test_messages_are_let_go_once_they_are_encoded() -> None:
+async def test_messages_are_released_once_they_are_encoded() -> None:
     decoded: list[int] = []
     lane, outbound = FakeLane(batch := keyed(0, 5, decoded)), FakeOutbound()
     made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
@@ -150,7 +150,7 @@ async def test_messages_are_let_go_once_they_are_encoded() -> None:
     assert await ended(task) is None
 
 
-async def test_edited_messages_are_let_go_once_they_are_encoded() -> None:
+async def test_edited_messages_are_released_once_they_are_encoded() -> None:
     lane, outbound = FakeLane(batch := keyed(0, 5)), FakeOutbound()
     made = delivery(lane, outbound)
     made._targets[0]._edit = Edit(EditRules.model_validate({"set": {"seen": "yes"}}), {})
@@ -188,7 +188,7 @@ async def test_a_lane_that_is_revoked_ends_at_once_while_it_waits_for_bytes() ->
     assert lane.released
 
 
-async def test_bytes_come_back_when_a_send_has_ended_and_not_before() -> None:
+async def test_bytes_are_returned_only_when_a_send_has_ended() -> None:
     lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
     made = delivery(lane, outbound)
     budget = made._settings.budget
@@ -222,7 +222,7 @@ async def test_a_part_of_a_batch_is_acknowledged_when_it_is_stored() -> None:
     assert lane.rejected == [(0, [(2, "no room")])]
 
 
-async def test_what_fails_in_an_acknowledgement_ends_the_lane() -> None:
+async def test_a_failing_acknowledgement_ends_the_lane() -> None:
     lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
 
     def broken(*_: Any) -> None:
@@ -236,7 +236,7 @@ async def test_what_fails_in_an_acknowledgement_ends_the_lane() -> None:
     assert "the disk is gone" in str(await ended(task))
 
 
-async def test_what_fails_in_noting_progress_ends_the_lane_and_keeps_no_bytes() -> None:
+async def test_a_failing_progress_callback_ends_the_lane_and_keeps_no_bytes() -> None:
     def broken(_: Batch, __: bool) -> None:
         raise RuntimeError("the disk is gone")
 
@@ -303,7 +303,7 @@ async def test_a_failing_acknowledgement_keeps_no_bytes() -> None:
             assert [first for first, _ in lane.rejected] == [0], (individual, by)
 
 
-async def test_messages_of_dead_letters_are_let_go() -> None:
+async def test_messages_of_dead_letters_are_released() -> None:
     first, second = keyed(0, 5), keyed(5, 5)
     lane, outbound, letters = FakeLane(first, second), FakeOutbound(), FakeOutbound()
     made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
@@ -342,13 +342,13 @@ async def test_a_batch_with_dead_letters_that_cannot_be_acknowledged_keeps_no_by
     assert [first for first, _ in lane.rejected] == [0]
 
 
-async def test_dead_letters_that_never_began_keep_no_bytes() -> None:
+async def test_dead_letters_that_cannot_be_sent_keep_no_bytes() -> None:
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), FakeOutbound()
     made = delivery(lane, outbound)
     task = spawn(made.run(), "delivery", quiet=True)
     await until(lambda: len(outbound.sent) == 2)
     made.stop()
-    await until(lambda: made._pump is not None and made._pump.done())
+    await until(lambda: made._receiver is not None and made._receiver.done())
     for _ in range(10):
         await asyncio.sleep(0)  # it drains
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
@@ -358,14 +358,14 @@ async def test_dead_letters_that_never_began_keep_no_bytes() -> None:
     assert [first for first, _ in lane.rejected] == [0, 5]
 
 
-async def test_a_deadline_reaches_a_lane_that_drains_after_it_was_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deadline_reaches_a_lane_that_drains_after_revocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.delivery.lane.REVOKED_DRAIN_S", 3600.0)
     lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
     made = delivery(lane, outbound)
     task = spawn(made.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
     lane.revoked.set()
-    await until(lambda: made._pump is not None and made._pump.done())
+    await until(lambda: made._receiver is not None and made._receiver.done())
     for _ in range(10):
         await asyncio.sleep(0)
     made.stop(asyncio.get_running_loop().time())
@@ -374,7 +374,7 @@ async def test_a_deadline_reaches_a_lane_that_drains_after_it_was_taken_away(mon
 
 
 @pytest.mark.parametrize("failed", [True, False])
-async def test_nothing_overtakes_a_failure_that_was_not_heard_of_yet(failed: bool) -> None:
+async def test_nothing_overtakes_a_failure_whose_callback_has_not_run(failed: bool) -> None:
     """What comes in the same turn in which an answer does is sent only if that answer is a good one."""
     lane, outbound, come = FakeLane(), FakeOutbound(), asyncio.Queue[Batch]()
     lane.receive = come.get  # type: ignore[method-assign]
@@ -398,7 +398,7 @@ async def test_nothing_overtakes_a_failure_that_was_not_heard_of_yet(failed: boo
         assert [first for first, _, _ in lane.acknowledged] == [0, 5]
 
 
-async def test_what_an_outbound_holds_counts() -> None:
+async def test_bytes_held_by_an_outbound_are_charged() -> None:
     """Bodies that were unpacked on the way take more than what came, and the next batch waits for as long as they do."""
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), HoldingOutbound(20 * LEG_BYTES)
     made = delivery(lane, outbound)
@@ -415,7 +415,7 @@ async def test_what_an_outbound_holds_counts() -> None:
     assert budget.used == 0
 
 
-async def test_what_dead_letters_take_counts() -> None:
+async def test_bytes_of_dead_letters_are_charged() -> None:
     lane, outbound, letters = FakeLane(keyed(0, 5)), FakeOutbound(), HoldingOutbound(20 * LEG_BYTES)
     made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
     task = spawn(made.run(), "delivery")
@@ -483,29 +483,29 @@ async def test_individual_acknowledgement_goes_message_by_message(world: World, 
     assert max(parts) < 20, "a batch was acknowledged as a whole though its messages went to several partitions"
 
 
-async def test_a_session_that_may_succeed_later_is_begun_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
+async def test_a_membership_that_fails_transiently_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 0.01)
     fill(world.a, "t", 2, 50)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 50)
         found = named(gateway, "r")
         world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.sessions == 2)
+        await until(lambda: found.memberships == 2)
         put(world.a, "t", 0, b"50")
         await until(lambda: committed(world.a, "g-r") == 51)
         assert found.error is None
-        assert found.trouble is None
+        assert found.retry_reason is None
 
 
-async def test_why_a_session_is_begun_again_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 30.0)
+async def test_the_reason_for_joining_again_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 30.0)
     fill(world.a, "t", 2, 50)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 50)
         found = named(gateway, "r")
         world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.trouble is not None)
-        assert "the coordinator moves" in str(found.trouble)
+        await until(lambda: found.retry_reason is not None)
+        assert "the coordinator moves" in str(found.retry_reason)
         world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))  # nobody is there to hear it
         assert found.error is None
 
@@ -539,7 +539,7 @@ async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_keeps_no
             raise RuntimeError("a bug in decoding")
         return [Message(b"x", position=(0,))]
 
-    batch = Batch(PARTITION, decode, count=1, size=10, first=(0,), next=(1,), mentions=lambda _: False)
+    batch = Batch(PARTITION, decode, count=1, size=10, first=(0,), next=(1,), may_contain=lambda _: False)
     lane, outbound, letters = FakeLane(batch), FakeOutbound(native=True), FakeOutbound()
     dead_letters: Any = DeadLetters("r", letters, "c/dead") if has_letters else None  # type: ignore[arg-type]
     made = delivery(lane, outbound, dead_letters=dead_letters)
@@ -556,7 +556,7 @@ async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_keeps_no
     assert made._settings.budget.used == 0
 
 
-async def test_a_lane_that_is_left_behind_while_it_drains_takes_back_what_it_sent() -> None:
+async def test_a_lane_cancelled_while_it_drains_withdraws_its_sends() -> None:
     lane, outbound, withdrawn = FakeLane(keyed(0, 5)), FakeOutbound(), []
     outbound.withdraw = withdrawn.extend  # type: ignore[method-assign]
     made = delivery(lane, outbound)

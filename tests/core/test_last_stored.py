@@ -1,4 +1,4 @@
-"""What a target holds of a source is found wherever it lies, also where a system counts back only so far."""
+"""The last stored source position is found anywhere in a target, also if the system can count back only so far."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +11,7 @@ from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.broker import forget
 from mqbridge.message import Message, Partition, Position, origin_prefix
-from mqbridge.ranges import last_stored
+from mqbridge.stored_positions import last_stored
 from tests.patience import PATIENCE_S
 
 SOURCE = Partition("s", "t", "0", 0)
@@ -52,7 +52,9 @@ async def test_nothing_is_read_before_a_position_that_is_given(
     assert await found(cluster, {1: (COUNT,)}) == {0: (3,)}  # of another partition
 
 
-async def test_where_a_system_does_not_count_further_back(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_system_that_cannot_count_back_is_read_from_its_beginning(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def newest(*_: Any) -> Mapping[str, Position]:
         await asyncio.sleep(0)
         return {"0": (COUNT - 10,)}
@@ -61,7 +63,7 @@ async def test_where_a_system_does_not_count_further_back(cluster: MemoryCluster
     assert await found(cluster) == {0: (3,)}
 
 
-async def test_while_retention_deletes_what_is_read(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention_during_the_search_is_tolerated(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryOperations.newest
 
     async def newest(self: MemoryOperations, topic: str, count: int) -> Mapping[str, Position]:

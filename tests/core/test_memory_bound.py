@@ -1,4 +1,4 @@
-"""Resident memory with default settings stays below LIMIT_MB while a target is away, whatever the messages look like.
+"""Resident memory with default settings stays below LIMIT_MB while a target is away, for all kinds of messages.
 
 Measured in MB, the most at any time, with the log and with the memory as the target: 20 bytes 65 and 59, 100 bytes 68 and 60,
 with properties 69 and 61, edited 68, 1 KiB 69 and 61, one by one 62 and 58, 4 MiB 78 and 70, 300 partitions 81 and 72 (58
@@ -19,7 +19,7 @@ from mqbridge.message import Batch, Message, Share
 
 LIMIT_MB = 150
 LETTERS_LIMIT_MB = 200
-"""When each message becomes a dead letter, which is larger than it was; 71 measured."""
+"""If each message becomes a dead letter, which is larger than the message; 71 measured."""
 ENOUGH_BYTES = 48 << 20
 """More than a route takes with default settings."""
 PROPERTIES = tuple((f"name{n}", f"value-{n}") for n in range(5))
@@ -28,7 +28,7 @@ LETTERS = {"dead_letter": {"cluster": "log", "topic": "dead"}}
 
 
 async def filled(path: Path, *, partitions: int, per_send: int, message: Message, total: int) -> None:
-    """A log with messages that are all alike."""
+    """Make a log of identical messages."""
     cluster = ADAPTER.make_cluster("a", ADAPTER.cluster_model(path=path, synchronous="normal"))
     await cluster.connect()
     await cluster.create("t", partitions)
@@ -89,7 +89,7 @@ async def test_resident_memory_of_dead_letters(tmp_path: Path) -> None:
 
 def measure(folder: Path, **case: Any) -> dict[str, Any]:
     arguments = json.dumps({"source": str(folder / "a.db")} | case)
-    command = [sys.executable, "-m", "tests.core.holding", arguments]
+    command = [sys.executable, "-m", "tests.core.full_gateway", arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     held: dict[str, Any] = json.loads(done.stdout)

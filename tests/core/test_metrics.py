@@ -1,4 +1,4 @@
-"""The page of metrics, the alert rules and the dashboard are held to what the code declares."""
+"""The metrics page, the alert rules and the dashboard agree with the declared metrics."""
 
 import json
 import re
@@ -22,7 +22,7 @@ SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 
 
 def declared() -> dict[str, set[str]]:
-    """Every name that the page can have, and its labels."""
+    """Return every metric name with its labels."""
     found: dict[str, set[str]] = {}
     for family in families():
         more = {"le"} if family.kind == "histogram" else set()
@@ -101,7 +101,7 @@ def test_the_page_is_current() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run python -m mqbridge.gateway.metrics.page --write"
 
 
-def test_every_metric_says_what_it_is_and_when_to_look() -> None:
+def test_every_metric_is_described() -> None:
     names = [family.full_name for family in families()]
     assert len(names) == len(set(names))
     for family in families():

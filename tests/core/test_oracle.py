@@ -1,4 +1,4 @@
-"""The judge of the end-to-end tests sees loss, reordering, damage and repetition for what they are."""
+"""The oracle of the end-to-end tests detects loss, reordering, damage and repetition."""
 
 from mqbridge.message import Message
 from tests.kit.oracle import Oracle, message
@@ -33,7 +33,7 @@ def test_a_run_may_come_again_but_whole() -> None:
     assert not complete(judged([0, 1, 2, 1, 3, 4]))
 
 
-def test_damage_and_strangers() -> None:
+def test_damaged_and_unknown_messages_are_reported() -> None:
     oracle = Oracle([1], 50)
     good = message(0, 0, 50)
     oracle.see(0, [good.replace(payload=(good.payload or b"")[:-1] + b"?")])

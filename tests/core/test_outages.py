@@ -1,4 +1,4 @@
-"""An outage is visible: one warning, metrics, readiness with reasons, the lag, and the closing line; and so is its end."""
+"""An outage and its end are visible: one warning, metrics, readiness with reasons, the lag, and the closing line."""
 
 import asyncio
 import logging
@@ -10,13 +10,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mqbridge.cli.run import report as closing_line
+from mqbridge.cli.commands.run import report as closing_line
 from mqbridge.gateway import health, lag
-from mqbridge.gateway.metrics import ends
+from mqbridge.gateway.metrics import source_and_targets
 from mqbridge.gateway.metrics.collector import families
-from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.report import line, size_text
 from mqbridge.gateway.run import Gateway
+from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Message
 from tests.core.world import World, everything, fill, put, route, running, until
 from tests.patience import PATIENCE_S
@@ -25,7 +25,7 @@ COUNT = 60
 
 
 class Page:
-    """The HTTP page of a gateway, as people and machines see it."""
+    """A client of a gateway's HTTP endpoints."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -38,7 +38,7 @@ class Page:
         return answer.status_code, answer.json()
 
     async def metric(self, sample: str) -> float | None:
-        """The value of one sample, such as `name{label="value"}`; None when it is not there."""
+        """Return the value of one sample, such as `name{label="value"}`; None if it is missing."""
         for text in (await self._client.get("/metrics")).text.splitlines():
             if text.startswith(f"{sample} "):
                 return float(text.rpartition(" ")[2])
@@ -71,7 +71,7 @@ def config(world: World, page: Page, *routes: dict[str, Any], **more: Any) -> di
 
 
 def outage_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """What the log says of clusters, by level; nothing else is louder than INFO."""
+    """Return the log lines about clusters, with their level; no other line is above INFO."""
     loud = [record for record in caplog.records if record.levelno >= logging.WARNING and "cluster" not in record.getMessage()]
     assert loud == []
     return [(r.levelname, r.getMessage()) for r in caplog.records if r.getMessage().startswith("cluster ")]
@@ -158,8 +158,8 @@ async def test_a_cluster_that_no_route_needs_does_not_make_it_unready(world: Wor
         world.c.reconnect()
 
 
-async def test_a_target_that_owes_receipts_is_not_ready(world: World, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cluster can be reached, and nothing is stored."""
+async def test_a_target_without_receipts_for_long_is_not_ready(world: World, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cluster is reachable, but stores nothing."""
     monkeypatch.setattr(health, "STUCK_S", 0.05)
     fill(world.a, "t", 1, COUNT)
     world.b.create("copy", 1)
@@ -176,7 +176,7 @@ async def test_a_target_that_owes_receipts_is_not_ready(world: World, page: Page
 
 
 async def test_a_slow_target_is_not_stuck(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receipts come all the time, though each batch waits longer than is taken for stuck."""
+    """Receipts keep coming, though each batch waits longer than STUCK_S."""
     fill(world.a, "t", 1, 1)
     async with running(world.config(route("r", "a/t", "b/copy"))) as gateway:
         [[progress]] = gateway.routes[0].progress.values()
@@ -213,8 +213,8 @@ async def test_lag_of_partitions_that_were_never_committed_counts_from_their_beg
 async def test_series_by_partition_are_bounded_and_totals_are_not(
     world: World, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ends, "PARTITION_SERIES", 2)
-    monkeypatch.setattr(ends, "TARGET_SERIES", 1)
+    monkeypatch.setattr(source_and_targets, "PARTITION_SERIES", 2)
+    monkeypatch.setattr(source_and_targets, "TARGET_SERIES", 1)
     world.a.create("t", 4)
     world.a.create("u", 1)
     for number, partition in enumerate([0, 1, 1, 2, 2, 2, 3, 3, 3, 3]):
@@ -261,14 +261,14 @@ async def test_latency_and_times_are_counted_once_per_batch(world: World, page: 
         assert {family.name for family in families()} <= shown
 
 
-async def test_the_closing_line_tells_what_was_given_back_and_which_cluster_is_away(
+async def test_the_closing_line_names_returned_messages_and_missing_clusters(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(world.a, "t", 1, COUNT)
-    outcomes: list[Outcome] = []
+    outcomes: list[RunResult] = []
     run = Gateway.run
 
-    async def kept(self: Gateway, until_idle_s: float | None = None) -> Outcome:
+    async def kept(self: Gateway, until_idle_s: float | None = None) -> RunResult:
         outcomes.append(await run(self, until_idle_s))
         return outcomes[-1]
 
@@ -286,5 +286,5 @@ async def test_the_closing_line_tells_what_was_given_back_and_which_cluster_is_a
     assert outcomes[0].as_json()["away"].keys() == {"b"}
 
 
-def test_sizes_are_never_nothing_of_a_large_unit() -> None:
+def test_a_size_above_zero_never_shows_as_zero() -> None:
     assert [size_text(size) for size in (0, 199, 20_000, 3_400_000, 2 * 10**9)] == ["0 B", "199 B", "20.0 kB", "3.4 MB", "2.0 GB"]

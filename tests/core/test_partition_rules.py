@@ -1,4 +1,4 @@
-"""Where messages go by each rule, and what is said about partitions that have no place."""
+"""The target partition of messages by each rule, and errors about partitions without a target partition."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -15,20 +15,20 @@ from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ConfigError
 from mqbridge.message import Batch, Message, Partition, Share
-from mqbridge.routing.partitions import Partitioner, misplaced, partitions_needed
+from mqbridge.routing.partitions import Partitioner, partitions_needed, unassignable
 from tests.core.world import World, end, everything, fill, put, route, run, stored
 
 KEYED = [Message(b"%d" % n, (("user", f"u{n % 3}"),), key=f"k{n % 5}", keys=(f"i{n % 2}", "x")) for n in range(30)]
 
 
 class Fake:
-    """An outbound as far as rules look at it."""
+    """The part of an outbound that partition rules use."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """Do nothing: every send is on the wire at once."""
 
     def partition_of(self, key: bytes) -> int:
         return crc32(key) % self.partitions
@@ -86,7 +86,7 @@ def test_a_table_goes_by_name_and_by_index() -> None:
         (["property:none", "keys", "key"], lambda m: m.keys[0]),
     ],
 )
-def test_what_stands_as_the_key(key: Any, expected: Any) -> None:
+def test_key_names_select_the_key(key: Any, expected: Any) -> None:
     made, fake = partitioner(rule("key", key=key), 7)
     want = {m.payload: 3 if expected(m) is None else fake.partition_of(expected(m).encode()) for m in KEYED}
     assert places(made, KEYED, index=10) == want
@@ -117,11 +117,11 @@ def test_round_robin_takes_turns() -> None:
     assert {divided(made, 0, KEYED)[0][0] for _ in range(4)} == {0, 1, 2, 3}
 
 
-def test_misplaced_partitions() -> None:
+def test_unassignable_partitions_are_named() -> None:
     topic = Topic("t", ("b:0", "b:1", "b:2"))
-    assert misplaced(rule("modulo"), topic, 1) == {}
-    assert misplaced(rule("identity"), topic, 2) == {"b:2": "by identity it goes to partition 2, but there are 2 (0 to 1)"}
-    assert misplaced(rule("table", table={"b:0": 0, "1": 7}), topic, 3) == {
+    assert unassignable(rule("modulo"), topic, 1) == {}
+    assert unassignable(rule("identity"), topic, 2) == {"b:2": "by identity it goes to partition 2, but there are 2 (0 to 1)"}
+    assert unassignable(rule("table", table={"b:0": 0, "1": 7}), topic, 3) == {
         "b:1": "the table sends it to partition 7, but there are 3 (0 to 2)",
         "b:2": "it is not in the table of `partitions`",
     }
@@ -138,7 +138,7 @@ async def test_identity_needs_as_many_partitions(world: World) -> None:
     with pytest.raises(ConfigError) as caught:
         await run(world.config(route("r", "a/t", target | {"create": False})))
     assert str(caught.value) == (
-        "route 'r': b/t has no place for partition '2' of a/t: by identity it goes to partition 2, but there are 2 (0 to 1). "
+        "route 'r': b/t has no partition for partition '2' of a/t: by identity it goes to partition 2, but there are 2 (0 to 1). "
         "Grow the target topic to 4 partitions, set `create: true`, or use `by: modulo`"
     )
     assert len(world.b.topics["t"]) == 2
@@ -146,13 +146,13 @@ async def test_identity_needs_as_many_partitions(world: World) -> None:
     assert stored(world.b, "t") == stored(world.a, "t")
 
 
-async def test_a_table_must_hold_every_partition(world: World) -> None:
+async def test_a_table_must_contain_every_partition(world: World) -> None:
     fill(world.a, "t", 3, 90)
     target = end("b/t", partitions={"by": "table", "table": {"0": 1, "2": 0}})
     with pytest.raises(ConfigError) as caught:
         await run(world.config(route("r", "a/t", target)))
     assert str(caught.value) == (
-        "route 'r': b/t has no place for partition '1' of a/t: it is not in the table of `partitions`. "
+        "route 'r': b/t has no partition for partition '1' of a/t: it is not in the table of `partitions`. "
         "Add '1' to the table, or use `by: modulo`"
     )
     target["partitions"]["table"]["1"] = 3

@@ -1,4 +1,4 @@
-"""What `mqbridge check --connect` finds out about routes before they are started, and `run` before it creates anything."""
+"""Plans of routes: `mqbridge check --connect` shows them, and `run` checks them before it creates anything."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.clusters import connected
 from mqbridge.gateway.plan import Plan, Planner
-from tests.core.world import ADAPTERS, World, able, end, everything, fill, route, run
+from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, set_capabilities
 
 
 async def plans(world: World, *made: dict[str, Any], without: tuple[str, ...] = ()) -> list[Plan]:
@@ -22,7 +22,7 @@ async def problems(world: World, *made: dict[str, Any], without: tuple[str, ...]
     return [str(problem) for plan in await plans(world, *made, without=without) for problem in plan.problems]
 
 
-async def test_what_would_be_made_and_what_is_there(world: World) -> None:
+async def test_a_plan_lists_existing_and_new_topics(world: World) -> None:
     fill(world.a, "t1", 3, 0)
     fill(world.a, "t2", 4, 0)
     world.b.create("t1", 2)
@@ -38,7 +38,7 @@ async def test_what_would_be_made_and_what_is_there(world: World) -> None:
     assert len(world.b.topics["t1"]) == 2
 
 
-async def test_what_would_keep_it_from_starting(world: World) -> None:
+async def test_a_plan_lists_the_problems_that_prevent_a_start(world: World) -> None:
     fill(world.a, "t", 3, 0)
     world.b.create("t", 2)
     identity = end("b/t", partitions={"by": "identity"}, create=False)
@@ -46,14 +46,14 @@ async def test_what_would_keep_it_from_starting(world: World) -> None:
     found = await problems(world, route("r", "a/t", identity, table, end("c/none", create=False)))
     first, second, third = found
     assert first == (
-        "route 'r': b/t has no place for partition '2' of a/t: by identity it goes to partition 2, but there are 2 (0 to 1). "
+        "route 'r': b/t has no partition for partition '2' of a/t: by identity it goes to partition 2, but there are 2 (0 to 1). "
         "Grow the target topic to 3 partitions, set `create: true`, or use `by: modulo`"
     )
     assert second == (
-        "route 'r': c/t has no place for partition '1' of a/t: it is not in the table of `partitions`. "
+        "route 'r': c/t has no partition for partition '1' of a/t: it is not in the table of `partitions`. "
         "Add '1', '2' to the table, or use `by: modulo`"
     )
-    assert third == "route 'r': there is no topic c/none, and it cannot be made: `create` is off"
+    assert third == "route 'r': the topic c/none does not exist and cannot be created: `create` is off"
 
 
 async def test_missing_topics_and_clusters(world: World) -> None:
@@ -75,26 +75,26 @@ async def test_missing_topics_and_clusters(world: World) -> None:
 
 
 async def test_a_cluster_that_cannot_create_topics(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    able(monkeypatch, create_topics=False)
+    set_capabilities(monkeypatch, create_topics=False)
     world.a.create("t", 1)
     world.b.faults.no_topics = "set its admin_url"
     [problem] = await problems(world, route("r", "a/t", "b/t"))
-    assert problem == "route 'r': there is no topic b/t, and it cannot be made: set its admin_url"
+    assert problem == "route 'r': the topic b/t does not exist and cannot be created: set its admin_url"
 
 
 async def test_more_topics_than_a_group_may_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    able(monkeypatch, group_topics=3)
+    set_capabilities(monkeypatch, group_topics=3)
     for number in range(4):
         world.a.create(f"t{number}", 1)
     [problem] = await problems(world, route("r", "a/~t.*", "b/t"))
     assert problem == (
-        "route 'r' takes 4 topics, but a group of 'a' may read 3 at most. Make several routes of it, each with a part of the "
-        "topics and a group of its own; half come before t2"
+        "route 'r' selects 4 topics, but a group of 'a' may read at most 3. Split it into several routes, each with a part of "
+        "the topics and its own group; half come before t2"
     )
     assert await problems(world, route("r", "a/~t[^0]", "b/t")) == []
 
 
-async def test_a_table_that_enlarges_a_topic_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_growth_because_of_a_table_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     fill(world.a, "t", 2, 4)
     world.c.create("t", 1)
     table = {"by": "table", "table": {"0": 0, "1": 30}}
@@ -108,28 +108,28 @@ async def test_a_table_that_enlarges_a_topic_is_told(world: World, caplog: pytes
 
 
 async def test_a_refused_configuration_leaves_nothing_behind(world: World) -> None:
-    """Neither the topics of the refused route nor those of the routes before it."""
+    """Neither topics of the refused route nor of earlier routes are created."""
     fill(world.a, "t", 3, 0)
     good = route("good", "a/t", "b/good")
     bad = route("bad", "a/t", "c/made", end("b/t", partitions={"by": "table", "table": {"0": 30}}))
-    with pytest.raises(ConfigError, match="no place for partition '1'"):
+    with pytest.raises(ConfigError, match="no partition for partition '1'"):
         await run(world.config(good, bad))
     assert not world.b.topics
     assert not world.c.topics
 
 
-async def test_every_problem_of_every_route_is_told_at_once(world: World) -> None:
+async def test_every_problem_of_every_route_is_reported_together(world: World) -> None:
     fill(world.a, "t", 1, 0)
     with pytest.raises(ClusterError) as raised:
         await run(world.config(route("r", "a/no", "b/t"), route("s", "a/t", end("b/t", create=False))))
     assert str(raised.value).splitlines() == [
         "route 'r': the topic 'no' does not exist in cluster 'a'",
-        "route 's': there is no topic b/t, and it cannot be made: `create` is off",
+        "route 's': the topic b/t does not exist and cannot be created: `create` is off",
     ]
     assert raised.value.failure is Failure.FATAL
 
 
-async def test_a_route_may_read_what_another_one_makes(world: World) -> None:
+async def test_a_route_may_read_a_topic_that_another_creates(world: World) -> None:
     fill(world.a, "t", 3, 30)
     chain = [route("one", "a/t", "b/t"), route("two", "b/t", "c/{topic}"), route("three", "b/~t.*", "c/all")]
     first, *others = await plans(world, *chain)
@@ -151,7 +151,7 @@ def no_target(world: World) -> dict[str, Any]:
     return route("r", "a/t", end("b/t", create=False))
 
 
-def no_place(world: World) -> dict[str, Any]:
+def no_partition(world: World) -> dict[str, Any]:
     world.b.create("t", 2)
     return route("r", "a/t", end("b/t", partitions={"by": "identity"}, create=False))
 
@@ -185,7 +185,7 @@ REFUSALS = [
     no_source,
     no_match,
     no_target,
-    no_place,
+    no_partition,
     no_row_in_the_table,
     no_topic_can_be_made,
     no_topic_can_grow,
@@ -195,7 +195,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("cause", REFUSALS, ids=lambda cause: cause.__name__)
-async def test_what_run_refuses_check_refuses_in_the_same_words(world: World, cause: Any) -> None:
+async def test_run_and_check_refuse_with_the_same_text(world: World, cause: Any) -> None:
     fill(world.a, "t", 3, 0)
     made = cause(world)
     before = [dict(each.topics) for each in (world.b, world.c)]

@@ -1,4 +1,4 @@
-"""Another configuration while running.
+"""Reloading the configuration while running.
 
 What changed is restarted without loss, what did not change is not touched, and what is wrong changes nothing.
 """
@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from mqbridge.gateway.reload import Reloaded
+from mqbridge.gateway.reload import ReloadResult
 from mqbridge.gateway.run import Gateway
 from mqbridge.memory.broker import broker, forget
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, stored, until
@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def write(file: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Write the configuration; a copy of it to be changed."""
+    """Write the configuration, and return a copy for changes."""
     file.write_text(yaml.safe_dump(data))
     return copy.deepcopy(data)
 
@@ -52,7 +52,7 @@ def two_routes(world: World) -> dict[str, Any]:
 
 
 class Watch:
-    """What must not change of a route that is left alone: every object of it, down to its lanes."""
+    """Checks that a route is untouched: it keeps all its objects, down to its lanes."""
 
     def __init__(self, gateway: Gateway, name: str) -> None:
         self.seen = self._look(gateway, name)
@@ -62,8 +62,17 @@ class Watch:
     def _look(gateway: Gateway, name: str) -> list[object]:
         one = named(gateway, name)
         lanes = [delivery for _, delivery in sorted(one.deliveries.items(), key=lambda item: item[0].index)]
-        pumps = [delivery._pump for delivery in lanes]
-        return [one, gateway._tasks[one], one._session, one._ends, gateway.clusters["a"], gateway.clusters["b"], *lanes, *pumps]
+        receivers = [delivery._receiver for delivery in lanes]
+        return [
+            one,
+            gateway._tasks[one],
+            one._membership,
+            one._endpoints,
+            gateway.clusters["a"],
+            gateway.clusters["b"],
+            *lanes,
+            *receivers,
+        ]
 
     def assert_same(self) -> None:
         now = self._look(self._gateway, self._name)
@@ -99,7 +108,7 @@ async def test_only_what_changed_is_restarted_and_nothing_is_lost(world: World, 
     assert after[0] <= COUNT + 200
 
 
-async def test_routes_come_and_go(world: World, file: Path) -> None:
+async def test_routes_are_added_and_removed(world: World, file: Path) -> None:
     config = write(file, two_routes(world))
     async with running(config, file) as gateway:
         await until(lambda: committed(world.a, "g-kept") == COUNT and committed(world.a, "g-changed") == COUNT)
@@ -121,7 +130,7 @@ async def test_routes_come_and_go(world: World, file: Path) -> None:
         watch.assert_same()
 
 
-async def test_clusters_come_and_go(world: World, file: Path) -> None:
+async def test_clusters_are_added_and_removed(world: World, file: Path) -> None:
     config = write(file, two_routes(world))
     closed: list[str] = []
     async with running(config, file) as gateway:
@@ -160,7 +169,7 @@ def no_topic(config: dict[str, Any]) -> None:
     config["routes"][1]["from"]["topic"] = "none"
 
 
-def no_place(config: dict[str, Any]) -> None:
+def no_partition(config: dict[str, Any]) -> None:
     config["routes"][1]["to"][0] |= {"partitions": {"by": "table", "table": {"0": 0}}}
 
 
@@ -173,11 +182,11 @@ def not_reached(config: dict[str, Any]) -> None:
     [
         (no_cluster, "gateway.yaml:{line}: routes[1].to[0].cluster: there is no cluster 'd'. Known: a, b, c"),
         (no_topic, "route 'changed': the topic 'none' does not exist in cluster 'a'"),
-        (no_place, "route 'changed': b/before has no place for partition '1' of a/u: it is not in the table"),
+        (no_partition, "route 'changed': b/before has no partition for partition '1' of a/u: it is not in the table"),
         (not_reached, "memory cluster 'd' is disconnected"),
     ],
 )
-async def test_what_cannot_be_used_changes_nothing(
+async def test_a_rejected_configuration_changes_nothing(
     world: World, file: Path, change: Any, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker("away").disconnect()
@@ -201,7 +210,7 @@ async def test_what_cannot_be_used_changes_nothing(
     forget("away")
 
 
-async def test_a_file_that_is_no_yaml_or_gone(world: World, file: Path) -> None:
+async def test_an_invalid_or_missing_file_changes_nothing(world: World, file: Path) -> None:
     config = write(file, two_routes(world))
     async with running(config, file) as gateway:
         await until(lambda: committed(world.a, "g-kept") == COUNT)
@@ -218,7 +227,7 @@ async def test_a_file_that_is_no_yaml_or_gone(world: World, file: Path) -> None:
         watch.assert_same()
 
 
-async def test_a_stopped_route_is_begun_again(world: World, file: Path) -> None:
+async def test_a_reload_restarts_a_stopped_route(world: World, file: Path) -> None:
     config = write(file, two_routes(world))
     world.b.create("kept", 3)
     async with running(config, file) as gateway:
@@ -233,7 +242,7 @@ async def test_a_stopped_route_is_begun_again(world: World, file: Path) -> None:
         watch.assert_same()
 
 
-async def test_what_needs_a_restart_is_said(world: World, file: Path, tmp_path: Path) -> None:
+async def test_options_that_need_a_restart_are_logged(world: World, file: Path, tmp_path: Path) -> None:
     config = write(file, two_routes(world))
     applied = []
     async with running(config, file) as gateway:
@@ -342,7 +351,7 @@ async def test_a_stop_in_the_middle_of_a_reload(world: World, file: Path) -> Non
         gateway.stop()
         await until(lambda: not gateway.ready)
         world.b.release_receipts()
-        result: Reloaded = await asyncio.wait_for(waiting, PATIENCE_S)
+        result: ReloadResult = await asyncio.wait_for(waiting, PATIENCE_S)
         assert result.problems == ["the gateway is ending"]
     assert committed(world.a, "g-changed") == COUNT + 1
     assert "after" not in world.b.topics or everything(world.b, "after") == []
@@ -361,11 +370,11 @@ async def test_an_idle_gateway_does_not_end_while_it_reloads(world: World, file:
         assert gateway.ready
 
 
-async def test_a_cluster_that_comes_late_is_taken_then(
+async def test_a_reload_with_an_unreachable_cluster_is_retried(
     world: World, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody has to ask again; until then the old configuration goes on."""
-    monkeypatch.setattr("mqbridge.gateway.reload.AGAIN_FIRST_S", 0.05)
+    """The reload is retried by itself; until then the old configuration stays in effect."""
+    monkeypatch.setattr("mqbridge.gateway.reload.FIRST_RETRY_S", 0.05)
     config = write(file, two_routes(world))
     async with running(config, file) as gateway:
         world.c.disconnect()
@@ -375,7 +384,7 @@ async def test_a_cluster_that_comes_late_is_taken_then(
         first = await gateway.reloader.reload()
         assert first.problems == ["memory cluster 'd' is disconnected"]
         assert first.again_in_s is not None
-        await until(lambda: caplog.text.count("is read again in ") > 1)
+        await until(lambda: caplog.text.count("is reloaded again in ") > 1)
         assert [route.name for route in gateway.routes] == ["kept", "changed"]
         world.c.reconnect()
         await until(lambda: everything(world.c, "late") == list(range(COUNT)))

@@ -1,4 +1,4 @@
-"""A partition that moves: what was not on its way is taken back, whatever its lane waits for, and nobody else is disturbed."""
+"""Revocation of a partition: unsent messages are withdrawn, whatever its lane waits for, and other lanes are not disturbed."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ BACK = "it was taken back"
 
 
 class SlowOutbound(FakeOutbound):
-    """Only the sends that `on_the_wire` counts are on their way; the others can be taken back."""
+    """Only the first `on_the_wire` sends are on the wire; the others can be withdrawn."""
 
     def __init__(self, on_the_wire: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class SlowOutbound(FakeOutbound):
 async def test_a_late_receipt_does_not_set_a_checkpoint_back(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lane that lost its partition hears of its first batch when the next lane is further already."""
+    """The revoked lane gets its receipt when the next lane has progressed further already."""
     monkeypatch.setattr("mqbridge.delivery.lane.REVOKED_DRAIN_S", 3600.0)
     fill(world.a, "t", 1, 20)
     world.b.create("t", 1)
@@ -59,7 +59,7 @@ async def test_a_late_receipt_does_not_set_a_checkpoint_back(
         world.b.release_receipts()
 
 
-async def test_a_revoked_lane_takes_back_what_is_not_on_its_way() -> None:
+async def test_a_revoked_lane_withdraws_sends_that_are_not_on_the_wire() -> None:
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5), keyed(10, 5)), SlowOutbound(1)
     made = delivery(lane, outbound)
     budget = made._settings.budget
@@ -79,7 +79,7 @@ async def test_a_revoked_lane_takes_back_what_is_not_on_its_way() -> None:
 
 
 @pytest.mark.parametrize("why", ["a failure", "a deadline"])
-async def test_a_lane_that_gives_up_takes_back_what_is_not_on_its_way(why: str) -> None:
+async def test_an_aborted_lane_withdraws_sends_that_are_not_on_the_wire(why: str) -> None:
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5), keyed(10, 5)), SlowOutbound(1)
     made = delivery(lane, outbound)
     task = spawn(made.run(), "delivery", quiet=True)
@@ -97,7 +97,7 @@ async def test_a_lane_that_gives_up_takes_back_what_is_not_on_its_way(why: str) 
     assert made.error is None or isinstance(made.error, DeliveryError)
 
 
-async def test_a_lane_that_drains_sees_that_it_is_revoked() -> None:
+async def test_a_draining_lane_reacts_to_revocation() -> None:
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(0)
     made = delivery(lane, outbound)
     task = spawn(made.run(), "delivery", quiet=True)
@@ -109,7 +109,7 @@ async def test_a_lane_that_drains_sees_that_it_is_revoked() -> None:
     assert [first for first, _ in lane.rejected] == [0, 5]
 
 
-async def test_a_lane_that_waits_for_its_rate_sees_that_it_is_revoked() -> None:
+async def test_a_lane_waiting_for_its_rate_reacts_to_revocation() -> None:
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(0)
     rate = RateLimit(0.0001)
     made = delivery(lane, outbound, rates=[("count", rate)])
@@ -123,7 +123,7 @@ async def test_a_lane_that_waits_for_its_rate_sees_that_it_is_revoked() -> None:
     assert rate._free_at < free_at, "what did not go uses up nobody's rate"
 
 
-async def test_dead_letters_are_taken_back_and_sent_no_more() -> None:
+async def test_dead_letters_are_withdrawn_on_revocation() -> None:
     lane, outbound, letters = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(9), SlowOutbound(0)
     made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
     task = spawn(made.run(), "delivery", quiet=True)
@@ -144,8 +144,8 @@ async def test_dead_letters_are_taken_back_and_sent_no_more() -> None:
 # --- through a route --------------------------------------------------------------------------------------------------
 
 
-async def test_revocations_during_an_outage_add_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them left its sends with the outbound once: 1,260 were stored for 60, and 1.24 MB queued at a limit of 64 KiB."""
+async def test_revocations_during_an_outage_add_no_sends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each revocation used to leave its sends in the outbound: 1,260 were stored for 60, 1.24 MB queued at a limit of 64 KiB."""
     world.a.create("t", 1)
     queued: list[int] = []
     real = MemoryOutbound.send
@@ -178,7 +178,7 @@ async def test_a_partition_that_moves_to_another_gateway_is_stored_once(world: W
     fill(world.a, "t", 2, 0)
     config = world.config(route("r", "a/t", "b/t", delivery={"in_flight_bytes": "64KiB"}))
     async with running(config, alone=False) as one:
-        [target] = named(one, "r")._ends.targets["t"]
+        [target] = named(one, "r")._endpoints.targets["t"]
         way, real = asyncio.Event(), MemoryOutbound._retry
 
         async def cut(self: MemoryOutbound, send: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Secrets: where they come from, when they are read again, and that they show nowhere."""
+"""Secrets: their sources, when they are read again, and that they are never shown."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ class Holder(BaseModel):
 
 
 def printing(path: Path) -> list[str]:
-    """A command that prints a file, and counts its runs in another."""
+    """Make a command that prints a file, and counts its runs in another file."""
     program = (
         "import sys, pathlib; p = pathlib.Path(sys.argv[1]); p.with_suffix('.runs').open('a').write('x'); print(p.read_text())"
     )
@@ -62,7 +62,7 @@ async def test_a_command_is_run_again_when_a_fresh_one_is_needed(tmp_path: Path,
     assert await secret.read(fresh=True) == "two"
 
 
-async def test_those_who_ask_at_once_share_one_run(tmp_path: Path) -> None:
+async def test_concurrent_reads_share_one_run_of_a_command(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
     secret = Secret(command=printing(file))
@@ -70,7 +70,7 @@ async def test_those_who_ask_at_once_share_one_run(tmp_path: Path) -> None:
     assert file.with_suffix(".runs").read_text() == "x"
 
 
-async def test_what_was_read_once_outlives_its_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_last_value_outlives_its_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "token"
     file.write_text(CANARY)
     secret = Secret(file=file)
@@ -100,7 +100,7 @@ async def test_what_was_read_once_outlives_its_source(tmp_path: Path, caplog: py
         ({"file": "~nobody-has-this-name/token"}, "home directory"),
     ],
 )
-async def test_what_cannot_be_read_is_said_without_the_secret(
+async def test_an_unreadable_source_is_reported_without_the_secret(
     given: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOT_TEXT", os.fsdecode(b"canary-5f1e\xff"))
@@ -125,7 +125,7 @@ async def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_program_that_a_command_started_does_not_keep_us_waiting(
     is_waiting: bool, factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It holds the command's output open. It is ended with the command; what the command left behind on purpose is not."""
+    """The child keeps the command's output open. It is killed with the command, unless the command detached it on purpose."""
     monkeypatch.setattr("mqbridge.secret_sources.COMMAND_TIMEOUT_S", 0.5)
     pid_file = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {pid_file}" + ("; wait" if is_waiting else "")
@@ -147,14 +147,14 @@ def test_a_program_that_a_command_started_does_not_keep_us_waiting(
 
 
 def is_gone(pid: int) -> bool:
-    """Or dead, and not taken note of by its parent."""
+    """Return True if the process has ended, also if it is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
 
-async def test_a_command_that_fails_is_not_run_once_for_each_that_asks(tmp_path: Path) -> None:
+async def test_a_failing_command_is_not_run_once_per_caller(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     secret = Secret(command=["sh", "-c", f"echo x >> {runs}; exit 1"])
     found = await asyncio.gather(*(secret.read(fresh=True) for _ in range(10)), return_exceptions=True)
@@ -162,7 +162,7 @@ async def test_a_command_that_fails_is_not_run_once_for_each_that_asks(tmp_path:
     assert runs.read_text() == "x\n"
 
 
-async def test_a_command_whose_answer_is_refused_at_once_is_not_run_without_a_pause(tmp_path: Path) -> None:
+async def test_a_command_with_a_refused_output_runs_again_after_a_pause(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
     secret = Secret(command=printing(file))
@@ -176,8 +176,8 @@ def test_a_command_without_a_program_is_refused() -> None:
         Holder.model_validate({"secret": {"command": "  "}})
 
 
-def test_it_is_read_in_one_loop_after_another(tmp_path: Path) -> None:
-    """As jobs do that run a loop for each call; several wait in each."""
+def test_a_secret_is_read_in_several_event_loops(tmp_path: Path) -> None:
+    """Like a job with an event loop per call; several tasks wait in each loop."""
     file = tmp_path / "token"
     file.write_text("one")
     secret = Secret(command=printing(file))
@@ -189,7 +189,7 @@ def test_it_is_read_in_one_loop_after_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"text": "a", "file": "b"}, {"text": ""}, {"command": []}])
-def test_it_has_one_source(given: dict[str, object]) -> None:
+def test_a_secret_has_exactly_one_source(given: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="one source"):
         Secret(**given)  # type: ignore[arg-type]
 
@@ -197,14 +197,14 @@ def test_it_has_one_source(given: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "given", ["", 3, None, {}, {"fil": "x"}, {"file": 1}, {"file": "a", "env": "b"}, {"command": [1]}, ["a"]]
 )
-def test_what_is_no_secret_is_refused_without_being_shown(given: object) -> None:
+def test_an_invalid_secret_is_refused_without_showing_it(given: object) -> None:
     with pytest.raises(ValidationError) as raised:
         Holder.model_validate({"secret": given})
     (error,) = raised.value.errors()
     assert "must be a text" in error["msg"]
 
 
-def test_it_shows_nowhere() -> None:
+def test_a_secret_is_never_shown() -> None:
     holder = Holder.model_validate({"secret": CANARY})
     for shown in (repr(holder), str(holder), holder.model_dump_json(), f"{holder.secret}", str(holder.model_dump(mode="json"))):
         assert CANARY not in shown
@@ -217,7 +217,7 @@ def test_it_shows_nowhere() -> None:
     )
 
 
-def test_equal_sources_are_equal_and_travel() -> None:
+def test_secrets_compare_by_source_and_can_be_pickled() -> None:
     """A reload compares configurations, and Spark sends them to its workers."""
     one, same, other = Secret(file="/a"), Secret(file="/a"), Secret(file="/b")
     assert (one == same, one == other, hash(one) == hash(same)) == (True, False, True)

@@ -1,4 +1,4 @@
-"""One deadline for everything that stops, whatever hangs; and nothing that passes by itself ends a route."""
+"""One deadline for everything that stops, whatever hangs; and transient failures do not end a route."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ async def hang(*_: Any) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for a deadline of his own waits longer than this test."""
+    """Make every other deadline longer than this test."""
     monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 3600.0)
     monkeypatch.setattr("mqbridge.delivery.lane.DRAIN_S", 3600.0)
-    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 0.01)
 
 
 @pytest.mark.parametrize("what", [MemoryOutbound, MemoryInbound, MemoryCluster, MemoryLane])
@@ -41,13 +41,13 @@ async def test_stopping_ends_by_the_deadline_whatever_hangs(
     real_close = MemoryOutbound.close
     async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="200ms"), alone=False) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
-        outbound = gateway.routes[0]._ends.targets["t"][0].outbound
+        outbound = gateway.routes[0]._endpoints.targets["t"][0].outbound
         world.b.connected.clear()
         put(world.a, "t", 0, b"20")
         await until(lambda: named(gateway, "r").in_flight)
         monkeypatch.setattr(what, "release" if what is MemoryLane else "close", hang)
     assert gateway.routes[0].error is None
-    assert "is left behind" in caplog.text
+    assert "is abandoned" in caplog.text
     await real_close(outbound, 0.0)  # type: ignore[arg-type]
 
 
@@ -114,7 +114,7 @@ async def test_a_stop_while_targets_are_opened_does_not_wait_longer_for_those_th
 async def test_a_stop_while_a_reload_waits_for_a_cluster_still_drains(
     world: World, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was reached for the new configuration is closed by the deadline of all, and nothing waits for that."""
+    """Clusters connected for the new configuration are closed by the common deadline, and nothing waits for that."""
     fill(world.a, "t", 1, 20)
     config = world.config(route("r", "a/t", "b/t"), shutdown_timeout="1s")
     file = tmp_path / "mqbridge.yaml"
@@ -162,10 +162,10 @@ async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, 
     async with running(world.config(route("r", "a/t", "b/t"), route("s", "a/u", "b/u"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == committed(world.a, "g-s") == 20)
         assert [one.error for one in gateway.routes] == [None, None]
-        assert sorted(one.sessions for one in gateway.routes) == [1, 2]
+        assert sorted(one.memberships for one in gateway.routes) == [1, 2]
 
 
-async def test_a_join_that_hangs_is_begun_again(
+async def test_a_join_that_hangs_is_retried(
     world: World, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(world.a, "t", 2, 20)
@@ -178,12 +178,12 @@ async def test_a_join_that_hangs_is_begun_again(
         return await real(self, spec)
 
     monkeypatch.setattr(MemoryCluster, "inbound", once)
-    monkeypatch.setattr("mqbridge.gateway.session.JOIN_S", 0.05)
-    monkeypatch.setattr("mqbridge.gateway.session.JOIN_PARTITION_S", 0.1)
+    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_PARTITION_S", 0.1)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
-        assert named(gateway, "r").sessions == 2
-    assert "cluster a has not let us into group 'g-r' for 0.25 s" in caplog.text
+        assert named(gateway, "r").memberships == 2
+    assert "cluster a did not complete the join of group 'g-r' within 0.25 s" in caplog.text
 
 
 async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,17 +197,17 @@ async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.
     monkeypatch.setattr(MemoryCluster, "inbound", slow)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
-        await until(lambda: found.sessions)
+        await until(lambda: found.memberships)
         later = asyncio.get_running_loop().time() + 3600
         assert (found.idle_for(later), found.unassigned_for(later)) == (0, 0)
         lets_in.set()
         await until(lambda: committed(world.a, "g-r") == 20)
 
 
-async def test_a_stop_in_the_turn_in_which_the_targets_are_opened_begins_no_session(
+async def test_a_stop_while_the_last_target_opens_starts_no_membership(
     world: World, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would stop that session: a new configuration would wait for it for ever."""
+    """Nothing would stop that membership: a new configuration would wait for it forever."""
     fill(world.a, "t", 1, 20)
     world.b.disconnect()
     real = MemoryCluster.outbound
@@ -223,14 +223,14 @@ async def test_a_stop_in_the_turn_in_which_the_targets_are_opened_begins_no_sess
             patch.setattr(MemoryCluster, "outbound", stopped_meanwhile)
             world.b.reconnect()
             await until(gateway._tasks[found].done)
-        assert found.sessions == 0
+        assert found.memberships == 0
 
 
 @pytest.mark.parametrize("what", ["lanes", "describe", "inbound"])
-async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
+async def test_an_adapter_that_swallows_a_cancellation_does_not_block_a_route(
     world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A route that is replaced by a new configuration ends by the deadline; so does one whose session begins anew."""
+    """A route that is replaced by a new configuration ends by the deadline; so does a membership that is replaced."""
     fill(world.a, "t", 1, 20)
     at_it = asyncio.Event()
 
@@ -259,11 +259,11 @@ async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
             config["routes"][0]["to"][0]["topic"] = "u"
             await asyncio.wait_for(gateway.apply(from_dict(config, adapters=ADAPTERS)), PATIENCE_S)
             await until(lambda: committed(world.a, "g-r") == 20)
-    assert "is left behind" in caplog.text
+    assert "is abandoned" in caplog.text
 
 
-async def test_a_look_that_was_left_behind_is_the_last(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It finds a topic, and opens it, when its route is gone; nobody looks or holds anything for that route from then on."""
+async def test_an_abandoned_refresh_is_the_last(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds and opens a new topic after its route has ended; then nothing refreshes or stays open for that route."""
     fill(world.a, "t", 1, 20)
     real, at_it, comes = MemoryCluster.topics, asyncio.Event(), asyncio.Event()
 
@@ -290,8 +290,8 @@ async def test_a_look_that_was_left_behind_is_the_last(world: World, quick: None
         await until(lambda: old._renewed is not None and not old._renewed._outbounds)
 
 
-async def test_lanes_drain_although_taking_partitions_does_not_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would go on until the deadline and have no time left for what is in flight."""
+async def test_lanes_drain_although_the_lane_iterator_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise they would run until the deadline, without time to drain."""
     fill(world.a, "t", 1, 20)
     real, comes = MemoryInbound.lanes, asyncio.Event()
 
@@ -310,10 +310,10 @@ async def test_lanes_drain_although_taking_partitions_does_not_end(world: World,
 
 
 @pytest.mark.parametrize("what", ["inbound", "outbound"])
-async def test_what_was_left_behind_is_closed_when_it_is_there_after_all(
+async def test_abandoned_joins_and_outbounds_are_closed_when_they_complete(
     world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that nobody reads would keep its partitions, an outbound its place as the only producer."""
+    """A member that nothing reads would keep its partitions, an outbound its exclusive access."""
     fill(world.a, "t", 2, 20)
     real, at_it, comes, made, closed = getattr(MemoryCluster, what), asyncio.Event(), asyncio.Event(), list[Any](), list[Any]()
 
@@ -354,7 +354,7 @@ async def test_what_was_left_behind_is_closed_when_it_is_there_after_all(
 
 
 @pytest.mark.parametrize("what", [MemoryLane, MemoryInbound])
-async def test_giving_back_that_fails_once_at_a_new_topic_ends_nothing(
+async def test_a_failed_release_at_a_new_topic_stops_nothing(
     world: World, quick: None, what: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(world.a, "t0", 1, 20)
@@ -375,7 +375,7 @@ async def test_giving_back_that_fails_once_at_a_new_topic_ends_nothing(
         assert named(gateway, "r").error is None
 
 
-async def test_an_idle_gateway_waits_for_what_waits_for_its_rate(world: World) -> None:
+async def test_a_batch_waiting_for_its_rate_keeps_an_idle_gateway_running(world: World) -> None:
     fill(world.a, "t", 1, 60)
     config = world.config(route("r", "a/t", "b/t", delivery={"rate": 20}))
     async with running(config) as gateway:

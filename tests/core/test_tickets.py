@@ -1,4 +1,4 @@
-"""Tickets against a reference model: in order means a prefix, and never beyond an open one; one by one means every message."""
+"""Tickets against a reference model: in-order acknowledgement gives a prefix before the oldest open batch, else any message."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def batch(number: int, count: int = 1) -> Batch:
 
 
 class Heard:
-    """What tickets say."""
+    """Records the callbacks of tickets."""
 
     def __init__(self, *, in_order: bool) -> None:
         self.acknowledged: list[int] = []
@@ -43,7 +43,7 @@ class Heard:
 
 
 @given(legs=st.lists(st.integers(0, 3), min_size=1, max_size=8), in_order=st.booleans(), data=st.data())
-def test_only_what_is_stored_is_done(legs: list[int], in_order: bool, data: st.DataObject) -> None:
+def test_only_stored_batches_are_acknowledged(legs: list[int], in_order: bool, data: st.DataObject) -> None:
     heard = Heard(in_order=in_order)
     opened: list[Ticket] = []
     due: list[int] = []
@@ -72,7 +72,7 @@ def test_a_message_is_acknowledged_once_when_every_share_of_it_is_stored(shares:
     heard = Heard(in_order=False)
     ticket = heard.tickets.open(source := batch(0, 6), 0.0)
     parts = [Share(source, indexes) for indexes in shares]
-    heard.tickets.divide(ticket, parts)
+    heard.tickets.track_messages(ticket, parts)
     ticket.legs += len(parts)
     heard.tickets.settle(ticket)
     stored: list[Share] = []
@@ -80,7 +80,7 @@ def test_a_message_is_acknowledged_once_when_every_share_of_it_is_stored(shares:
         heard.tickets.settle(ticket, part, Receipt())
         stored.append(part)
         waited_for = [other for other in parts if other not in stored]
-        done = {index for index in range(6) if not any(index in other.places for other in waited_for)}
+        done = {index for index in range(6) if not any(index in other.batch_indexes for other in waited_for)}
         said = [index for _, indexes in heard.parts for index in indexes]
         assert len(said) == len(set(said))
         assert set(said) == done
@@ -88,7 +88,7 @@ def test_a_message_is_acknowledged_once_when_every_share_of_it_is_stored(shares:
     assert (heard.passed, heard.ended) == ([0], [0])
 
 
-def test_the_receipt_says_where_each_message_of_the_batch_is() -> None:
+def test_the_receipt_has_the_position_of_each_message() -> None:
     heard = Heard(in_order=True)
     ticket = heard.tickets.open(source := batch(0, 3), 0.0)
     ticket.legs += 2
@@ -100,7 +100,7 @@ def test_the_receipt_says_where_each_message_of_the_batch_is() -> None:
     assert receipt.positions == [(8,), (9,), (70,)]
 
 
-def test_bytes_are_free_when_the_last_leg_has_ended_and_not_before() -> None:
+def test_bytes_are_freed_only_when_the_last_leg_has_ended() -> None:
     for in_order in (True, False):
         heard = Heard(in_order=in_order)
         ticket = heard.tickets.open(source := batch(0), 0.0)
@@ -116,7 +116,7 @@ def test_bytes_are_free_when_the_last_leg_has_ended_and_not_before() -> None:
         assert heard.acknowledged == heard.passed == []
 
 
-def test_a_failed_batch_holds_up_those_behind_it_where_order_counts() -> None:
+def test_a_failed_batch_blocks_later_ones_if_acknowledgement_is_in_order() -> None:
     heard = Heard(in_order=True)
     first, second = heard.tickets.open(batch(0), 0.0), heard.tickets.open(batch(1), 0.0)
     heard.tickets.fail(first, Share(first.batch), REFUSED)

@@ -1,4 +1,4 @@
-"""TLS toward servers: who is let in, what is said where it fails, files that change, and when certificates end.
+"""TLS toward servers: accepted and refused peers, error texts, changed files, and expiry of certificates.
 
 The server is the standard library's, with certificates of an authority of the test's own. It answers each byte with the same.
 """
@@ -55,7 +55,7 @@ def server_side(identity: Identity, clients_of: Authority | None = None, **setti
 
 @asynccontextmanager
 async def echo(context: ssl.SSLContext) -> AsyncIterator[int]:
-    """The port of a server that says what it is told. In threads: asyncio's own ends a handshake without saying why."""
+    """Run an echo server; yield its port. In threads: asyncio's server ends a handshake without an alert."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -97,7 +97,7 @@ class Talk:
 
 
 async def connected(port: int, tls: Tls | None, host: str = HOST, link: Link | None = None) -> None:
-    """Connect, be understood, close."""
+    """Connect, exchange data, close."""
     talk = Talk()
     endpoint = await dial(host, port, talk.make, tls=tls, link=link)
     await talk.said(endpoint, b"hello")
@@ -114,7 +114,7 @@ def tls(**settings: Any) -> Tls:
     return TlsOptions.model_validate(settings).make("test")
 
 
-def test_a_verified_server_is_understood_on_both_loops(authority: Authority) -> None:
+def test_a_verified_server_works_on_both_event_loops(authority: Authority) -> None:
     context = server_side(authority.issue("server"))
 
     async def main() -> None:
@@ -125,8 +125,8 @@ def test_a_verified_server_is_understood_on_both_loops(authority: Authority) -> 
     on_both_loops(main)
 
 
-def test_much_data_passes_on_both_loops(authority: Authority) -> None:
-    """More than any buffer: writing is paused and resumed, and closing writes what is queued."""
+def test_large_transfers_work_on_both_event_loops(authority: Authority) -> None:
+    """More than any buffer: writing pauses and resumes, and closing writes the queue."""
     context, much = server_side(authority.issue("server")), os.urandom(1 << 20) * 24
 
     async def main() -> None:
@@ -186,7 +186,9 @@ def too_old(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[
 
 
 @pytest.mark.parametrize("case", [unknown_authority, of_another_name, expired, not_yet, too_old])
-async def test_who_is_not_trusted_is_refused_with_the_option(case: Refusal, authority: Authority, tmp_path: Path) -> None:
+async def test_an_untrusted_server_is_refused_and_the_option_is_named(
+    case: Refusal, authority: Authority, tmp_path: Path
+) -> None:
     server, ours, why = case(authority, tmp_path)
     async with server as port:
         with pytest.raises(Unreachable) as raised:
@@ -204,7 +206,7 @@ async def test_who_is_not_trusted_is_refused_with_the_option(case: Refusal, auth
         (b"", "ended the connection", Failure.RETRY),  # as a balancer does that has no server yet
     ],
 )
-async def test_a_port_without_tls_is_told(answer: bytes, why: str, failure: Failure) -> None:
+async def test_a_port_without_tls_is_reported(answer: bytes, why: str, failure: Failure) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1 << 16)
         writer.write(answer)
@@ -227,11 +229,11 @@ async def test_a_port_without_tls_is_told(answer: bytes, why: str, failure: Fail
         (ConnectionResetError(104, "Connection reset by peer"), False),
     ],
 )
-def test_only_what_is_refused_is_final(error: Exception, final: bool) -> None:
+def test_only_refusals_are_final(error: Exception, final: bool) -> None:
     assert is_final(error) is final
 
 
-async def test_what_refuses_a_client_that_was_let_in_may_pass(authority: Authority, tmp_path: Path) -> None:
+async def test_a_refusal_after_an_accepted_connection_is_transient(authority: Authority, tmp_path: Path) -> None:
     server, ours, _ = unknown_authority(authority, tmp_path)
     link = Link(Connectivity("test"), HOST, 1)
     link.admit()
@@ -257,7 +259,7 @@ async def test_the_name_and_its_verification_can_be_set(authority: Authority, ca
 
 
 async def refused(port: int, ours: Tls) -> str:
-    """Why the server ends the connection: by TLS 1.3 it says so after the handshake."""
+    """Return why the server ends the connection: with TLS 1.3 the alert comes after the handshake."""
     talk = Talk()
     try:
         endpoint = await dial(HOST, port, talk.make, tls=ours)
@@ -270,7 +272,7 @@ async def refused(port: int, ours: Tls) -> str:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_server_that_demands_ours(version: ssl.TLSVersion, authority: Authority, tmp_path: Path) -> None:
+async def test_a_server_that_demands_a_client_certificate(version: ssl.TLSVersion, authority: Authority, tmp_path: Path) -> None:
     context = server_side(authority.issue("server"), clients_of=authority, maximum_version=version)
     mine, old = authority.issue("mine"), authority.issue("old", begins=-timedelta(days=2), ends=-timedelta(days=1))
     other = Authority(tmp_path / "theirs", "somebody else").issue("stranger")
@@ -283,8 +285,10 @@ async def test_a_server_that_demands_ours(version: ssl.TLSVersion, authority: Au
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_who_is_refused_for_the_certificate_stops_unless_once_let_in(version: ssl.TLSVersion, authority: Authority) -> None:
-    """By whichever version: TLS 1.3 tells it after the handshake."""
+async def test_a_refused_certificate_is_fatal_unless_it_was_accepted_before(
+    version: ssl.TLSVersion, authority: Authority
+) -> None:
+    """With both versions: in TLS 1.3 the alert comes after the handshake."""
     context = server_side(authority.issue("server"), clients_of=authority, maximum_version=version)
     link = Link(Connectivity("test"), HOST, 1)
 
@@ -344,7 +348,7 @@ async def test_a_key_with_a_password_and_one_in_the_same_file(authority: Authori
         ),
     ],
 )
-async def test_files_that_cannot_be_used_are_named(
+async def test_unusable_tls_files_are_named(
     settings: dict[str, str], why: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(authority.folder)
@@ -367,7 +371,7 @@ def test_a_key_alone_is_refused() -> None:
 
 
 async def test_files_that_change_are_used_by_the_next_connection(authority: Authority, tmp_path: Path) -> None:
-    """The certificate is exchanged, and the authorities: the server's is signed by another one from then on."""
+    """Certificate and authorities are replaced: from then on another authority signs the server's certificate."""
     old, new = authority, Authority(tmp_path / "new", "the new one")
     trusted = tmp_path / "trusted.pem"
     shutil.copy(old.certificate, trusted)
@@ -385,7 +389,7 @@ async def test_files_that_change_are_used_by_the_next_connection(authority: Auth
         await connected(port, ours)
 
 
-async def test_half_an_exchange_changes_nothing(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_certificate_without_its_new_key_is_not_used(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     mine = authority.issue("mine")
     ours = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key)
@@ -414,7 +418,7 @@ async def test_a_context_is_kept_while_nothing_changes(authority: Authority) -> 
 
 
 @pytest.mark.parametrize("verify", ["full", "none"])
-async def test_it_is_known_when_certificates_end(verify: str, authority: Authority) -> None:
+async def test_expiry_times_of_certificates_are_recorded(verify: str, authority: Authority) -> None:
     server, mine = authority.issue("server", ends=timedelta(days=3)), authority.issue("mine", ends=timedelta(days=5))
     ours = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key, verify=verify)
     async with echo(server_side(server)) as port:
@@ -429,10 +433,10 @@ def test_libraries_need_no_configuration(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_closing_waits_for_what_was_written_and_not_for_an_answer(
+def test_closing_waits_for_written_bytes_and_not_for_a_response(
     authority: Authority, factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """Java's servers read on after the end of a TLS session, and never say theirs."""
+    """Java's servers keep reading after the end of a TLS session, and never send their own close."""
     got, over = bytearray(), threading.Event()
     context, sent = server_side(authority.issue("server")), os.urandom(3 << 20)
 
@@ -464,8 +468,8 @@ def test_closing_waits_for_what_was_written_and_not_for_an_answer(
 
 
 @pytest.mark.parametrize("system", ["rocketmq", "tubemq"])
-async def test_a_certificate_that_is_refused_after_the_handshake_ends_a_start(system: str, authority: Authority) -> None:
-    """By TLS 1.3 as by 1.2: waiting does not help."""
+async def test_a_certificate_refused_after_the_handshake_fails_the_start(system: str, authority: Authority) -> None:
+    """With TLS 1.3 and 1.2: a retry does not help."""
     adapter, servers = (ROCKETMQ, "name_servers") if system == "rocketmq" else (TUBEMQ, "masters")
     async with echo(server_side(authority.issue("server"), clients_of=authority, minimum_version=ssl.TLSVersion.TLSv1_3)) as port:
         settings = {servers: f"localhost:{port}", "tls": {"authorities": authority.certificate}}
@@ -474,7 +478,7 @@ async def test_a_certificate_that_is_refused_after_the_handshake_ends_a_start(sy
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_a_certificate_that_was_taken_once_may_be_taken_again(authority: Authority) -> None:
+async def test_a_refusal_of_a_once_accepted_certificate_is_retried(authority: Authority) -> None:
     async with echo(server_side(authority.issue("server"), clients_of=authority, minimum_version=ssl.TLSVersion.TLSv1_3)) as port:
         link = Link(Connectivity("c"), HOST, port)
         link.admit()
@@ -485,7 +489,7 @@ async def test_a_certificate_that_was_taken_once_may_be_taken_again(authority: A
     assert error.failure is Failure.RETRY
 
 
-async def test_what_is_sent_after_a_refusal_fails_as_finally(authority: Authority) -> None:
+async def test_sends_after_a_fatal_refusal_fail_as_fatal(authority: Authority) -> None:
     async with echo(server_side(authority.issue("server"), clients_of=authority, minimum_version=ssl.TLSVersion.TLSv1_3)) as port:
         talk = Talk()
         endpoint = await dial(HOST, port, talk.make, tls=tls(authorities=authority.certificate))

@@ -13,7 +13,7 @@ def test_names_and_patterns() -> None:
     assert render("{region}-{topic}", chosen[0]) == "eu-orders_eu"
 
 
-def test_a_topic_that_two_rules_take_is_taken_once() -> None:
+def test_a_topic_that_matches_twice_is_selected_once() -> None:
     assert len(select(["orders", "~ord.*"], ["orders"])) == 1
 
 
@@ -43,7 +43,7 @@ def test_a_broken_template() -> None:
         ("a-{{{topic}}}", "a-{orders}"),
     ],
 )
-def test_a_full_name_behind_a_prefix_is_not_given_twice(template: str, target: str) -> None:
+def test_a_full_name_after_a_prefix_gives_its_last_part(template: str, target: str) -> None:
     full = "persistent://acme/eu/orders"
     [chosen] = select(["~persistent://acme/(?P<region>.+)/orders"], [full])
     assert render(template, chosen) == target

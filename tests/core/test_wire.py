@@ -42,7 +42,7 @@ def test_the_last_byte_completes_a_frame() -> None:
     assert cutter.buffered == 3
 
 
-def test_what_is_no_frame_is_said_at_once() -> None:
+def test_bytes_that_are_no_frame_raise_at_once() -> None:
     with pytest.raises(RemoteProtocolError):
         FrameCutter(measure).feed(b"\xff")
 

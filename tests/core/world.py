@@ -1,4 +1,4 @@
-"""Brokers in memory, a gateway between them, and what tests ask of both. No state survives a test."""
+"""Memory brokers, a gateway between them, and helpers for tests of both. No state survives a test."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mqbridge.config.load import from_dict
-from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
+from mqbridge.gateway.run_result import RunResult
 from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message
@@ -26,14 +26,14 @@ CLUSTERS = ("a", "b", "c")
 
 
 class World:
-    """Three clusters, a to c."""
+    """Three memory clusters, a to c."""
 
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
         self.a, self.b, self.c = (broker(f"{self.name}-{name}") for name in CLUSTERS)
 
     def config(self, *routes: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """A configuration of these routes; keyword arguments of a cluster's name are its settings."""
+        """Make a configuration of these routes; keyword arguments named like a cluster are its settings."""
         own = {name: more.pop(name, {}) for name in CLUSTERS}
         clusters = {
             name: {"system": "memory", "broker": f"{self.name}-{name}", "batch_messages": 20} | own[name] for name in CLUSTERS
@@ -46,7 +46,8 @@ class World:
 
 
 def route(name: str, source: str, *targets: dict[str, Any] | str, **more: Any) -> dict[str, Any]:
-    """A route from `cluster/topic` to targets, each `cluster/topic` or a mapping; `source_` and `delivery` extend its parts."""
+    """Make a route from `cluster/topic` to targets, each `cluster/topic` or a mapping; `source_` and `delivery` extend its
+    parts."""
     return {
         "name": name,
         "from": end(source) | {"group": f"g-{name}"} | more.pop("source_", {}),
@@ -59,8 +60,8 @@ def end(text: str, **more: Any) -> dict[str, Any]:
     return {"cluster": cluster, "topic": topic} | more
 
 
-def able(patch: pytest.MonkeyPatch, **capabilities: Any) -> None:
-    """Every cluster made from now on says this of itself."""
+def set_capabilities(patch: pytest.MonkeyPatch, **capabilities: Any) -> None:
+    """Change the capabilities of every memory cluster made from now on."""
     made = MemoryCluster.__init__
 
     def changed(self: MemoryCluster, *arguments: Any) -> None:
@@ -71,7 +72,7 @@ def able(patch: pytest.MonkeyPatch, **capabilities: Any) -> None:
 
 
 def put(made: Broker, topic: str, partition: int, *messages: Message | bytes) -> None:
-    """Store messages as producers do."""
+    """Store messages as a producer does."""
     stored = made.topics[topic][partition]
     for message in messages:
         made_of = Message(message) if isinstance(message, bytes) else message
@@ -79,7 +80,7 @@ def put(made: Broker, topic: str, partition: int, *messages: Message | bytes) ->
 
 
 def fill(made: Broker, topic: str, partitions: int, count: int, first: int = 0) -> None:
-    """Make a topic and number messages `first` up into it, partition by partition in turn."""
+    """Create a topic and store messages numbered from `first` in it, round robin over its partitions."""
     made.create(topic, partitions)
     for number in range(first, first + count):
         put(made, topic, number % partitions, b"%d" % number)
@@ -102,7 +103,7 @@ until = partial(conversation.until, patience_s=PATIENCE_S, pause_s=0.005)
 
 @contextlib.asynccontextmanager
 async def running(config: dict[str, Any], path: Path | None = None, *, alone: bool = True) -> AsyncIterator[Gateway]:
-    """A gateway that is up; stopped and drained at the end, with nothing left behind (if nothing else runs meanwhile)."""
+    """Run a gateway; stop and drain it at the end, and check that it leaves no task (unless other code runs, not `alone`)."""
     before = asyncio.all_tasks()
     gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS, path)
     task = asyncio.ensure_future(gateway.run())
@@ -118,7 +119,7 @@ async def running(config: dict[str, Any], path: Path | None = None, *, alone: bo
     assert not alone or {one for one in asyncio.all_tasks() - before if not one.done()} == set()
 
 
-async def run(config: dict[str, Any], until_idle_s: float = 0.2) -> Outcome:
+async def run(config: dict[str, Any], until_idle_s: float = 0.2) -> RunResult:
     return await asyncio.wait_for(Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run(until_idle_s), PATIENCE_S * 2)
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
-from mqbridge.cli.exits import STOPPED
+from mqbridge.cli.process.exit_codes import STOPPED
 from mqbridge.message import Batch, Share
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.e2e.support import opened, pulsar_settings, read
 from tests.kit import rocketmq_remoting as remoting
@@ -198,8 +198,8 @@ async def until_stored(gateway: GatewayProcess, count: int) -> None:
 
 
 @asynccontextmanager
-async def connected(cluster: RocketMQ) -> AsyncIterator[RocketmqClient]:
-    client = RocketmqClient(cluster.name_servers)
+async def connected(cluster: RocketMQ) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient(cluster.name_servers)
     try:
         await client.connect()
         yield client
@@ -228,7 +228,7 @@ async def test_kills(world: World, tmp_path: Path, total: int) -> None:
     await world.finish(shares, tmp_path)
 
 
-async def _first_broker_is_done(world: World, client: RocketmqClient, rows: Rows, shares: Sequence[int]) -> bool:
+async def _first_broker_is_done(world: World, client: ClusterClient, rows: Rows, shares: Sequence[int]) -> bool:
     """Whether what is to be read from its queues is read, and what is to be written to them is written."""
     from_it, to_it = world.ways
     lanes, topic = rows[from_it.name]["lanes"], to_it.topics["rocketmq"]

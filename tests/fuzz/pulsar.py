@@ -6,9 +6,9 @@ from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode, encode
 from mqbridge.pulsar.mapping.stored import decode, decode_entries
 from mqbridge.pulsar.wire import topic_lists
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
-from mqbridge.pulsar.wire.chunks import cut, is_chunk
+from mqbridge.pulsar.wire.chunks import is_chunk, split_payload
 from mqbridge.pulsar.wire.compression import compress
-from mqbridge.pulsar.wire.entry import decode_entry, encode_entry_head, has_valid_checksum
+from mqbridge.pulsar.wire.entry import decode_entry, encode_entry_prefix, has_valid_checksum
 from mqbridge.pulsar.wire.frame import FrameMeter, encode_command, parse_frame
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -91,7 +91,7 @@ def _sized(entry: bytes) -> bytes:
 
 
 def _entry(metadata: MessageMetadata, payload: bytes, *, checked: bool = False) -> bytes:
-    whole = encode_entry_head(metadata, payload) + payload
+    whole = encode_entry_prefix(metadata, payload) + payload
     return whole if checked else whole[6:]  # without magic and checksum, which a fuzzer cannot compute
 
 
@@ -115,7 +115,7 @@ ENTRIES = [
         b"x",
     ),
 ]  # fmt: skip
-PIECES = list(cut(_metadata(uuid="u"), b"0123456789", 4))
+PIECES = list(split_payload(_metadata(uuid="u"), b"0123456789", 4))
 CHUNKS = [_sized(_entry(metadata, payload)) for metadata, payload in PIECES]
 
 
@@ -124,7 +124,7 @@ def make_names(text: str) -> None:
     try:
         name = parse_topic(text)
         must_equal(parse_topic(str(name)), name)
-        topic_lists.whole_topics([text])
+        topic_lists.parent_topics([text])
     except ValueError:
         pass
 

@@ -6,30 +6,30 @@ from functools import partial
 from typing import get_args, get_type_hints
 
 from mqbridge.errors import ClusterError
-from mqbridge.rocketmq.client.pop_receipts import make_receipts
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.route import read_route
+from mqbridge.rocketmq.library.pop_receipts import make_receipts
 from mqbridge.rocketmq.mapping import stored as stored_module
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import encode as encode_messages
 from mqbridge.rocketmq.mapping.request import encode_plain
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
-from mqbridge.rocketmq.wire import batch, ids, lenient, properties, receipts, tags
+from mqbridge.rocketmq.wire import batch, fastjson, ids, properties, receipts, tags
 from mqbridge.rocketmq.wire import record as record_module
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import ConsumerConnections, ProducerConnections
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat
-from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.offsets import ConsumerOffsets, ConsumeStats, ResetOffsets, TopicStats
-from mqbridge.rocketmq.wire.bodies.pops import AssignmentQuery, Assignments, BatchAcks
+from mqbridge.rocketmq.wire.bodies.pop import AssignmentQuery, Assignments, BatchAcks
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, Route, Table, TopicList
-from mqbridge.rocketmq.wire.bodies.running import DirectResult, RunningInfo
+from mqbridge.rocketmq.wire.bodies.running_info import DirectResult, RunningInfo
 from mqbridge.rocketmq.wire.command import decode, encode, measure
 from mqbridge.rocketmq.wire.compression import ZSTD, compress, decompress
 from mqbridge.rocketmq.wire.headers.base import Header
-from mqbridge.rocketmq.wire.headers.pops import PopResult
-from mqbridge.rocketmq.wire.record import Record, Sys, decode_records, encode_record
+from mqbridge.rocketmq.wire.headers.pop import PopResult
+from mqbridge.rocketmq.wire.record import Record, SysFlag, decode_records, encode_record
 from mqbridge.wire.cutter import FrameCutter
 from tests.fuzz.target import Choice, Target, check_message, halves, must_equal, text_reader
 from tests.rocketmq.wire import vectors
@@ -113,7 +113,7 @@ BODIES = [
     (TopicList.decode, b'{"topicList":["T","%RETRY%G"]}'),
     (Table.decode, b'{"table":{"a":"1"}}'),
     (ConsumerOffsets.decode, b'{"offsetTable":{"T@G":{0:5,1:7}}}'),
-    (lenient.loads, b'{a:1,{"b":[1,2]}:"\\u00fc"}'.replace(b"a", b"0")),
+    (fastjson.loads, b'{a:1,{"b":[1,2]}:"\\u00fc"}'.replace(b"a", b"0")),
 ]
 """Readers of bodies, each with one that Java wrote, or could have written."""
 BODY_READERS = list(dict.fromkeys([*(reader for reader, _ in BODIES), *(kind.decode for kind in BODY_KINDS)]))
@@ -159,15 +159,15 @@ def read_records(data: bytes) -> None:
     for record in decode_records(data):
         if record.defect is None:
             must_equal(decode_records(encode_record(_plain(record)))[0].body, record.body)
-    pulled = Pulled(Queue("T", "b", 0), data, LOWEST, BEYOND)
+    pulled = PulledRecords(Queue("T", "b", 0), data, LOWEST, BEYOND)
     if pulled.stored != BEYOND - LOWEST:  # inner batches count by their offsets
         must_equal(pulled.stored, len(pulled.records))
-    Pulled(Queue("T", "b", 0), data, 5, 6, frozenset({"a"})).records  # noqa: B018 - they are read
+    PulledRecords(Queue("T", "b", 0), data, 5, 6, frozenset({"a"})).records  # noqa: B018 - they are read
     make_receipts("b", PopResult(1000, 60000, 3, 7, "0 3 5", "0 3 5,6"), pulled.records)
 
 
 def _plain(record: Record) -> Record:
-    flags = record.sys_flag & ~(Sys.COMPRESSED | Sys.COMPRESSION | Sys.NEED_UNWRAP | Sys.INNER_BATCH)
+    flags = record.sys_flag & ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH)
     return Record(
         record.topic, record.body, record.properties, flag=record.flag, sys_flag=flags, born_host=record.born_host,
         store_host=record.store_host, queue_offset=record.queue_offset,
@@ -177,7 +177,7 @@ def _plain(record: Record) -> Record:
 @small_bodies()
 def read_messages(data: bytes) -> None:
     """Compiled, where it is, and plain: every field, and what is written of it."""
-    pulls = [Pulled(Queue("T", "b", 0), data, LOWEST, BEYOND)]
+    pulls = [PulledRecords(Queue("T", "b", 0), data, LOWEST, BEYOND)]
     messages, plain = decode_pulls(pulls), decode_plain(pulls)
     must_equal(len(messages), len(plain))
     for message, same in zip(messages, plain, strict=True):
@@ -191,7 +191,7 @@ def read_messages(data: bytes) -> None:
     must_equal([one.reason for one in failures], [one.reason for one in refused])
 
 
-BOMB = Record("T", compress(ZSTD, bytes(1 << 20)), sys_flag=Sys.COMPRESSED | ZSTD, queue_id=3, queue_offset=5)
+BOMB = Record("T", compress(ZSTD, bytes(1 << 20)), sys_flag=SysFlag.COMPRESSED | ZSTD, queue_id=3, queue_offset=5)
 RECORDS = [vectors.RECORD, *(value for name, value in vars(vectors).items() if name.startswith("JAVA_RECORD"))]
 RECORDS.append(encode_record(BOMB))
 STAMPED = [

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.request import Limits, encode_plain
-from mqbridge.pulsar.wire.entry import decode_entry, encode_entry_head
-from mqbridge.pulsar.wire.frame import encode_head
+from mqbridge.pulsar.wire.entry import decode_entry, encode_entry_prefix
+from mqbridge.pulsar.wire.frame import encode_frame_prefix
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record, encode_record
@@ -67,11 +67,11 @@ def pulsar_frames() -> Iterator[bytes]:
     for entry in encode_plain(MESSAGES, "c|t|0|", Limits())[0]:
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=5)
         metadata.MergeFrom(entry.metadata)
-        data = encode_entry_head(metadata, entry.payload) + entry.payload
+        data = encode_entry_prefix(metadata, entry.payload) + entry.payload
         for before in (b"", bytes([14, 2, 0, 0, 0, 2, 8, 1])):
-            yield encode_head(command, len(before + data)) + before + data
+            yield encode_frame_prefix(command, len(before + data)) + before + data
     metadata.ClearField("num_messages_in_batch")
-    yield encode_head(command, len(data := encode_entry_head(metadata, b"body") + b"body")) + data
+    yield encode_frame_prefix(command, len(data := encode_entry_prefix(metadata, b"body") + b"body")) + data
 
 
 def tubemq_answers() -> Iterator[bytes]:

@@ -5,9 +5,9 @@ import contextlib
 from google.protobuf.message import Message as Protobuf
 
 from mqbridge.errors import ProtocolError
-from mqbridge.tubemq.client.flow import parse_rules
+from mqbridge.tubemq.client.flow_control import parse_rules
 from mqbridge.tubemq.mapping.stored import decode
-from mqbridge.tubemq.wire import rpc, tdmsg, text
+from mqbridge.tubemq.wire import rpc, string_formats, tdmsg
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
 from mqbridge.tubemq.wire.pb import broker_pb2, master_pb2, rpc_pb2
@@ -64,9 +64,25 @@ REGISTER_AT = KINDS.index(master_pb2.RegisterRequestP2M)
 
 text_choice = Choice(
     [
-        *map(text_reader, (text.parse_broker, text.parse_partition, text.parse_subscription, text.parse_failure)),
-        *map(text_reader, (text.parse_topic_info, text.parse_topic_meta, text.parse_key, text.parse_required)),
-        *map(text_reader, (text.parse_holding, parse_rules)),
+        *map(
+            text_reader,
+            (
+                string_formats.parse_broker,
+                string_formats.parse_partition,
+                string_formats.parse_subscription,
+                string_formats.parse_failure,
+            ),
+        ),
+        *map(
+            text_reader,
+            (
+                string_formats.parse_topic_info,
+                string_formats.parse_topic_meta,
+                string_formats.parse_key,
+                string_formats.parse_start_offsets,
+            ),
+        ),
+        *map(text_reader, (string_formats.parse_held, parse_rules)),
     ]
 )
 TEXTS = [

@@ -16,7 +16,7 @@ from tests.patience import SERVER_PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 CRATE = ROOT / "native"
 
-needs_module = pytest.mark.skipif(native.compiled is None, reason=native.remark)
+needs_module = pytest.mark.skipif(native.compiled is None, reason=native.notice)
 
 
 def call(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -106,11 +106,13 @@ def test_turned_off_run_logs_it_once_as_a_remark(config: Path) -> None:
 
 
 def test_where_it_is_not_installed_it_says_how_to_get_it() -> None:
-    program = "import sys; sys.modules['mqbridge_native'] = None; from mqbridge.native import *; print(compiled, remark, fault)"
+    program = (
+        "import sys; sys.modules['mqbridge_native'] = None; from mqbridge.native import *; print(compiled, notice, is_broken)"
+    )
     done = call("-c", program, MQBRIDGE_NATIVE="1")
     assert done.stdout.startswith("None running without the compiled module"), done.stderr
     assert "it is not installed; in a checkout `make setup` builds it" in done.stdout
-    assert "docs/compiled.md" in done.stdout
+    assert "docs/how-to/compiled.md" in done.stdout
     assert done.stdout.endswith("False\n")
 
 

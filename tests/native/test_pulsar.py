@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mqbridge import native
 from mqbridge.message import Message
-from mqbridge.pulsar.adapter.numbering import Positions
-from mqbridge.pulsar.mapping.request import Encoded, EncodedEntry, Limits, encode, encode_plain
+from mqbridge.pulsar.adapter.sender_sequence import MessagePositions
+from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, encode_plain
 from mqbridge.pulsar.mapping.stored import decode, decode_entries
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
@@ -154,7 +154,7 @@ def test_numbers_that_no_system_can_write_stay_properties(name: str, number: int
 # --- encode -----------------------------------------------------------------------------------------------------------
 
 
-def comparable(encoded: Encoded) -> object:
+def comparable(encoded: EncodeResult) -> object:
     """All that goes to the producer."""
 
     def fields(entry: EncodedEntry) -> object:
@@ -209,8 +209,8 @@ def test_a_number_that_64_bits_cannot_hold_is_written_by_the_plain_code() -> Non
 def test_positions_are_compared_where_they_are() -> None:
     entries = [batch_of(join_batch([(SingleMessageMetadata(), b"x")] * 2), 2) for _ in range(3)]
     found = check_decode(entries)
-    assert Positions(found).first_descent() is None
-    assert Positions(found)[-1] == (3, 2, 1)
+    assert MessagePositions(found).first_descent() is None
+    assert MessagePositions(found)[-1] == (3, 2, 1)
     back = native.pick(found, [0, 1, 4, 3, 5])
-    assert Positions(back).first_descent() == Positions(list(back)).first_descent() == 3
-    assert Positions(native.pick(found, [2, 2])).first_descent() == 1
+    assert MessagePositions(back).first_descent() == MessagePositions(list(back)).first_descent() == 3
+    assert MessagePositions(native.pick(found, [2, 2])).first_descent() == 1

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from mqbridge import native
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.pulsar.adapter.batches import count_of, leave_out, mask_of, masks_of, position_of
-from mqbridge.pulsar.client.runs import Run, runs_in
+from mqbridge.pulsar.adapter.batches import count_of, keep_messages, mask_of, masks_of, position_of
+from mqbridge.pulsar.client.entry_runs import EntryRun, group_runs
 from mqbridge.pulsar.mapping.stored import decode, decode_entries
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
-from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_head
-from mqbridge.pulsar.wire.frame import encode_head, parse_frame
+from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_prefix
+from mqbridge.pulsar.wire.frame import encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
 from tests.strategies import Changes, changes, pulsar_natives
 
@@ -33,8 +33,8 @@ def message_frame(entry: Entry, at: int = 0, consumer: int = 7, **said: Any) -> 
     command.message.message_id.ledgerId, command.message.message_id.entryId = 3, at
     for name, value in said.items():
         command.message.ack_set.extend(value) if name == "ack_set" else setattr(command.message, name, value)
-    data = encode_entry_head(metadata, entry.payload) + entry.payload
-    return encode_head(command, len(data)) + data
+    data = encode_entry_prefix(metadata, entry.payload) + entry.payload
+    return encode_frame_prefix(command, len(data)) + data
 
 
 def plainly(data: bytes) -> Entry:
@@ -55,9 +55,9 @@ def facts(entry: Entry) -> dict[str, Any]:
     return found | {"mask": mask_of(entry), "due": count_of(entry), "position": position_of(entry)}
 
 
-def check_frame(data: bytes) -> Run | None:
+def check_frame(data: bytes) -> EntryRun | None:
     """Found alike, if it is found at all."""
-    [found] = runs_in([data])
+    [found] = group_runs([data])
     if isinstance(found, bytes):
         assert found is data
         return None
@@ -107,7 +107,7 @@ def test_frames_with_other_bytes(entry: Entry, changed: Changes, repaired: bool)
     try:
         check_frame(bytes(data))
     except RemoteProtocolError:  # then the connection ends
-        assert isinstance(runs_in([bytes(data)])[0], bytes)
+        assert isinstance(group_runs([bytes(data)])[0], bytes)
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_runs_go_on_within_a_consumer_an_epoch_and_an_order() -> None:
     ping = b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x12\x92\x01\x00"
     places = [(1, 7, 0), (2, 7, 0), (3, 8, 0), (4, 8, 0), (5, 8, 1), (5, 8, 1), (6, 8, 1)]
     frames = [message_frame(entry, at, consumer, consumer_epoch=epoch) for at, consumer, epoch in places]
-    found = runs_in([*frames[:1], ping, *frames[1:], ping])
+    found = group_runs([*frames[:1], ping, *frames[1:], ping])
     shown = [None if isinstance(one, bytes) else (one.consumer, one.epoch, one.first[1], one.last[1]) for one in found]
     assert shown == [(7, 0, 1, 1), None, (7, 0, 2, 2), (8, 0, 3, 4), (8, 1, 5, 5), (8, 1, 5, 6), None]
     assert [len(one.entries) for one in found if not isinstance(one, bytes)] == [1, 1, 2, 1, 2]
-    assert runs_in([]) == []
+    assert group_runs([]) == []
 
 
 def test_consumers_that_take_turns_have_a_run_each() -> None:
     entry = Entry(MessageMetadata(), b"body")
     frames = [message_frame(entry, at, consumer) for at in range(3) for consumer in (1, 2)]
-    shown = [(one.consumer, one.first[1], one.last[1]) for one in runs_in(frames) if not isinstance(one, bytes)]
+    shown = [(one.consumer, one.first[1], one.last[1]) for one in group_runs(frames) if not isinstance(one, bytes)]
     assert shown == [(1, 0, 2), (2, 0, 2)]
 
 
@@ -160,7 +160,7 @@ def test_what_is_acknowledged_and_what_is_damaged_is_noted_on_it() -> None:
     run = check_frame(message_frame(Entry(metadata, b"\x00\x00\x00\x02\x18\x01x" * 3)))
     assert run is not None
     [entry] = run.entries
-    assert leave_out(entry, 1)
+    assert keep_messages(entry, 1)
     assert (entry.ack_set, mask_of(entry), position_of(entry)) == ((0b110,), 0b110, (3, 0, 1))
     assert masks_of([entry], [1]) == {(3, 0): 0b100}
     assert [message.position for message in decode_entries([entry])] == [(3, 0, 1), (3, 0, 2)]
@@ -184,7 +184,7 @@ def test_what_the_compiled_decoder_refuses_is_read_by_the_plain_code(monkeypatch
         assert run is not None
         [entry] = run.entries
         for begin in range(len(singles)):
-            leave_out(entry, begin)
+            keep_messages(entry, begin)
             messages = decode_entries([entry])
             assert not native.is_native(messages)
             assert [message.event_time for message in messages] == [None, 1 << 60][2 - len(singles) + begin :]

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client import pulled as pulled_module
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client import pulled_records
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import LZ4, OLD, ZLIB, ZSTD, compress, decompress
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
-from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES, Record, Sys, encode_record
+from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES, Record, SysFlag, encode_record
 from tests.rocketmq.wire import vectors
 from tests.strategies import Changes, changes, property_string, rocketmq_natives
 
@@ -29,7 +29,7 @@ MOST = (1 << 63) - 1
 JAVA_RECORDS = [vectors.RECORD, *(value for name, value in vars(vectors).items() if name.startswith("JAVA_RECORD"))]
 
 
-def outcome(decode: Callable[[Sequence[Pulled]], Sequence[Message]], pulls: Sequence[Pulled]) -> object:
+def outcome(decode: Callable[[Sequence[PulledRecords]], Sequence[Message]], pulls: Sequence[PulledRecords]) -> object:
     """Every field of every message, or the error."""
     try:
         return [message.as_dict() for message in decode(pulls)]
@@ -37,14 +37,14 @@ def outcome(decode: Callable[[Sequence[Pulled]], Sequence[Message]], pulls: Sequ
         return type(error), str(error)
 
 
-def pull(body: bytes, first: int = -MOST, next_: int = MOST, tags: frozenset[str] = frozenset()) -> Pulled:
+def pull(body: bytes, first: int = -MOST, next_: int = MOST, tags: frozenset[str] = frozenset()) -> PulledRecords:
     """A pull whose sizes nobody has looked at yet."""
-    made = Pulled(QUEUE, b"", first, next_, tags)
+    made = PulledRecords(QUEUE, b"", first, next_, tags)
     made.body = body
     return made
 
 
-def natively(pulls: Sequence[Pulled]) -> Sequence[Message]:
+def natively(pulls: Sequence[PulledRecords]) -> Sequence[Message]:
     assert compiled is not None
     found: Sequence[Message] | None = compiled.rocketmq_decode(
         [each.fields for each in pulls], partial(decompress, limit=1 << 16)
@@ -53,7 +53,7 @@ def natively(pulls: Sequence[Pulled]) -> Sequence[Message]:
     return found
 
 
-def must_agree(*pulls: Pulled) -> object:
+def must_agree(*pulls: PulledRecords) -> object:
     plain = outcome(decode_plain, pulls)
     assert outcome(decode_pulls, pulls) == plain
     return plain
@@ -69,14 +69,14 @@ def stored(draw: st.DrawFn) -> bytes:
     record = draw(rocketmq_natives())
     record.topic = draw(st.sampled_from(["T", "", "größe", "t" * 200]))
     record.born_host, record.store_host = draw(HOSTS), draw(HOSTS)
-    record.sys_flag = draw(st.sampled_from([0, 0, Sys.COMMIT, Sys.INNER_BATCH, Sys.NEED_UNWRAP, Sys.COMPRESSED]))
+    record.sys_flag = draw(st.sampled_from([0, 0, SysFlag.COMMIT, SysFlag.INNER_BATCH, SysFlag.NEED_UNWRAP, SysFlag.COMPRESSED]))
     if draw(st.integers(0, 3)) == 0:
         inner = draw(st.lists(rocketmq_natives(), max_size=3))
         record.body = b"".join(encode_element(one.body, one.properties, one.flag) for one in inner)
-        record.sys_flag |= Sys.INNER_BATCH | Sys.NEED_UNWRAP
+        record.sys_flag |= SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
     if draw(st.integers(0, 3)) == 0:
         codec = draw(st.sampled_from(CODECS))
-        record.body, record.sys_flag = compress(codec, record.body), record.sys_flag | Sys.COMPRESSED | codec
+        record.body, record.sys_flag = compress(codec, record.body), record.sys_flag | SysFlag.COMPRESSED | codec
     if draw(st.integers(0, 7)) == 0:
         record.properties += b"a\x01\xff\x02"
     data = bytearray(encode_record(record))
@@ -168,7 +168,7 @@ def test_repeated_names_of_java_batches_are_decoded_here() -> None:
 def test_the_limit_of_what_an_answer_unpacks_to() -> None:
     assert compiled is not None
     plain = bytes(31 << 20)
-    packed = encode_record(Record("t", b"packed", sys_flag=Sys.COMPRESSED))
+    packed = encode_record(Record("t", b"packed", sys_flag=SysFlag.COMPRESSED))
     few = MAX_UNPACKED_BYTES // (len(plain) + 512)
     assert len(compiled.rocketmq_decode([pull(packed * few).fields], lambda *_: plain)) == few
     with pytest.raises(RemoteProtocolError, match="unpack to more"):
@@ -180,7 +180,7 @@ def test_other_errors_of_decompression_are_raised() -> None:
         raise MemoryError("no more")
 
     assert compiled is not None
-    record = encode_record(Record("t", b"x", sys_flag=Sys.COMPRESSED))
+    record = encode_record(Record("t", b"x", sys_flag=SysFlag.COMPRESSED))
     with pytest.raises(MemoryError, match="no more"):
         compiled.rocketmq_decode([pull(record).fields], fail)
     with pytest.raises(TypeError):
@@ -204,7 +204,7 @@ def test_records_are_counted_alike(records: list[bytes], change: Changes, torn: 
     body = change(b"".join(records))
     body = body[:-3] if torn else body
     native = compiled.rocketmq_count_stored
-    assert answer_of(lambda: native(body)) == answer_of(lambda: pulled_module._count(body))
+    assert answer_of(lambda: native(body)) == answer_of(lambda: pulled_records._count(body))
 
 
 @settings(max_examples=300, deadline=None)
@@ -212,7 +212,7 @@ def test_records_are_counted_alike(records: list[bytes], change: Changes, torn: 
 def test_wanted_messages_are_counted_alike(records: list[bytes], first: int, next_: int, wanted: frozenset[str]) -> None:
     here, plain = pull(b"".join(records), first, next_, wanted), pull(b"".join(records), first, next_, wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pulled_module, "compiled", None)
+        patch.setattr(pulled_records, "compiled", None)
         expected = answer_of(lambda: (plain.count, plain.first_record))
     assert answer_of(lambda: (here.count, here.first_record)) == expected
     assert here.held_bytes == here.size

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Message
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.limits import BROKER_BYTES, MAX_PROPERTIES_BYTES, Limits
-from mqbridge.rocketmq.mapping.request import IDS, EncodedRequest, Reserve, encode, encode_plain
+from mqbridge.rocketmq.mapping.request import IDS_PER_RESERVATION, EncodedRequest, Reserve, encode, encode_plain
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
@@ -106,7 +106,7 @@ def test_messages_of_all_kinds(messages: list[Message], origin: str | None, limi
 @settings(max_examples=500)
 @given(st.lists(rocketmq_natives(), min_size=1, max_size=5), prefixes, st.data())
 def test_decoded_messages_and_parts_of_them(records: list[Record], origin: str | None, data: st.DataObject) -> None:
-    pulls = [Pulled(Queue("T", "b", 0), encode_record(record), -1, 10) for record in records]
+    pulls = [PulledRecords(Queue("T", "b", 0), encode_record(record), -1, 10) for record in records]
     native, plain = decode_pulls(pulls), decode_plain(pulls)
     must_agree(native, origin, plain=plain)
     indexes = data.draw(st.lists(st.integers(0, len(plain) - 1), min_size=1, max_size=5))
@@ -164,7 +164,9 @@ def test_delays(wait: int, levels: tuple[int, ...]) -> None:
     must_agree([Message(b"x", (("z", "1"), ("a", "2")), deliver_at=NOW + wait)], None, Limits(max_delay_ms=9999, levels=levels))
 
 
-@pytest.mark.parametrize("count", [IDS - 1, IDS, IDS + 1, 2 * IDS + 1])
+@pytest.mark.parametrize(
+    "count", [IDS_PER_RESERVATION - 1, IDS_PER_RESERVATION, IDS_PER_RESERVATION + 1, 2 * IDS_PER_RESERVATION + 1]
+)
 def test_ids_are_reserved_in_the_same_runs(count: int) -> None:
     messages = [Message(b"x", (("UNIQ_KEY", "mine"),) if number % 7 == 0 else ()) for number in range(count + count // 6)]
     must_agree(messages, first=0xFF80)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.native import compiled
-from mqbridge.tubemq.client.answers import parse_answer
+from mqbridge.tubemq.client.get_response import parse_get_response
 from mqbridge.tubemq.mapping import stored
 from mqbridge.tubemq.mapping.share import PlainRequests, Requests, encode_share
 from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
@@ -78,7 +78,7 @@ def test_packs_are_decoded_alike(pack: list[TransferedMessage], damaged: int, of
     plain = fields(plainly(pack, offset, zone, first))
     assert fields(natively(pack, offset, zone, first)) == plain
     answer = GetMessageResponseB2C(success=True, errCode=200, messages=pack)
-    found, messages = parse_answer(answer.SerializeToString())
+    found, messages = parse_get_response(answer.SerializeToString())
     assert (found.errCode, len(found.messages), len(messages)) == (200, 0, len(pack))
     assert fields(natively(messages, offset, zone, first)) == plain
     assert fields(natively(messages[1:], offset, zone, first + 1)) == plain[1:]
@@ -104,9 +104,9 @@ def test_damaged_answers_are_read_or_refused_as_protobuf_does(data: st.DataObjec
     except RemoteProtocolError as error:
         problem = str(error)
         with pytest.raises(RemoteProtocolError, match=f"^{re.escape(problem)}$"):
-            parse_answer(answer)
+            parse_get_response(answer)
         return
-    found, messages = parse_answer(answer)
+    found, messages = parse_get_response(answer)
     said = [(one.messageId, one.checkSum, one.payLoadData, one.flag) for one in messages]
     assert said == [(one.messageId, one.checkSum, one.payLoadData, one.flag) for one in expected.messages]
     del expected.messages[:], found.messages[:]

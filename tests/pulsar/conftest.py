@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from mqbridge import native
-from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.consumer import Consumer
-from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.connection_pool import parse_service_url
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.subscription import Subscription
 from tests.kit.pulsar import KEEPER, Pulsar
 from tests.patience import SERVER_PATIENCE_S
@@ -28,7 +28,7 @@ def transcoder(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-Subscribe = Callable[..., Awaitable[Consumer]]
+Subscribe = Callable[..., Awaitable[EntryConsumer]]
 
 
 async def no_subscriptions(pulsar: Pulsar, topic: str) -> None:
@@ -41,23 +41,23 @@ async def no_subscriptions(pulsar: Pulsar, topic: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def client_of(url: str) -> PulsarClient:
-    return PulsarClient(parse_service_url(url, tls=False), timing=Timing(operation=20.0, request=10.0))
+def client_of(url: str) -> BaseClient:
+    return BaseClient(parse_service_url(url, tls=False), timing=Timing(operation=20.0, request=10.0))
 
 
 @pytest_asyncio.fixture
-async def client(pulsar: Pulsar) -> AsyncIterator[PulsarClient]:
+async def client(pulsar: Pulsar) -> AsyncIterator[BaseClient]:
     client = client_of(pulsar.service_url)
     yield client
     await client.close()
 
 
 @pytest_asyncio.fixture
-async def subscribe(client: PulsarClient) -> AsyncIterator[Subscribe]:
+async def subscribe(client: BaseClient) -> AsyncIterator[Subscribe]:
     """Open a consumer that is closed at the end: `subscribe(topic, name=..., type=...)`."""
     async with AsyncExitStack() as stack:
 
-        async def open_one(topic: str, name: str = "", **settings: object) -> Consumer:
+        async def open_one(topic: str, name: str = "", **settings: object) -> EntryConsumer:
             consumer = await client.consumer(topic, Subscription(name or f"s-{uuid4().hex[:8]}", **settings))  # type: ignore[arg-type]
             stack.push_async_callback(consumer.close)
             return consumer

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from mqbridge.pulsar.client.consumer import Consumer
-from mqbridge.pulsar.client.producer import Producer
-from mqbridge.pulsar.client.sending import SendReceipt
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.entry_producer import EntryProducer
+from mqbridge.pulsar.client.pending_entry import SendReceipt
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -12,7 +12,7 @@ from tests.patience import SERVER_PATIENCE_S
 
 
 def batch(payloads: list[bytes]) -> tuple[MessageMetadata, bytes, int]:
-    """What `Producer.send` takes for a batch of these."""
+    """What `EntryProducer.send` takes for a batch of these."""
     framed = join_batch([(SingleMessageMetadata(), payload) for payload in payloads])
     return MessageMetadata(num_messages_in_batch=len(payloads)), framed, len(payloads)
 
@@ -24,18 +24,18 @@ def payloads(entry: Entry) -> list[bytes]:
     return [payload for _, payload in split_batch(entry.payload, entry.count)]
 
 
-async def send_all(producer: Producer, first: int, count: int) -> list[SendReceipt]:
+async def send_all(producer: EntryProducer, first: int, count: int) -> list[SendReceipt]:
     """Send entries of one numbered message each."""
     sent = [producer.send(MessageMetadata(), b"%d" % number) for number in range(first, first + count)]
     return await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
 
 
-async def take(consumer: Consumer, count: int) -> list[Entry]:
+async def take(consumer: EntryConsumer, count: int) -> list[Entry]:
     async with asyncio.timeout(SERVER_PATIENCE_S):
         return [await consumer.receive() for _ in range(count)]
 
 
-async def drain(consumer: Consumer) -> list[Entry]:
+async def drain(consumer: EntryConsumer) -> list[Entry]:
     """Everything there is."""
     found = []
     async with asyncio.timeout(SERVER_PATIENCE_S):

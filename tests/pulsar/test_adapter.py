@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.stretches import position_behind, units_of
+from mqbridge.adapter.unit_ranges import position_behind, units_of
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.cluster import ADAPTER
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions, PulsarOutboundOptions
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
@@ -358,7 +358,8 @@ async def test_single_messages_of_batches_are_acknowledged(ends):
 async def test_reading_a_range_of_batches_and_chunks(ends, client):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
-    chunked = client.producer(f"persistent://public/default/{topic}-partition-0", Publication(chunking=True, chunk_bytes=1000))
+    concrete = f"persistent://public/default/{topic}-partition-0"
+    chunked = client.producer(concrete, ProducerSettings(chunking=True, chunk_bytes=1000))
     first = await chunked.send(MessageMetadata(), b"L" * 2500)
     outbound = await ends.outbound(cluster, topic, batch_messages=5)
     await outbound.send(0, Share(Batch.of(messages(*range(20)))))
@@ -385,15 +386,15 @@ async def test_a_message_in_chunks_belongs_to_the_piece_of_a_range_that_has_its_
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     full = pulsar.keep(f"persistent://public/default/{topic}-partition-0")
-    one, other = (client.producer(full, Publication(chunking=True, chunk_bytes=1000)) for _ in range(2))
+    one, other = (client.producer(full, ProducerSettings(chunking=True, chunk_bytes=1000)) for _ in range(2))
     sends = [one.send(MessageMetadata(), b"A" * 4500), other.send(MessageMetadata(), b"B" * 3500)]
     sends += [producer.send(MessageMetadata(), b"%d" % number) for number in range(4) for producer in (one, other)]
     await asyncio.gather(*sends)
     await cluster._admin.unload(parse_topic(full))
     await one.send(MessageMetadata(), b"C" * 2500)
     bounds = (await cluster.bounds(topic))["0"]
-    stretches = await cluster.measure(topic, "0", bounds.first, bounds.next)
-    assert (len(stretches), units_of(stretches)) == (2, 5 + 4 + 8 + 3)
+    unit_ranges = await cluster.measure(topic, "0", bounds.first, bounds.next)
+    assert (len(unit_ranges), units_of(unit_ranges)) == (2, 5 + 4 + 8 + 3)
 
     async def payloads(begin, end) -> list[bytes]:
         async with aclosing(cluster.read(topic, "0", begin, end)) as batches:
@@ -401,8 +402,8 @@ async def test_a_message_in_chunks_belongs_to_the_piece_of_a_range_that_has_its_
 
     whole = await payloads(bounds.first, bounds.next)
     assert len(whole) == 11
-    for unit in range(1, units_of(stretches)):
-        cut = position_behind(stretches, unit, bounds.next)
+    for unit in range(1, units_of(unit_ranges)):
+        cut = position_behind(unit_ranges, unit, bounds.next)
         assert await payloads(bounds.first, cut) + await payloads(cut, bounds.next) == whole, cut
     await asyncio.gather(one.close(), other.close())
 

@@ -128,5 +128,5 @@ async def test_a_token_that_goes_out_in_the_open_is_said(
 ) -> None:
     cluster = ADAPTER.make_cluster("p", PulsarCluster.model_validate({"service_url": url, "admin_url": admin, "auth": auth}))
     await cluster.close()
-    assert ("without TLS, where anybody on the way reads it" in caplog.text) is warned
+    assert ("without TLS, readable by anybody on the network path" in caplog.text) is warned
     assert CANARY not in caplog.text

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.message import Partition
-from mqbridge.pulsar.adapter.batches import FORMAT, leave_out, make_batch, mask_of, masks_of
+from mqbridge.pulsar.adapter.batches import FORMAT, keep_messages, make_batch, mask_of, masks_of
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
@@ -42,7 +42,7 @@ def test_messages_of_a_batch_are_found_in_their_entries(found, data):
         expected[ledger, entry] = expected.get((ledger, entry), 0) | 1 << at
     assert masks == expected
     assert (batch.format, batch.data) == (FORMAT, found)
-    batch.let_go()
+    batch.release_messages()
     assert [message.payload for message in batch.messages] == [message.payload for message in messages]
 
 
@@ -51,7 +51,7 @@ def test_what_is_left_of_an_entry(count, begin, end, mask):
     entry = entry_of(0, count, mask & full_mask(count))
     before = mask_of(entry)
     left = [index for index in range(count) if before >> index & 1 and begin <= index < end]
-    assert leave_out(entry, begin, end) == bool(left)
+    assert keep_messages(entry, begin, end) == bool(left)
     if left:
         assert [message.position[2] for message in make_batch(PARTITION, [entry]).messages] == left
 
@@ -98,8 +98,8 @@ def test_nothing_is_allocated_for_what_a_producer_says():
         batch = make_batch(PARTITION, [entry])
         assert [message.defect is not None for message in batch.messages] == [True]
         assert masks_of([entry], [0]) == {(1, 2): 1}
-        assert leave_out(entry, 0, 1 << 31)
-        assert not leave_out(entry_of(3, 5), 1 << 31)
+        assert keep_messages(entry, 0, 1 << 31)
+        assert not keep_messages(entry_of(3, 5), 1 << 31)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()

@@ -195,7 +195,7 @@ def test_a_delayed_message_travels_alone() -> None:
 def test_an_unreadable_message_is_reported_and_spares_the_others() -> None:
     entries, failures = encode([Message(b"a"), Message(b"?", defect="bad"), Message(b"c")], None, Limits())
     assert [list(outgoing.indexes) for outgoing in entries] == [[0], [2]]
-    assert [(failure.index, failure.reason) for failure in failures] == [(1, "it could not be read: bad")]
+    assert [(failure.index, failure.reason) for failure in failures] == [(1, "the message could not be read: bad")]
 
 
 def batch_entry(count: int, **fields: object) -> Entry:

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter.stretches import position_behind, units_of
-from mqbridge.adapter.topics import Stretch
+from mqbridge.adapter.topics import UnitRange
+from mqbridge.adapter.unit_ranges import position_behind, units_of
 from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.message import Position
 from mqbridge.pulsar.adapter.cluster import ADAPTER
-from mqbridge.pulsar.adapter.measuring import stretches_between
+from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 
 ENTRIES = {3: 10, 5: 0, 8: 4, 9: 7}
 """Of four ledgers."""
 
 
-def entry(ledger: int, first: int, count: int, index: int = 0) -> Stretch:
-    return Stretch((ledger, first, index), count, part=1)
+def entry(ledger: int, first: int, count: int, index: int = 0) -> UnitRange:
+    return UnitRange((ledger, first, index), count, component=1)
 
 
 @pytest.mark.parametrize(
@@ -32,26 +32,26 @@ def entry(ledger: int, first: int, count: int, index: int = 0) -> Stretch:
         ((3, 9, 0), (8, 0, 0), [entry(3, 9, 1)]),
         ((3, 10, 0), (5, 0, 0), []),
         ((-1, -1, 0), (3, 4, 0), [entry(3, 0, 4)]),
-        ((2, 6, 0), (3, 4, 0), [Stretch((2, 6, 0), 1), entry(3, 0, 4)]),
+        ((2, 6, 0), (3, 4, 0), [UnitRange((2, 6, 0), 1), entry(3, 0, 4)]),
         ((9, 3, 0), (9, 3, 0), []),
         ((9, 3, 0), (8, 1, 0), []),
     ],
 )
-def test_with_the_ledgers_counted(begin: Position, end: Position, expected: list[Stretch]) -> None:
-    assert stretches_between(begin, end, ENTRIES) == expected
+def test_with_the_ledgers_counted(begin: Position, end: Position, expected: list[UnitRange]) -> None:
+    assert unit_ranges_between(begin, end, ENTRIES) == expected
 
 
 @pytest.mark.parametrize(
     ("begin", "end", "expected"),
     [
         ((3, 2, 0), (3, 7, 0), [entry(3, 2, 5)]),
-        ((3, 2, 1), (9, 3, 0), [Stretch((3, 2, 1), 1), entry(9, 0, 3)]),
-        ((-1, -1, 0), (3, 4, 0), [Stretch((-1, -1, 0), 1), entry(3, 0, 4)]),
-        ((3, 2, 0), (9, 0, 0), [Stretch((3, 2, 0), 1)]),
+        ((3, 2, 1), (9, 3, 0), [UnitRange((3, 2, 1), 1), entry(9, 0, 3)]),
+        ((-1, -1, 0), (3, 4, 0), [UnitRange((-1, -1, 0), 1), entry(3, 0, 4)]),
+        ((3, 2, 0), (9, 0, 0), [UnitRange((3, 2, 0), 1)]),
     ],
 )
-def test_what_nobody_counts_is_one_unit(begin: Position, end: Position, expected: list[Stretch]) -> None:
-    assert stretches_between(begin, end, None) == expected
+def test_what_nobody_counts_is_one_unit(begin: Position, end: Position, expected: list[UnitRange]) -> None:
+    assert unit_ranges_between(begin, end, None) == expected
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.data())
@@ -61,9 +61,9 @@ def test_every_entry_of_the_range_is_one_unit(sizes: list[int], data: Any) -> No
     last = max(entries)
     ends = [*places, (last, sizes[-1], 0)]
     begin, end = sorted(data.draw(st.tuples(st.sampled_from(ends), st.sampled_from(ends))))
-    stretches = stretches_between(begin, end, entries)
+    unit_ranges = unit_ranges_between(begin, end, entries)
     within = [place for place in places if begin <= place < end]
-    assert [position_behind(stretches, unit, end) for unit in range(units_of(stretches))] == within
+    assert [position_behind(unit_ranges, unit, end) for unit in range(units_of(unit_ranges))] == within
 
 
 async def test_an_address_that_is_a_guess_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ async def test_an_address_that_is_a_guess_may_be_wrong(monkeypatch: pytest.Monke
         cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model.from_url(url))
         monkeypatch.setattr(cluster._admin, "internal_stats", unreachable)  # type: ignore[attr-defined]
         if is_guess:
-            assert await cluster.measure("t", "0", (3, 2, 0), (9, 3, 0)) == [Stretch((3, 2, 0), 1), entry(9, 0, 3)]
+            assert await cluster.measure("t", "0", (3, 2, 0), (9, 3, 0)) == [UnitRange((3, 2, 0), 1), entry(9, 0, 3)]
         else:
             with pytest.raises(ClusterError):
                 await cluster.measure("t", "0", (3, 2, 0), (9, 3, 0))

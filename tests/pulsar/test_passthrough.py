@@ -131,6 +131,6 @@ def test_only_without_the_compiled_module_a_batch_is_searched_for_origins(monkey
     single.metadata.properties.add(key="mqbridge.origin", value="here|t|0|1")
     for entry in (single, batched):
         batch = make_batch(Partition("c", "t", "0", 0), [entry])
-        assert batch.mentions(b"here|t|0|")
-        assert not batch.mentions(b"there|")
+        assert batch.may_contain(b"here|t|0|")
+        assert not batch.may_contain(b"there|")
         assert not Share(batch).batch.is_decoded

@@ -9,7 +9,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.compression import NAMES
+from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.pulsar import Pulsar
 from tests.patience import SERVER_PATIENCE_S
@@ -63,17 +63,17 @@ async def test_an_unknown_namespace_and_a_bad_name_are_fatal(client):
 # --- produce and consume ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", sorted(NAMES))
+@pytest.mark.parametrize("codec", sorted(CODEC_NUMBERS))
 async def test_batches_of_every_compression_come_back_in_order(pulsar, client, subscribe, codec):
     topic = pulsar.take_topic()
     sent = [[b"%d-%d " % (entry, number) * 50 for number in range(100)] for entry in range(20)]
-    producer = client.producer(topic, codec=NAMES[codec])
+    producer = client.producer(topic, codec=CODEC_NUMBERS[codec])
     receipts = await asyncio.gather(*[producer.send(*batch(messages)) for messages in sent])
     assert [(receipt.ledger, receipt.entry) for receipt in receipts] == [(receipts[0].ledger, number) for number in range(20)]
     consumer = await subscribe(topic)
     entries = await take(consumer, 20)
     assert [payloads(entry) for entry in entries] == sent
-    assert {entry.metadata.compression for entry in entries} == {NAMES[codec]}
+    assert {entry.metadata.compression for entry in entries} == {CODEC_NUMBERS[codec]}
     assert [entry.metadata.sequence_id for entry in entries] == [number * 100 for number in range(20)]
     assert not await consumer.has_more()
     await producer.close()
@@ -127,7 +127,7 @@ async def test_a_message_that_is_too_large_fails_alone(pulsar, client, subscribe
 
 async def test_compression_makes_a_large_message_small_enough(pulsar, client, subscribe):
     topic = pulsar.take_topic()
-    producer = client.producer(topic, codec=NAMES["zstd"])
+    producer = client.producer(topic, codec=CODEC_NUMBERS["zstd"])
     await producer.send(MessageMetadata(), bytes(20 << 20))
     (entry,) = await take(await subscribe(topic), 1)
     assert entry.payload == bytes(20 << 20)

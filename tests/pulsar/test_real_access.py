@@ -6,9 +6,9 @@ import time
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Types
-from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.wire import schemas
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -32,10 +32,10 @@ def path_of(topic: str) -> str:
 
 async def test_exclusive_access_keeps_others_out(pulsar, client):
     topic = pulsar.take_topic()
-    first = client.producer(topic, Publication(access=pb.Exclusive))
+    first = client.producer(topic, ProducerSettings(access=pb.Exclusive))
     await first.opened()
     assert first.topic_epoch == 0
-    second = client.producer(topic, Publication(access=pb.Exclusive))
+    second = client.producer(topic, ProducerSettings(access=pb.Exclusive))
     with pytest.raises(ClusterError, match="ProducerFenced") as caught:
         await second.opened()
     assert caught.value.failure is Failure.FATAL
@@ -48,14 +48,14 @@ async def test_exclusive_access_keeps_others_out(pulsar, client):
 
 async def test_who_waits_gets_access_when_it_is_free(pulsar, client):
     topic = pulsar.take_topic()
-    first = client.producer(topic, Publication(access=pb.Exclusive))
+    first = client.producer(topic, ProducerSettings(access=pb.Exclusive))
     await first.opened()
-    waiting = client.producer(topic, Publication(access=pb.WaitForExclusive))
+    waiting = client.producer(topic, ProducerSettings(access=pb.WaitForExclusive))
     sent = waiting.send(MessageMetadata(), b"1")
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not waiting.queued:
             await asyncio.sleep(0.01)
-    gone = client.producer(topic, Publication(access=pb.WaitForExclusive))
+    gone = client.producer(topic, ProducerSettings(access=pb.WaitForExclusive))
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not gone.queued:
             await asyncio.sleep(0.01)
@@ -70,9 +70,9 @@ async def test_who_waits_gets_access_when_it_is_free(pulsar, client):
 async def test_fencing_takes_the_topic_away(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     other = client_of(pulsar.service_url)
-    first = other.producer(topic, Publication(access=pb.Exclusive))
+    first = other.producer(topic, ProducerSettings(access=pb.Exclusive))
     await first.send(MessageMetadata(), b"0")
-    second = client.producer(topic, Publication(access=pb.ExclusiveWithFencing))
+    second = client.producer(topic, ProducerSettings(access=pb.ExclusiveWithFencing))
     await second.send(MessageMetadata(), b"1")
     assert (first.topic_epoch, second.topic_epoch) == (0, 1)
     with pytest.raises(ClusterError) as caught:
@@ -106,7 +106,7 @@ async def test_a_delayed_message_comes_later(pulsar, client, subscribe):
 async def test_a_producers_schema_is_kept_and_its_version_travels(pulsar, client, subscribe, schema):
     topic = pulsar.take_topic()
     assert await client.schema(topic) is None
-    producer = client.producer(topic, Publication(schema=schema))
+    producer = client.producer(topic, ProducerSettings(schema=schema))
     await producer.send(MessageMetadata(), b"body")
     assert producer.schema_version == bytes(8)
     found = await client.schema(topic)
@@ -131,7 +131,7 @@ async def test_schemas_evolve_and_incompatible_ones_are_refused(pulsar, client):
     assert told == [schemas.avro(each).definition for each in (AVRO, AVRO_2, AVRO_2)]
     with pytest.raises(ServerRefused, match="IncompatibleSchema"):
         await client.register_schema(topic, schemas.avro(AVRO_BAD))
-    producer = client.producer(topic, Publication(schema=schemas.avro(AVRO_BAD)))
+    producer = client.producer(topic, ProducerSettings(schema=schemas.avro(AVRO_BAD)))
     with pytest.raises(ClusterError, match="IncompatibleSchema") as caught:
         await producer.opened()
     assert caught.value.failure is Failure.FATAL

@@ -7,12 +7,12 @@ from uuid import uuid4
 import pytest
 
 from mqbridge.errors import ConnectionLost
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Types
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
-from mqbridge.pulsar.wire.compression import NAMES
+from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.conversation import until
 from tests.patience import SERVER_PATIENCE_S
@@ -32,7 +32,7 @@ def backlog(pulsar, topic: str, name: str) -> int:
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 async def test_a_large_message_comes_back_whole(pulsar, client, subscribe, codec):
     topic = pulsar.take_topic()
-    producer = client.producer(topic, Publication(codec=NAMES[codec], chunking=True))
+    producer = client.producer(topic, ProducerSettings(codec=CODEC_NUMBERS[codec], chunking=True))
     metadata = MessageMetadata(partition_key="k", event_time=5)
     metadata.properties.add(key="a", value="b")
     payload = LARGE if codec == "none" else LARGE[: 6 << 20] * 2
@@ -52,10 +52,10 @@ async def test_a_large_message_comes_back_whole(pulsar, client, subscribe, codec
 
 async def test_messages_of_two_producers_lie_between_each_other(pulsar, client, subscribe):
     topic = pulsar.take_topic()
-    said = [Publication(name, chunking=True, chunk_bytes=1000) for name in ("one", "two")]
+    said = [ProducerSettings(name, chunking=True, chunk_bytes=1000) for name in ("one", "two")]
     producers = [client.producer(topic, each) for each in said]
     other = client_of(pulsar.service_url)
-    producers.append(other.producer(topic, Publication("three", chunking=True, chunk_bytes=1000)))
+    producers.append(other.producer(topic, ProducerSettings("three", chunking=True, chunk_bytes=1000)))
     payloads = [LARGE[number * 20_000 : (number + 1) * 20_000] for number in range(9)]
     await asyncio.gather(*[producers[n % 3].send(MessageMetadata(), payload) for n, payload in enumerate(payloads)])
     consumer = await subscribe(topic, "s")
@@ -75,7 +75,7 @@ async def test_messages_of_two_producers_lie_between_each_other(pulsar, client, 
 
 async def test_on_a_shared_subscription_all_chunks_are_acknowledged_or_come_again(pulsar, client, subscribe):
     topic = pulsar.take_topic()
-    producer = client.producer(topic, Publication(chunking=True, chunk_bytes=100_000))
+    producer = client.producer(topic, ProducerSettings(chunking=True, chunk_bytes=100_000))
     await asyncio.gather(*[producer.send(MessageMetadata(), LARGE[: 950_000 + number]) for number in range(2)])
     consumer = await subscribe(topic, "s", type=Types.Shared)
     first, second = await take(consumer, 2)
@@ -95,7 +95,7 @@ async def test_cut_off_between_chunks_nothing_is_lost_and_nothing_comes_twice(pu
     topic = pulsar.create_topic("t", namespace=namespace)
     async with CuttingProxy("127.0.0.1", pulsar.port) as proxy:
         client = client_of(proxy.url)
-        producer = client.producer(topic, Publication("me", chunking=True, chunk_bytes=1000))
+        producer = client.producer(topic, ProducerSettings("me", chunking=True, chunk_bytes=1000))
         await producer.opened()
         payloads = [LARGE[:10_000], b"small", LARGE[10_000:20_000]]
         for number, answers in enumerate([False, True] * 4):
@@ -143,7 +143,7 @@ async def test_what_is_acknowledged_while_the_connection_is_lost_covers_no_chunk
 
 async def test_a_message_whose_beginning_is_gone_is_a_defect(pulsar, client, subscribe):
     topic = pulsar.take_topic()
-    producer = client.producer(topic, Publication(chunking=True, chunk_bytes=1000))
+    producer = client.producer(topic, ProducerSettings(chunking=True, chunk_bytes=1000))
     receipt = await producer.send(MessageMetadata(), LARGE[:5000])
     await producer.send(MessageMetadata(), b"next")
     consumer = await subscribe(topic)

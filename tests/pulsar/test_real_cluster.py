@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from mqbridge.errors import Failure, ServerRefused
 from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.base_client import BaseClient
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, MessageMetadata
@@ -113,7 +113,7 @@ async def brokers(cluster: PulsarCluster) -> AsyncIterator[Brokers]:
 
 
 @pytest_asyncio.fixture
-async def client(cluster: PulsarCluster) -> AsyncIterator[PulsarClient]:
+async def client(cluster: PulsarCluster) -> AsyncIterator[BaseClient]:
     client = client_of(cluster.service_url)
     yield client
     await client.close()
@@ -135,7 +135,7 @@ class Numbered:
             self.most = max(self.most, self.next)
 
 
-async def read_until(consumer: Consumer, count: int, seen: Numbered) -> None:
+async def read_until(consumer: EntryConsumer, count: int, seen: Numbered) -> None:
     while seen.most < count or seen.next < seen.most:
         entry = await consumer.receive()
         seen.see(numbers([entry]))
@@ -236,7 +236,7 @@ async def test_a_topic_is_unloaded_to_the_other_broker_while_in_use(brokers, cli
     await consumer.close()
 
 
-async def write(client: PulsarClient, topic: TopicName, payload: bytes) -> None:
+async def write(client: BaseClient, topic: TopicName, payload: bytes) -> None:
     producer = client.producer(str(topic))
     await asyncio.wait_for(producer.send(MessageMetadata(), payload), SERVER_PATIENCE_S)
     await producer.close()

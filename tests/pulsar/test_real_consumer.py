@@ -189,7 +189,7 @@ async def test_unsubscribing_deletes_the_subscription(pulsar, subscribe):
     first, second = [await subscribe(topic, "s", type=Types.Shared) for _ in range(2)]
     with pytest.raises(ServerRefused):
         await first.unsubscribe()
-    first._attachment.ended = True  # the broker closes it too, and it would make the subscription anew
+    first._registration.ended = True  # the broker closes it too, and it would make the subscription anew
     await second.unsubscribe(force=True)
     assert pulsar.admin("GET", f"{path_of(topic)}/subscriptions") == []
     alone = await subscribe(topic, "t")

@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.consumer import Consumer
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
-from mqbridge.pulsar.client.topic_consumer import open_pattern_consumer
+from mqbridge.pulsar.library.topic_consumer import open_pattern_consumer
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
@@ -37,7 +37,7 @@ MOST_STEPS = 80
 class Scene:
     """What a conversation is held about: `client` goes through the proxy, `direct` does not."""
 
-    def __init__(self, pulsar: Pulsar, namespace: str, topic: str, client: PulsarClient, direct: PulsarClient) -> None:
+    def __init__(self, pulsar: Pulsar, namespace: str, topic: str, client: BaseClient, direct: BaseClient) -> None:
         self.pulsar, self.namespace, self.topic, self.client, self.direct = pulsar, namespace, topic, client, direct
 
     async def fill(self) -> None:
@@ -61,7 +61,7 @@ class Scene:
         return more
 
 
-async def confirmed(consumer: Consumer) -> None:
+async def confirmed(consumer: EntryConsumer) -> None:
     while True:
         try:
             await consumer.confirm_acks()
@@ -71,7 +71,7 @@ async def confirmed(consumer: Consumer) -> None:
             return
 
 
-async def take_all(consumer: Consumer, kind: int = Types.Exclusive) -> list[int]:
+async def take_all(consumer: EntryConsumer, kind: int = Types.Exclusive) -> list[int]:
     """Receive and acknowledge until every number was seen; in the order in which they came."""
     seen: list[int] = []
     while len(set(seen)) < COUNT:
@@ -89,7 +89,7 @@ async def take_all(consumer: Consumer, kind: int = Types.Exclusive) -> list[int]
 
 async def deliver(scene: Scene, kind: int) -> None:
     """Send, receive, acknowledge, close."""
-    producer = scene.client.producer(scene.topic, Publication("me"))
+    producer = scene.client.producer(scene.topic, ProducerSettings("me"))
     sent = [producer.send(MessageMetadata(), b"%d" % number) for number in ALL]
     consumer = await scene.client.consumer(scene.topic, Subscription("me", kind))
     seen = await take_all(consumer, kind)
@@ -141,7 +141,7 @@ async def redelivery(scene: Scene) -> None:
     assert not await scene.left("me")
 
 
-async def take_rest(consumer: Consumer, wanted: list[int]) -> list[int]:
+async def take_rest(consumer: EntryConsumer, wanted: list[int]) -> list[int]:
     seen: list[int] = []
     while set(seen) != set(wanted):
         entry = await consumer.receive()
@@ -206,7 +206,7 @@ async def schema(scene: Scene) -> None:
     registered = await scene.client.schema(scene.topic)
     assert registered is not None
     assert registered.version == version == bytes(8)
-    producer = scene.client.producer(scene.topic, Publication("me", schema=text))
+    producer = scene.client.producer(scene.topic, ProducerSettings("me", schema=text))
     await producer.send(MessageMetadata(), b"0")
     assert producer.schema_version == version
     await producer.close()
@@ -219,10 +219,10 @@ async def schema(scene: Scene) -> None:
 async def access(scene: Scene) -> None:
     """A producer that has the topic alone keeps it over a cut; the next one, which waits for it, comes behind it."""
     half = COUNT // 2
-    first = scene.client.producer(scene.topic, Publication("first", access=pb.Exclusive))
+    first = scene.client.producer(scene.topic, ProducerSettings("first", access=pb.Exclusive))
     await send_all(first, 0, half)
     await first.close()
-    second = scene.client.producer(scene.topic, Publication("second", access=pb.WaitForExclusive))
+    second = scene.client.producer(scene.topic, ProducerSettings("second", access=pb.WaitForExclusive))
     await send_all(second, half, COUNT - half)
     assert first.topic_epoch is not None
     assert second.topic_epoch is not None

@@ -32,6 +32,11 @@ async def run(name: str, *arguments: str) -> str:
     return out.decode()
 
 
+async def test_hello(pulsar: Pulsar):
+    out = await run("hello.py", pulsar.service_url, pulsar.take_topic(), "greeters")
+    assert out.splitlines() == ["stored in partition ", "received b'hello' with key 'customer-7'"]
+
+
 async def test_produce_then_consume(pulsar: Pulsar):
     topic = pulsar.take_topic(2)
     consuming = asyncio.ensure_future(run("consume.py", pulsar.service_url, topic, "10"))
@@ -85,7 +90,7 @@ async def test_follow_pattern(pulsar: Pulsar):
     for topic in topics:
         pulsar.send(topic, "hello")
     out = await run("follow_pattern.py", pulsar.service_url, namespace, f"{namespace}/logs-.*", "2")
-    assert sorted(out.splitlines()) == [f"{topic}: 1 messages" for topic in topics[:2]]
+    assert sorted(out.splitlines()) == [f"{topic}: b'hello'" for topic in topics[:2]]
 
 
 async def test_schema(pulsar: Pulsar):

@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mqbridge.cli.exits import OK
+from mqbridge.cli.process.exit_codes import OK
 from mqbridge.errors import ConnectionLost
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import TlsAuth, TokenAuth
-from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.connection_pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.secret import Secret
@@ -56,7 +56,7 @@ async def until(condition: Callable[[], bool]) -> None:
 class Traffic:
     """A producer and a consumer of one topic, and what both have done."""
 
-    def __init__(self, client: PulsarClient, topic: str) -> None:
+    def __init__(self, client: BaseClient, topic: str) -> None:
         self.client, self.topic = client, topic
         self.sent: set[int] = set()
         self.received: list[int] = []
@@ -103,8 +103,8 @@ class Traffic:
         await until(lambda: len(self.received) > count + 20)
 
 
-def client_of(server: LockedPulsar, tls: Tls, auth: TokenAuth | TlsAuth) -> PulsarClient:
-    return PulsarClient(parse_service_url(server.service_url, tls=True), tls=tls, auth=auth, timing=Timing(operation=20.0))
+def client_of(server: LockedPulsar, tls: Tls, auth: TokenAuth | TlsAuth) -> BaseClient:
+    return BaseClient(parse_service_url(server.service_url, tls=True), tls=tls, auth=auth, timing=Timing(operation=20.0))
 
 
 async def test_a_token_is_exchanged_while_messages_flow(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:

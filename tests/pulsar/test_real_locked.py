@@ -12,11 +12,11 @@ import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.cli.exits import CLUSTER, OK
+from mqbridge.cli.process.exit_codes import CLUSTER, OK
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.cluster import ADAPTER
-from mqbridge.pulsar.client.rights import Denied
+from mqbridge.pulsar.client.authorization import AccessDenied
 from tests.e2e.support import opened
 from tests.kit.authority import Authority
 from tests.kit.gateway import GatewayProcess
@@ -166,12 +166,12 @@ async def test_what_looking_finds_is_what_opening_meets(pulsar_locked: LockedPul
                 await cluster.check_inbound(inbound)
             else:
                 for look in (cluster.check_inbound, cluster.inbound):
-                    with pytest.raises(Denied):
+                    with pytest.raises(AccessDenied):
                         await look(inbound)
             if produces:
                 await cluster.check_outbound(outbound)
             else:
-                with pytest.raises(Denied):
+                with pytest.raises(AccessDenied):
                     await cluster.check_outbound(outbound)
 
 
@@ -193,7 +193,7 @@ async def test_a_subscription_must_begin_with_the_role_where_the_namespace_says_
     pulsar_locked.admin("POST", f"namespaces/{namespace}/subscriptionAuthMode", "Prefix")
     topic = pulsar_locked.create_topic("t", namespace=namespace)
     async with opened("pulsar", pulsar_locked.config_of(APP)) as cluster:
-        with pytest.raises(Denied, match="must begin with the role"):
+        with pytest.raises(AccessDenied, match="must begin with the role"):
             await cluster.check_inbound(InboundSpec((topic,), "group"))
         await cluster.check_inbound(InboundSpec((topic,), "app-group"))
         assert set(await cluster.bounds(topic)) == {"-1"}, "readers are named after the role"
@@ -208,7 +208,7 @@ async def test_topics_are_listed_as_far_as_the_role_may(pulsar_locked: LockedPul
             assert topic.rpartition("/")[2] in found, role
             assert (other.removeprefix("persistent://") in found) is sees_other, role
     async with opened("pulsar", pulsar_locked.config_of(NOBODY)) as cluster:
-        with pytest.raises(Denied, match=f"role 'nobody' may not list the topics of {NAMESPACE}"):
+        with pytest.raises(AccessDenied, match=f"role 'nobody' may not list the topics of {NAMESPACE}"):
             await cluster.topics()
 
 
@@ -216,7 +216,7 @@ async def test_what_needs_an_administrator_says_so(pulsar_locked: LockedPulsar) 
     topic = pulsar_locked.take_topic()
     async with opened("pulsar", pulsar_locked.config_of(APP)) as cluster:
         for refused in (cluster.create(f"{topic}-new", 2), cluster.operations.deduplicates(topic)):
-            with pytest.raises(Denied, match=r"role 'app' may not .*it needs an administrator of the tenant") as caught:
+            with pytest.raises(AccessDenied, match=r"role 'app' may not .*it needs an administrator of the tenant") as caught:
                 await refused
             assert caught.value.failure is Failure.FATAL
         (warning,) = await _warnings(cluster, topic)
@@ -251,7 +251,7 @@ async def test_reading_back_what_is_stored_needs_consume(pulsar_locked: LockedPu
                 if role == APP:
                     assert await outbound.resume(source) == {}
                 else:
-                    with pytest.raises(Denied, match="may not consume"):
+                    with pytest.raises(AccessDenied, match="may not consume"):
                         await outbound.resume(source)
             finally:
                 await outbound.close()

@@ -1,4 +1,4 @@
-"""The plugin of docs/locked-pulsar.md against a token endpoint of our own and a real broker."""
+"""The plugin of docs/how-to/locked-pulsar.md against a token endpoint of our own and a real broker."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ from tests.kit.pulsar_locked import APP, LockedPulsar
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "locked-pulsar.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "locked-pulsar.md"
 CLIENT_SECRET = "canary-oauth2"
 ENTRY_POINTS = "[mqbridge.pulsar_auth]\noauth2 = mqbridge_oauth2:make\n"
 

@@ -117,7 +117,7 @@ async def test_a_second_sender_is_kept_out_until_the_first_is_gone(job: Job, mon
     await send(first, range(10), 5)
     with monkeypatch.context() as patched:
         patched.setattr(outbounds, "OPEN_TIMEOUT_S", 0.5)
-        with pytest.raises(ClusterError, match="'job', which somebody else may still be") as caught:
+        with pytest.raises(ClusterError, match=r"named 'job' .another sender of this name may still be connected") as caught:
             await second.resume(SOURCE)
     assert caught.value.failure is Failure.RETRY
     waiting = spawn(second.resume(SOURCE), "the second sender")

@@ -6,10 +6,10 @@ from uuid import uuid4
 import pytest
 
 from mqbridge.errors import ClusterError, Unreachable
-from mqbridge.pulsar.client.batching import Batching
 from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.client.topic_consumer import open_pattern_consumer, open_topic_consumer
-from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from mqbridge.pulsar.library.batching import Batching
+from mqbridge.pulsar.library.topic_consumer import open_pattern_consumer, open_topic_consumer
+from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.wire.hashing import java_string_hash
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.pulsar.wire.topic_lists import topics_hash

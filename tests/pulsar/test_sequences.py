@@ -74,6 +74,6 @@ def test_the_order_stays(found: list[Position]) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(position: Position) -> None:
-    with pytest.raises(ClusterError, match="name no sender") as caught:
+    with pytest.raises(ClusterError, match="remove the sender's name") as caught:
         sequence_of(position)
     assert caught.value.failure is Failure.FATAL

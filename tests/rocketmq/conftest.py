@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client import pulled
+from mqbridge.rocketmq.client import pulled_records
 from mqbridge.rocketmq.mapping import request as request_module
 from mqbridge.rocketmq.mapping import stored
 
-MODULES = (pulled, request_module, stored)
+MODULES = (pulled_records, request_module, stored)
 
 
 @pytest.fixture(scope="module", params=["compiled", "plain"])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mqbridge.message import Message
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
@@ -12,9 +12,9 @@ QUEUE = Queue("T", "b", 0)
 LAST = (1 << 63) - 1
 
 
-def pull_of(records: Sequence[Record]) -> Pulled:
+def pull_of(records: Sequence[Record]) -> PulledRecords:
     """A pull that brings these."""
-    return Pulled(QUEUE, b"".join(map(encode_record, records)), -LAST, LAST)
+    return PulledRecords(QUEUE, b"".join(map(encode_record, records)), -LAST, LAST)
 
 
 def decode(records: Sequence[Record]) -> Sequence[Message]:

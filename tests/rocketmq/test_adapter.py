@@ -19,11 +19,11 @@ from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.consumer import join
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel
+from mqbridge.rocketmq.client.pull_consumer import join
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record
@@ -136,7 +136,7 @@ async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
 async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> None:
     cluster, topic = await ends.cluster(), ends.server.take_topic(3)
     outbound = await ends.outbound(cluster, topic)
-    client = RocketmqClient([ends.server.name_server])
+    client = ClusterClient([ends.server.name_server])
     await client.connect()
     await client.admin.create_topic(topic, 2, read_queues=3)  # as one shrinks a topic: what is in the third is read still
     await client.close()
@@ -208,7 +208,7 @@ async def test_what_members_send_back_comes_in_a_lane_of_its_topic(ends: Ends) -
     lanes = {lane.partition.topic: lane for lane in [await lane_of(inbound), await lane_of(inbound)]}
     await read(lanes[first], 3)
     await read(lanes[second], 3)
-    client = RocketmqClient([ends.server.name_server])
+    client = ClusterClient([ends.server.name_server])
     await client.connect()
     ends.push_async_callback(client.close)
     back = SendBack(client, name)
@@ -227,14 +227,16 @@ async def test_what_members_send_back_comes_in_a_lane_of_its_topic(ends: Ends) -
     }
 
 
-async def stored(client: RocketmqClient, topic: str, offset: int) -> tuple[Queue, Record]:
+async def stored(client: ClusterClient, topic: str, offset: int) -> tuple[Queue, Record]:
     """A message of the topic's only queue."""
     route = await client.routes.get(topic)
     assert route is not None
     [queue] = route.read_queues()
-    reader = await join(client, GroupSpec("", (everything(topic),), Model.ASSIGNED, queues=(queue,), offsets={queue: offset}))
+    reader = await join(
+        client, ConsumerSettings("", (everything(topic),), MessageModel.ASSIGNED, queues=(queue,), offsets={queue: offset})
+    )
     try:
-        stream = await anext(reader.streams())
-        return queue, (await stream.receive()).records[0]
+        assigned = await anext(reader.assigned_queues())
+        return queue, (await assigned.receive()).records[0]
     finally:
         await reader.close()

@@ -18,10 +18,10 @@ from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
 from mqbridge.rocketmq.client import connection
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.compat_v4 import LEVELS, delay_levels
-from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.library.pop import Popper
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import encode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -37,8 +37,8 @@ SHIPPED = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
 
 
 @pytest_asyncio.fixture
-async def client(rocketmq_old: RocketMQ) -> AsyncIterator[RocketmqClient]:
-    client = RocketmqClient([rocketmq_old.name_server])
+async def client(rocketmq_old: RocketMQ) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient([rocketmq_old.name_server])
     await client.connect()
     yield client
     await client.close()
@@ -63,7 +63,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
 
 
 @cluster_test
-async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: RocketmqClient) -> None:
+async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     topic = rocketmq_old.take_topic(1)
     queue = Queue(topic, "broker-a", 0)
     assert await client.positions.at(queue, 1) == 0
@@ -89,7 +89,7 @@ async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: RocketmqC
 
 
 @cluster_test
-async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client: RocketmqClient, cluster: Cluster) -> None:
+async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client: ClusterClient, cluster: Cluster) -> None:
     topic, group = rocketmq_old.take_topic(2), "never_committed"
     rocketmq_old.send(topic, b"x")
     queue = Queue(topic, "broker-a", 0)
@@ -103,7 +103,7 @@ async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client
 
 
 @cluster_test
-async def test_a_topics_configuration(rocketmq_old: RocketMQ, client: RocketmqClient) -> None:
+async def test_a_topics_configuration(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     topic = rocketmq_old.take_topic(3)
     config = (await client.admin.topic_config(topic))["broker-a"]
     assert (config.read_queues, config.write_queues) == (3, 3)
@@ -136,7 +136,7 @@ async def first_of(cluster: Cluster, topic: str) -> Message:
 
 
 @cluster_test
-async def test_a_pop_is_refused_with_what_to_do(rocketmq_old: RocketMQ, client: RocketmqClient) -> None:
+async def test_a_pop_is_refused_with_what_to_do(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     popper = Popper(client, "popping", everything(rocketmq_old.take_topic(1)))
     with pytest.raises(ServerRefused, match="Read the topic by a consumer that pulls") as refused:
         await popper.pop("broker-a")
@@ -219,4 +219,4 @@ async def test_a_broker_that_is_away_does_not_keep_an_outbound_from_being_opened
 async def test_a_broker_that_does_not_tell_counts_as_new(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert await levels_of(scripted, refuses(Status.NO_PERMISSION)) == ()
-    assert "taken to be one of 5.x" in caplog.text
+    assert "assuming a broker of 5.x" in caplog.text

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mqbridge.message import Partition
-from mqbridge.rocketmq.adapter import reading
+from mqbridge.rocketmq.adapter import range_reader
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
-from mqbridge.rocketmq.adapter.reading import read_range
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.adapter.range_reader import read_range
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
@@ -23,30 +23,30 @@ WANTED = frozenset({"wanted"})
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-def pulled(*offsets: int, tag: str = "wanted", tags: frozenset[str] = frozenset()) -> Pulled:
+def pulled(*offsets: int, tag: str = "wanted", tags: frozenset[str] = frozenset()) -> PulledRecords:
     """Messages at these offsets, pulled from the first one on."""
     stored = properties.encode([("TAGS", tag)])
     body = b"".join(encode_record(Record("T", b"x", stored, queue_offset=offset)) for offset in offsets)
-    return Pulled(QUEUE, body, offsets[0], offsets[-1] + 1, tags)
+    return PulledRecords(QUEUE, body, offsets[0], offsets[-1] + 1, tags)
 
 
 class Stream:
     """A queue that gives these pulls."""
 
-    def __init__(self, *pulls: Pulled) -> None:
+    def __init__(self, *pulls: PulledRecords) -> None:
         self.waiting = deque(pulls)
         self.state = SimpleNamespace(run=1)
         self.over = asyncio.Event()
         self.committed: list[int] = []
-        self.lends = False
+        self.holds_budget = False
 
-    def give_back(self, size: int) -> None:
+    def release_budget(self, size: int) -> None:
         pass
 
-    def take(self) -> Pulled | None:
+    def take(self) -> PulledRecords | None:
         return self.waiting.popleft() if self.waiting else None
 
-    async def receive(self) -> Pulled:
+    async def receive(self) -> PulledRecords:
         while not self.waiting:
             await asyncio.sleep(0)
         return self.waiting.popleft()
@@ -58,35 +58,35 @@ class Stream:
 
 async def test_a_range_ends_before_a_hole_that_goes_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compacted away is all from 2 to 19; while the first batch was looked at, what follows the hole came."""
-    stream = Stream(pulled(0, 1))
+    assigned = Stream(pulled(0, 1))
 
     async def join(*_: Any) -> Any:
-        return SimpleNamespace(held={QUEUE: stream}, close=lambda: asyncio.sleep(0))
+        return SimpleNamespace(held={QUEUE: assigned}, close=lambda: asyncio.sleep(0))
 
     async def next_(_: Queue) -> int:
         return 30
 
-    monkeypatch.setattr(reading, "join", join)
+    monkeypatch.setattr(range_reader, "join", join)
     client: Any = SimpleNamespace(positions=SimpleNamespace(next=next_))
     found: list[int] = []
     async for batch in read_range(client, PARTITION, QUEUE, (0,), (10,)):
         found += [message.position[0] for message in batch.messages]
-        stream.waiting.append(pulled(20))
+        assigned.waiting.append(pulled(20))
     assert found == [0, 1]
 
 
 async def test_what_nobody_wants_is_committed_after_a_reset_too() -> None:
     """The batch that is out when an administrator sets the offset is acknowledged, or not, for nothing."""
-    stream = Stream(pulled(0, tags=WANTED))
-    lane = RocketMQLane(PARTITION, stream)  # type: ignore[arg-type]
+    assigned = Stream(pulled(0, tags=WANTED))
+    lane = RocketMQLane(PARTITION, assigned)  # type: ignore[arg-type]
     batch = await lane.receive()
-    stream.state.run = 2
+    assigned.state.run = 2
     lane.acknowledge(batch)
-    stream.waiting += [pulled(5, tag="other", tags=WANTED)]
+    assigned.waiting += [pulled(5, tag="other", tags=WANTED)]
     receiving = asyncio.ensure_future(lane.receive())
-    while stream.waiting:
+    while assigned.waiting:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
-    stream.waiting += [pulled(6, tags=WANTED)]
+    assigned.waiting += [pulled(6, tags=WANTED)]
     await receiving
-    assert stream.committed == [6]
+    assert assigned.committed == [6]

@@ -14,7 +14,7 @@ from mqbridge.rocketmq.adapter.cluster import ADAPTER, RocketMQ
 from mqbridge.rocketmq.adapter.config import RocketMQCluster
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers.sending import SendHeader
+from mqbridge.rocketmq.wire.headers.send import SendHeader
 from tests.rocketmq.client import broker
 from tests.rocketmq.client.broker import A, Answer, B, Link, cluster, refuses, says, success
 

@@ -9,7 +9,7 @@ from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.codes import Code
 from tests.rocketmq.client.broker import A, cluster, says, until
 from tests.rocketmq.client.groups import Scene, scene
-from tests.rocketmq.client.test_group_agreement import another
+from tests.rocketmq.client.test_subscription_consistency import another
 
 __all__ = ["cluster", "scene"]
 
@@ -21,7 +21,7 @@ CONFIG = {
 }
 
 
-async def test_a_route_shows_trouble_while_another_member_differs(scene: Scene) -> None:
+async def test_a_route_shows_why_it_waits_while_another_member_differs(scene: Scene) -> None:
     brokers = {"brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "c"}}}
     scene.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
     scene.cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = lambda link, request: link.answer(
@@ -33,12 +33,12 @@ async def test_a_route_shows_trouble_while_another_member_differs(scene: Scene) 
         route = Route(config.routes[0], clusters, None, 1.0)
         await route.prepare()
         running = spawn(route.run(), "route")
-        await until(lambda: route.trouble is not None)
-        assert "java@1" in str(route.trouble)
+        await until(lambda: route.retry_reason is not None)
+        assert "java@1" in str(route.retry_reason)
         assert not route.deliveries
         del scene.groups.members["G"]["java@1"]
         await until(lambda: route.deliveries)
-        assert route.trouble is None
+        assert route.retry_reason is None
         route.stop()
         await running
         await route.close()

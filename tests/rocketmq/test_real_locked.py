@@ -25,8 +25,9 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.config import RocketMQCluster
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.library.producer import Producer
+from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.properties import Name
 from tests.cli.conftest import Invoke, invoke
@@ -122,9 +123,9 @@ def expired(server: RocketMQ, cluster: dict[str, Any]) -> None:
 
 
 REFUSED = {
-    "wrong secret": (keys(secret_key="not-the-secret"), "refuses access key 'application'", "see auth.secret_key"),
-    "unknown user": (keys(access_key="nobody-here"), "refuses access key 'nobody-here'", "there is no such user"),
-    "no credentials": (without("auth"), "lets nobody in without credentials", "auth.access_key"),
+    "wrong secret": (keys(secret_key="not-the-secret"), "refuses access key 'application'", "check auth.secret_key"),
+    "unknown user": (keys(access_key="nobody-here"), "refuses access key 'nobody-here'", "no such user"),
+    "no credentials": (without("auth"), "requires credentials", "auth.access_key"),
     "no TLS": (without("tls"), "ended", "switch on the option `tls`"),
     "no certificate": (no_certificate, "certificate", "tls.certificate"),
     "expired certificate": (expired, "certificate", "tls.certificate"),
@@ -174,13 +175,13 @@ async def test_a_message_is_found_by_its_unique_key(server: RocketMQ) -> None:
     assert cluster.tls is not None
     assert cluster.auth is not None
     tls, credentials = cluster.tls.make("c"), cluster.auth.make()
-    async with RocketmqClient([server.name_server], tls=tls, credentials=credentials) as client:
-        await client.producer("P", topic).send(OutgoingMessage(b"body", keys=["k"]))
+    async with ClusterClient([server.name_server], tls=tls, credentials=credentials) as client:
+        await Producer(client.producer("P", topic)).send(b"body", keys=["k"])
         async with asyncio.timeout(SERVER_PATIENCE_S):
-            while not (found := await client.query.by_key(topic, "k")):
+            while not (found := await Query(client).by_key(topic, "k")):
                 await asyncio.sleep(0.05)
         unique = dict(properties.decode(found[0].properties))[Name.UNIQ_KEY]
-        found = await client.query.by_unique_key(topic, unique)
+        found = await Query(client).by_unique_key(topic, unique)
     assert [record.body for record in found] == [b"body"]
 
 

@@ -9,7 +9,7 @@ from mqbridge.errors import ClusterError, LaneRevoked, MqbridgeError, ServerRefu
 from mqbridge.rocketmq.adapter import retry_queue
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
-from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -28,10 +28,10 @@ QUEUE = Queue("T", "broker-a", 0)
 class Retries:
     """A retry queue over a scripted Broker: messages of `orders` are this member's, others are sent back."""
 
-    def __init__(self, scene: Scene, stream: QueueStream, send_back: Callable[[Record], Awaitable[None]]) -> None:
-        self.scene, self.stream = scene, stream
+    def __init__(self, scene: Scene, assigned: AssignedQueue, send_back: Callable[[Record], Awaitable[None]]) -> None:
+        self.scene, self.assigned = scene, assigned
         self.found: list[RetryLane | MqbridgeError] = []
-        self.queue = RetryQueue(stream, "c", ["orders"], self.found.append, send_back)
+        self.queue = RetryQueue(assigned, "c", ["orders"], self.found.append, send_back)
 
     async def lane(self) -> RetryLane:
         await until(lambda: self.found)
@@ -62,7 +62,7 @@ async def test_a_refused_send_back_is_offered_again(scene: Scene, monkeypatch: p
             raise ClusterError("the broker is busy")
         sent.append(record.body)
 
-    one = Retries(scene, await scene.stream(), send_back)
+    one = Retries(scene, await scene.assigned(), send_back)
     batch = await asyncio.wait_for((await one.lane()).receive(), PATIENCE_S)
     assert [message.payload for message in batch.messages] == [b"2"]
     assert sent == [b"refused", b"refused", b"1"]
@@ -73,7 +73,7 @@ async def test_a_gap_is_passed_over_and_retries_go_on(scene: Scene, caplog: pyte
     store(scene, *[("orders", b"%d" % n) for n in range(10)])
     scene.groups.offsets["G", QUEUE] = 2
     scene.groups.log().first = 6
-    one = Retries(scene, await scene.stream(), nobody)
+    one = Retries(scene, await scene.assigned(), nobody)
     batch = await asyncio.wait_for((await one.lane()).receive(), PATIENCE_S)
     assert (batch.first, batch.next, len(batch.messages)) == ((6,), (10,), 4)
     assert "messages that were sent back are lost" in caplog.text
@@ -83,17 +83,17 @@ async def test_a_gap_is_passed_over_and_retries_go_on(scene: Scene, caplog: pyte
 async def test_a_gap_waits_for_what_is_out_before_it(scene: Scene) -> None:
     """Passing over it moves the group's offset: what was handed out before must be stored by then."""
     store(scene, *[("orders", b"%d" % n) for n in range(2)])
-    stream = await scene.stream()
-    one = Retries(scene, stream, nobody)
+    assigned = await scene.assigned()
+    one = Retries(scene, assigned, nobody)
     lane = await one.lane()
     batch = await lane.receive()
     await until(lambda: scene.groups.held)
     store(scene, *[("orders", b"%d" % n) for n in range(2, 10)])
     scene.groups.log().first = 6
     moved(6, 6, 10, "OFFSET_TOO_SMALL")(*scene.groups.held.pop())
-    await until(lambda: stream.state.gap_at == 2)
+    await until(lambda: assigned.state.gap_at == 2)
     await asyncio.sleep(0.01)
-    assert (stream.state.gap_at, stream.committed) == (2, 0)
+    assert (assigned.state.gap_at, assigned.committed) == (2, 0)
     lane.acknowledge(batch)
     assert (await asyncio.wait_for(lane.receive(), PATIENCE_S)).first == (6,)
     await one.queue.release()
@@ -102,17 +102,17 @@ async def test_a_gap_waits_for_what_is_out_before_it(scene: Scene) -> None:
 async def test_what_was_out_before_a_reset_commits_nothing_after_it(scene: Scene) -> None:
     """An administrator sets the group back: what is read anew counts by itself."""
     store(scene, *[("orders", b"%d" % n) for n in range(3)])
-    stream = await scene.stream()
-    one = Retries(scene, stream, nobody)
+    assigned = await scene.assigned()
+    one = Retries(scene, assigned, nobody)
     lane = await one.lane()
     old = await lane.receive()
-    await stream.reset(0, "as an administrator says so")
+    await assigned.reset(0, "as an administrator says so")
     again = await asyncio.wait_for(lane.receive(), 5)
     assert (old.next, again.first, again.next) == ((3,), (0,), (3,))
     lane.acknowledge(old)
-    assert stream.committed == 0
+    assert assigned.committed == 0
     lane.acknowledge(again)
-    assert stream.committed == 3
+    assert assigned.committed == 3
     await one.queue.release()
 
 
@@ -122,11 +122,11 @@ async def test_after_revocation_nothing_that_waited_is_handed_out(scene: Scene) 
     async def send_back(_: Record) -> None:
         pass
 
-    one = Retries(scene, await scene.stream(), send_back)
+    one = Retries(scene, await scene.assigned(), send_back)
     lane = await one.lane()
     batch = await lane.receive()
-    await until(lambda: one.queue.stream.position == 3)
-    await one.stream.revoke()
+    await until(lambda: one.queue.assigned.position == 3)
+    await one.assigned.revoke()
     assert lane.revoked.is_set()
     with pytest.raises(LaneRevoked):
         await lane.receive()
@@ -136,12 +136,12 @@ async def test_after_revocation_nothing_that_waited_is_handed_out(scene: Scene) 
 
 async def test_a_lane_that_waits_hears_of_the_revocation(scene: Scene) -> None:
     store(scene, ("orders", b"1"))
-    one = Retries(scene, await scene.stream(), nobody)
+    one = Retries(scene, await scene.assigned(), nobody)
     lane = await one.lane()
     await lane.receive()
     waiting = asyncio.ensure_future(lane.receive())
     await asyncio.sleep(0)
-    await one.stream.revoke()
+    await one.assigned.revoke()
     with pytest.raises(LaneRevoked):
         await asyncio.wait_for(waiting, PATIENCE_S)
 
@@ -149,18 +149,18 @@ async def test_a_lane_that_waits_hears_of_the_revocation(scene: Scene) -> None:
 async def test_a_lane_that_is_released_gives_its_queue_back(scene: Scene) -> None:
     store(scene, ("orders", b"1"))
     consumer = await scene.join()
-    stream = consumer.held[QUEUE]
-    one = Retries(scene, stream, nobody)
+    assigned = consumer.held[QUEUE]
+    one = Retries(scene, assigned, nobody)
     lane = await one.lane()
     lane.acknowledge(await lane.receive())
     await lane.release()
     assert scene.groups.committed("G") == 1
-    await until(lambda: consumer.held.get(QUEUE) not in (None, stream))
+    await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
 
 
 async def test_what_ends_a_retry_queue_for_good_is_told_without_a_lane(scene: Scene) -> None:
     scene.cluster.on[Code.PULL_MESSAGE] = refuses(Status.NO_PERMISSION)
-    one = Retries(scene, await scene.stream(), nobody)
+    one = Retries(scene, await scene.assigned(), nobody)
     await until(lambda: one.found)
     assert isinstance(one.found[0], ServerRefused)
     await one.queue.release()
@@ -175,7 +175,7 @@ async def test_what_waits_for_a_lane_counts_until_it_is_on_another_account(scene
     consumer = await scene.join()
     one = Retries(scene, consumer.held[QUEUE], send_back)
     lane = await one.lane()
-    await until(lambda: one.queue.stream.position == 3 and not one.queue.stream.state.waiting)
+    await until(lambda: one.queue.assigned.position == 3 and not one.queue.assigned.state.waiting)
     everything = sum(map(len, scene.groups.log().records))
     assert consumer.budget.held == everything
     first, second = await lane.receive(), await lane.receive()

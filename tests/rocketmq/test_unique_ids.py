@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Message
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits
-from mqbridge.rocketmq.mapping.request import IDS, EncodedRequest, Reserve, encode
+from mqbridge.rocketmq.mapping.request import IDS_PER_RESERVATION, EncodedRequest, Reserve, encode
 from mqbridge.rocketmq.wire.batch import decode_batch
-from mqbridge.rocketmq.wire.ids import MOST, UniqueIds
+from mqbridge.rocketmq.wire.ids import MAX_RESERVED, UniqueIds
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
@@ -81,18 +81,18 @@ def test_an_id_makes_no_message_too_large() -> None:
 
 
 def test_more_messages_than_are_reserved_at_once() -> None:
-    made, _ = encode([Message(b"x")] * (2 * IDS + 1), None, Limits(), NOW, made_of("made"))
-    assert len({one for record in stored(made) for one in ids(record)}) == 2 * IDS + 1
+    made, _ = encode([Message(b"x")] * (2 * IDS_PER_RESERVATION + 1), None, Limits(), NOW, made_of("made"))
+    assert len({one for record in stored(made) for one in ids(record)}) == 2 * IDS_PER_RESERVATION + 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, MOST)), max_size=20), st.integers(0, MOST))
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, MAX_RESERVED)), max_size=20), st.integers(0, MAX_RESERVED))
 def test_reserved_ids_never_repeat(asked: list[tuple[int, int]], start: int) -> None:
     maker, now, seen = UniqueIds(bytes(4), 1, 1, start), 0, dict[str, list[range]]()
     for later, count in asked:
         now += later
         text, first = maker.reserve(now, count)
         taken = range(first, first + count)
-        assert taken.stop <= MOST
+        assert taken.stop <= MAX_RESERVED
         for other in seen.setdefault(text, []):
             assert taken.stop <= other.start or other.stop <= taken.start
         seen[text].append(taken)

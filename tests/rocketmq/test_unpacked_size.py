@@ -15,14 +15,14 @@ from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter import lane as lane_module
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client import queue_state
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.queue_state import QueueState
 from mqbridge.rocketmq.client.unpacked_size import max_unpacked_bytes
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import MAX_PLAIN_BYTES, compress
-from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES, Record, Sys, encode_record
+from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES, Record, SysFlag, encode_record
 
 QUEUE = Queue("T", "b", 0)
 CODECS = (0, 0x100, 0x200, 0x300)
@@ -31,17 +31,17 @@ both_ways = pytest.mark.usefixtures("both_ways")
 
 def packed(body: bytes, offset: int, codec: int = 0) -> bytes:
     data = compress(codec, body)
-    return encode_record(Record("T", data, sys_flag=Sys.COMPRESSED | codec, queue_offset=offset))
+    return encode_record(Record("T", data, sys_flag=SysFlag.COMPRESSED | codec, queue_offset=offset))
 
 
-def pulled(records: Sequence[bytes], first: int, next_: int) -> Pulled:
-    return Pulled(QUEUE, b"".join(records), first, next_)
+def pulled(records: Sequence[bytes], first: int, next_: int) -> PulledRecords:
+    return PulledRecords(QUEUE, b"".join(records), first, next_)
 
 
 @both_ways
 def test_what_unpacks_to_more_than_an_answer_may_is_read_in_parts() -> None:
     data = zlib.compress(bytes(MAX_PLAIN_BYTES))
-    sys_flag = Sys.COMPRESSED
+    sys_flag = SysFlag.COMPRESSED
     count = MAX_UNPACKED_BYTES // MAX_PLAIN_BYTES + 1
     records = [encode_record(Record("T", data, sys_flag=sys_flag, queue_offset=offset)) for offset in range(count)]
     whole = pulled(records, 0, count)
@@ -65,10 +65,10 @@ def records(draw: st.DrawFn) -> tuple[list[bytes], int]:
         body, sys_flag, count = bytes(draw(st.integers(0, 3000))), 0, 1
         if draw(st.booleans()):
             count = draw(st.integers(1, 4))
-            body, sys_flag = encode_element(body, b"") * count, Sys.INNER_BATCH | Sys.NEED_UNWRAP
+            body, sys_flag = encode_element(body, b"") * count, SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
         if draw(st.booleans()):
             codec = draw(st.sampled_from(CODECS))
-            body, sys_flag = compress(codec, body), sys_flag | Sys.COMPRESSED | codec
+            body, sys_flag = compress(codec, body), sys_flag | SysFlag.COMPRESSED | codec
         made.append(encode_record(Record("T", body, sys_flag=sys_flag, queue_offset=offset)))
         offset += count + draw(st.integers(0, 1))  # a compacted topic has holes
     return made, offset
@@ -93,7 +93,7 @@ def test_parts_are_the_whole(made: tuple[list[bytes], int], begin: int, limit: i
 @pytest.mark.parametrize("codec", CODECS)
 def test_no_codec_makes_more_of_its_bytes(codec: int) -> None:
     for size in (0, 1, 1000, 1 << 20):
-        assert size <= max_unpacked_bytes(len(compress(codec, bytes(size))), Sys.COMPRESSED | codec)
+        assert size <= max_unpacked_bytes(len(compress(codec, bytes(size))), SysFlag.COMPRESSED | codec)
 
 
 def test_a_queue_hands_out_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,16 +112,16 @@ async def test_a_batch_does_not_join_what_may_become_too_large(monkeypatch: pyte
     monkeypatch.setattr(lane_module, "MAX_UNPACKED_BYTES", 2 * MAX_PLAIN_BYTES)
     waiting = [pulled([packed(b"x", offset, 0x200)], offset, offset + 1) for offset in range(5)]
 
-    async def receive() -> Pulled:
+    async def receive() -> PulledRecords:
         return waiting.pop(0)
 
-    stream: Any = SimpleNamespace(
+    assigned: Any = SimpleNamespace(
         over=asyncio.Event(),
         state=SimpleNamespace(run=1),
         receive=receive,
         take=lambda: waiting.pop(0) if waiting else None,
-        give_back=lambda _: None,
-        lends=False,
+        release_budget=lambda _: None,
+        holds_budget=False,
     )
-    lane = RocketMQLane(Partition("c", "T", "b:0", 0), stream)
+    lane = RocketMQLane(Partition("c", "T", "b:0", 0), assigned)
     assert [(await lane.receive()).count for _ in range(3)] == [2, 2, 1]

@@ -12,7 +12,7 @@ from mqbridge.errors import Failure
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
@@ -46,7 +46,7 @@ class Held:
 
 
 @pytest_asyncio.fixture
-async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
+async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
     client = scripted_client()
     await client.connect()
     yield client
@@ -54,7 +54,7 @@ async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
 
 
 @pytest_asyncio.fixture
-async def outbound(client: RocketmqClient) -> RocketMQOutbound:
+async def outbound(client: ClusterClient) -> RocketMQOutbound:
     producer = client.producer("P", TOPIC, fail_behind=True)
     options = RocketMQOutboundOptions(batch_messages=2)
     return RocketMQOutbound(None, producer, OutboundSpec(TOPIC, options=options), [QUEUE], max_message_bytes=1000)  # type: ignore[arg-type]
@@ -131,13 +131,13 @@ async def test_what_waits_to_be_sent_again_is_taken_back(cluster: Cluster, outbo
         assert [failed(receipt) for receipt in await asyncio.gather(*map(receipt_of, moved))] == [[(0, Failure.RETRY)]] * 3
         outbound.withdraw(moved)  # those that are done are ignored
     assert outbound._producer.pending == 1
-    assert outbound._undecided.keys() == {stays}
+    assert outbound._pending.keys() == {stays}
     for code in SENDS:
         cluster.on[code] = store
     cluster.unreachable.clear()
     await receipt_of(stays)
     assert bodies(cluster) == [b"0"]
-    assert not outbound._undecided
+    assert not outbound._pending
 
 
 async def test_a_refusal_of_everything_is_told_also_of_what_is_withdrawn(cluster: Cluster, outbound: RocketMQOutbound) -> None:

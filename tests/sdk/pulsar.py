@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.pulsar.client.batching import Batching
-from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.base_client import BaseClient
 from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.client.topic_consumer import TopicConsumer, open_topic_consumer
-from mqbridge.pulsar.client.topic_producer import TopicProducer, open_topic_producer
+from mqbridge.pulsar.library.batching import Batching
+from mqbridge.pulsar.library.topic_consumer import TopicConsumer, open_topic_consumer
+from mqbridge.pulsar.library.topic_producer import TopicProducer, open_topic_producer
 from mqbridge.pulsar.mapping.stored import decode
 from tests.kit import java
 from tests.kit.java import JavaProgram
@@ -119,7 +119,7 @@ class Group:
         type_: str,
         partitions: int,
         folder: Path,
-        open_client: Callable[[], PulsarClient] | None = None,
+        open_client: Callable[[], BaseClient] | None = None,
         java_options: Mapping[str, str] | None = None,
     ) -> None:
         self.pulsar, self.type = pulsar, type_
@@ -255,7 +255,7 @@ async def group(
     type_: str,
     partitions: int,
     folder: Path,
-    open_client: Callable[[], PulsarClient] | None = None,
+    open_client: Callable[[], BaseClient] | None = None,
     java_options: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Group]:
     """A fresh topic with a subscription that nobody is in yet.

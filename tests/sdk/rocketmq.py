@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mqbridge.message import Message
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 from tests.e2e.sides import Side
 from tests.e2e.support import read
@@ -80,9 +80,9 @@ async def everything(where: Side, topic: str, partitions: int) -> list[list[Mess
 
 
 @contextlib.asynccontextmanager
-async def connected(rocketmq: RocketMQ) -> AsyncIterator[RocketmqClient]:
+async def connected(rocketmq: RocketMQ) -> AsyncIterator[ClusterClient]:
     """A client of ours, for looking at what the cluster knows."""
-    client = RocketmqClient(rocketmq.name_servers)
+    client = ClusterClient(rocketmq.name_servers)
     try:
         await client.connect()
         yield client

@@ -70,7 +70,7 @@ async def test_from_the_java_producer_of_tubemq_to_the_java_consumer_of_pulsar(
         properties = arrived["properties"]
         said = pairs(line["attributes"])
         assert said["$msgType$"] == ("t1", "t2")[line["seq"] % 2]
-        # As docs/mapping.md says: every pair under its own name, the string byte for byte, the minute as event time, the origin.
+        # See docs/reference/mapping.md: every pair by name, the string byte for byte, the minute as event time, the origin.
         assert {key: properties[key] for key in said} == said
         assert properties["mqbridge.attributes"] == line["attributes"]
         assert arrived["eventTime"] == 1795218600000

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.pulsar.client.batching import Batching
-from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from mqbridge.pulsar.library.batching import Batching
+from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from tests.kit.pulsar import Pulsar
 from tests.sdk.pulsar import KEYS, Group, Handled, group, in_order
 from tests.sdk.rocketmq import run_java, until

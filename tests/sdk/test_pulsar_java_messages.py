@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.pulsar.client.producer import Producer
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.entry_producer import EntryProducer
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
-from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
+from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -48,7 +48,7 @@ DELAY_MS = 2500
 async def test_messages_in_chunks(pulsar: Pulsar) -> None:
     topic, size = pulsar.take_topic(), 700_000
     client = client_of(pulsar.service_url)
-    producer = client.producer(topic, Publication(chunking=True, chunk_bytes=100_000))
+    producer = client.producer(topic, ProducerSettings(chunking=True, chunk_bytes=100_000))
     bodies = [bytes([number]) * (size + number) for number in range(3)]
     theirs = run_java(
         "PulsarProduce",
@@ -82,7 +82,7 @@ async def test_java_reads_by_a_schema_of_ours(pulsar: Pulsar) -> None:
     client = client_of(pulsar.service_url)
     definition = schemas.json_record(ORDER)
     for topic, schema, said in ((texts, schemas.STRING, "grün".encode()), (orders, definition, b'{"id": 7, "name": "x"}')):
-        producer = client.producer(topic, Publication(schema=schema))
+        producer = client.producer(topic, ProducerSettings(schema=schema))
         await producer.send(MessageMetadata(), said)
         await producer.close()
     await client.close()
@@ -106,7 +106,7 @@ async def test_we_read_by_a_schema_of_java(kind: str, pulsar: Pulsar) -> None:
     client = client_of(pulsar.service_url)
     found = await client.schema(topic)
     assert found is not None
-    again = client.producer(topic, Publication(schema=found.schema))
+    again = client.producer(topic, ProducerSettings(schema=found.schema))
     await again.opened()
     assert again.schema_version == found.version, "the registry knows it for the same"
     await again.close()
@@ -195,7 +195,7 @@ async def test_delayed_messages(pulsar: Pulsar, tmp_path: Path) -> None:
 # --- exclusive access -------------------------------------------------------------------------------------------------
 
 
-async def fenced(producer: Producer) -> ClusterError:
+async def fenced(producer: EntryProducer) -> ClusterError:
     """Send until the broker says that another one has the topic."""
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while True:
@@ -209,7 +209,7 @@ async def fenced(producer: Producer) -> ClusterError:
 async def test_exclusive_producers_fence_each_other(pulsar: Pulsar) -> None:
     topic = pulsar.take_topic()
     client, other = client_of(pulsar.service_url), client_of(pulsar.service_url)
-    first = client.producer(topic, Publication(access=pb.Exclusive))
+    first = client.producer(topic, ProducerSettings(access=pb.Exclusive))
     await first.opened()
     at = {"url": pulsar.service_url, "topic": topic, "size": 8, "start": 1}
     with pytest.raises(JavaError, match="ProducerFenced"):
@@ -219,10 +219,10 @@ async def test_exclusive_producers_fence_each_other(pulsar: Pulsar) -> None:
         error = await fenced(first)
         assert (error.failure, first.topic_epoch) == (Failure.FATAL, 0)
         assert theirs.running
-        refused = other.producer(topic, Publication(access=pb.Exclusive))
+        refused = other.producer(topic, ProducerSettings(access=pb.Exclusive))
         with pytest.raises(ClusterError, match="ProducerFenced"):
             await refused.opened()
-        second = other.producer(topic, Publication(access=pb.ExclusiveWithFencing))
+        second = other.producer(topic, ProducerSettings(access=pb.ExclusiveWithFencing))
         await second.send(MessageMetadata(), (1 << 32).to_bytes(8))
         assert second.topic_epoch == 2
         with pytest.raises(JavaError, match="Fenced"):
@@ -245,7 +245,7 @@ async def test_exclusive_producers_fence_each_other(pulsar: Pulsar) -> None:
 async def test_java_waits_for_the_access_that_ours_has(pulsar: Pulsar) -> None:
     topic = pulsar.take_topic()
     client = client_of(pulsar.service_url)
-    first = client.producer(topic, Publication(access=pb.Exclusive))
+    first = client.producer(topic, ProducerSettings(access=pb.Exclusive))
     await first.opened()
     with java.spawn(
         "PulsarProduce", url=pulsar.service_url, topic=topic, size=8, start=5, access="WaitForExclusive", print=True

@@ -9,8 +9,8 @@ import pytest
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import Auth, TlsAuth, TokenAuth
-from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.connection_pool import parse_service_url
 from mqbridge.secret import Secret
 from tests.kit.java import JavaError
 from tests.kit.pulsar_locked import APP, CONSUMER, LockedPulsar, write_atomically
@@ -39,9 +39,9 @@ async def test_members_of_both_kinds_share_a_subscription(method: str, pulsar_lo
         settings = TlsSettings(authorities=authorities, certificate=own.certificate, key=own.key)
         auth = TlsAuth(own.certificate)
 
-    def open_client() -> PulsarClient:
+    def open_client() -> BaseClient:
         service = parse_service_url(pulsar_locked.service_url, tls=True)
-        return PulsarClient(service, tls=Tls(settings), auth=auth, timing=Timing(operation=20.0))
+        return BaseClient(service, tls=Tls(settings), auth=auth, timing=Timing(operation=20.0))
 
     async with group(pulsar_locked, "Shared", PARTITIONS, tmp_path, open_client, options) as members:
         await members.join("a")

@@ -16,9 +16,9 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share, split_origin
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.bodies.running import RunningInfo
+from mqbridge.rocketmq.wire.bodies.running_info import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
 from tests.e2e.sides import Side, side
 from tests.e2e.support import opened
@@ -48,7 +48,7 @@ BROKER = "broker-a"
 class Group:
     """A topic, its group, the members that run, and what Java consumed."""
 
-    def __init__(self, rocket: Side, pulsar: Side, client: RocketmqClient, topic: str, group: str, folder: Path) -> None:
+    def __init__(self, rocket: Side, pulsar: Side, client: ClusterClient, topic: str, group: str, folder: Path) -> None:
         self.topic, self.group, self.target = topic, group, pulsar.take_topic(QUEUES)
         self.config = config(rocket, topic, group, (pulsar, self.target))
         self.gateway: GatewayProcess | None = None

@@ -12,6 +12,7 @@ import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
+from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record
 from tests.e2e.sides import Side, side
@@ -123,12 +124,12 @@ async def assert_found(rocketmq: RocketMQ, topic: str, sent: Sequence[Sequence[M
     async with connected(rocketmq) as client:
         for queue, messages in enumerate(sent):
             for message in (messages[0], messages[COUNT - 1], messages[COUNT], messages[-1]):
-                (record,) = await client.query.by_key(topic, message.keys[0])
+                (record,) = await Query(client).by_key(topic, message.keys[0])
                 assert (record.queue_id, record.body) == (queue, message.payload)
         for line in (lines[0], lines[len(lines) // 2], lines[-1]):
-            found = [await client.query.by_offset_id(line["offsetMessageId"], topic)]
+            found = [await Query(client).by_offset_id(line["offsetMessageId"], topic)]
             if line["messageId"] != line["offsetMessageId"]:
-                found += await client.query.by_unique_key(topic, line["messageId"])
+                found += await Query(client).by_unique_key(topic, line["messageId"])
             assert found
             assert all(record is not None and record.body == body(line) for record in found)
 

@@ -12,11 +12,11 @@ import pytest
 
 from mqbridge.errors import ServerRefused
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.client import TubeMQClient
-from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.messages import decode_all
-from mqbridge.tubemq.client.producer import Sender
-from mqbridge.tubemq.client.reading import Puller
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.partition_sender import PartitionSender
+from mqbridge.tubemq.library.client import TubeMQClient
+from mqbridge.tubemq.library.messages import decode_all
+from mqbridge.tubemq.library.pack_puller import PackPuller
 from mqbridge.tubemq.wire.codes import CERTIFICATE_FAILURE
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from tests.kit import java
@@ -35,10 +35,10 @@ PAUSE_S = 0.05
 class OurMember:
     """Reads and confirms; `handled` are the numbers of the messages, by partition."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: PackConsumer) -> None:
         self.consumer = consumer
         self.handled: list[tuple[str, int]] = []
-        self._puller = Puller(consumer)
+        self._puller = PackPuller(consumer)
         self._task = spawn(self._run(), "test member")
 
     async def _run(self) -> None:
@@ -60,7 +60,7 @@ class OurMember:
 class Sending:
     """Numbered messages to all partitions in turn."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: PartitionSender) -> None:
         self.sent: list[int] = []
         self._sender, self._names = sender, list(sender.route.partitions)
 
@@ -92,7 +92,7 @@ class Sending:
 
 @pytest.fixture
 def checking() -> Iterator[TubeMQ]:
-    """A Broker that takes the Master's visit tokens only. Official clients can bring no more: docs/locked-tubemq.md."""
+    """A Broker that takes the Master's visit tokens only. Official clients can bring no more: docs/how-to/locked-tubemq.md."""
     with checking_tokens(pool={1: 1, PARTITIONS: 1}) as server:
         yield server
 
@@ -102,15 +102,15 @@ async def test_members_of_both_kinds_join_and_leave(tubemq: TubeMQ, tmp_path: Pa
 
 
 async def test_members_of_both_kinds_bring_the_masters_tokens(checking: TubeMQ, tmp_path: Path) -> None:
-    async with TubeMQClient(checking.masters, heartbeat_s=0.5) as client:
-        sender = await client.sender(checking.take_topic(1), max_elapsed_s=0.0)
+    async with TubeMQClient(f"tubemq://{checking.masters}", heartbeat_s=0.5) as client:
+        sender = await client.partition_sender(checking.take_topic(1), max_elapsed_s=0.0)
         async with asyncio.timeout(200):
             while not await _is_refused(client, sender):
                 await asyncio.sleep(1)
     await _join_and_leave(checking, tmp_path)
 
 
-async def _is_refused(client: TubeMQClient, sender: Sender) -> bool:
+async def _is_refused(client: TubeMQClient, sender: PartitionSender) -> bool:
     """Whether the Broker looks at tokens yet."""
     client.masters.authorized = AuthorizedInfo(visitAuthorizedToken=12345)
     try:
@@ -123,9 +123,9 @@ async def _is_refused(client: TubeMQClient, sender: Sender) -> bool:
 async def _join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
     topic, group, leave = tubemq.take_topic(PARTITIONS), fresh_group(), tmp_path / "leave"
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(TubeMQClient(tubemq.masters, heartbeat_s=0.5))
-        sending = Sending(await client.sender(topic))
-        first = OurMember(await client.consumer(group, [topic]))
+        client = await stack.enter_async_context(TubeMQClient(f"tubemq://{tubemq.masters}", heartbeat_s=0.5))
+        sending = Sending(await client.partition_sender(topic))
+        first = OurMember(await client.pack_consumer(topic, group))
         stack.push_async_callback(first.leave)
         program = stack.enter_context(
             java.spawn("TubeConsume", master=tubemq.masters, topic=topic, group=group, heartbeat=1000, idle=0, until=str(leave))
@@ -150,7 +150,7 @@ async def _join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
             await until(lambda: first.held == PARTITIONS // 2 and bool(theirs()))
         await burst()
         async with sending.running():
-            joined = OurMember(await client.consumer(group, [topic]))
+            joined = OurMember(await client.pack_consumer(topic, group))
             stack.push_async_callback(joined.leave)
             second = joined.handled
             await until(lambda: 0 < joined.held < PARTITIONS // 2 and bool(second))

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.cluster import Capabilities
-from mqbridge.adapter.stretches import dense_stretches
-from mqbridge.adapter.topics import Bounds, Stretch, Topic
+from mqbridge.adapter.topics import Bounds, Topic, UnitRange
+from mqbridge.adapter.unit_ranges import dense_unit_ranges
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.options import Where, parse_options
-from mqbridge.spark.source import cluster_view
+from mqbridge.spark.source import cluster_queries
 from mqbridge.spark.source.read import Reach
 from mqbridge.spark.source.settings import SourceSettings, source_settings
 
@@ -69,9 +69,9 @@ class FakeCluster:
             raise ClusterError(f"no {topic}", Failure.FATAL)
         return {str(name): Bounds((one.first,), (one.next,)) for name, one in reversed(self.held[topic].items())}
 
-    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         self._ask("measure")
-        return dense_stretches(begin, end)
+        return dense_unit_ranges(begin, end)
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         self._ask("read")
@@ -101,7 +101,7 @@ def instead_of_the_portal(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> Reac
     class Portal:
         cluster = staticmethod(lambda _: reached())
 
-    monkeypatch.setattr(cluster_view, "portal", Portal)
+    monkeypatch.setattr(cluster_queries, "portal", Portal)
     return reached
 
 

@@ -14,7 +14,7 @@ from tests.kit.rocketmq import RocketMQ
 from tests.kit.spark import MASTER, SparkProgram, settings
 from tests.kit.tubemq import TubeMQ
 from tests.spark.load import Place
-from tests.spark.patience import PATIENCE_S, wait_for
+from tests.spark.waiting import PATIENCE_S, wait_for
 
 PARTITIONS = 4
 ROUTE = "mirrored"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from mqbridge.errors import ConfigError
-from mqbridge.message import NOWHERE, Batch, Message, Partition
+from mqbridge.message import NO_SOURCE, Batch, Message, Partition
 from mqbridge.native import compiled, is_native
 from mqbridge.spark.arrow import native_columns
 from mqbridge.spark.arrow.columns import check_columns
@@ -159,9 +159,9 @@ def test_no_rows_are_no_batch() -> None:
 def test_rows_without_a_position_come_from_nowhere() -> None:
     rows = built([Message(b"1", position=(5,)), Message(b"2", position=(6,))])
     without = rows.set_column(rows.schema.get_field_index("position"), "position", pa.array([None, [6]], pa.list_(pa.int64())))
-    assert [(batch.partition, batch.first) for batch in batches_of(without)] == [(NOWHERE, ()), (SOURCE, (6,))]
+    assert [(batch.partition, batch.first) for batch in batches_of(without)] == [(NO_SOURCE, ()), (SOURCE, (6,))]
     dropped = rows.drop_columns(["position"])
-    assert [(batch.partition, batch.count) for batch in batches_of(dropped)] == [(NOWHERE, 2)]
+    assert [(batch.partition, batch.count) for batch in batches_of(dropped)] == [(NO_SOURCE, 2)]
 
 
 def test_kafka_users_write_value_and_key() -> None:

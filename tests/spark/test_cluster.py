@@ -13,7 +13,7 @@ from tests.kit.spark import SparkProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.spark.load import Place, fill, judge, shares
 from tests.spark.mirror_runs import PARTITIONS, Mirror
-from tests.spark.patience import wait_for
+from tests.spark.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -217,7 +217,7 @@ def test_every_message_is_stored_once_whatever_ends_a_mirror(tmp_path: Path, thr
         with command(tmp_path, config) as second, pytest.raises(SparkError, match="in use by another mirror"):
             second.wait(PATIENCE_S)
         stopped.terminate()
-        assert "stopping behind the batches that run" in stopped.wait(PATIENCE_S)
+        assert "stopping after the running batches" in stopped.wait(PATIENCE_S)
     at_stop = copied(tmp_path)
 
     with command(tmp_path, config, "--through", through, "--metrics", "127.0.0.1:0") as following:

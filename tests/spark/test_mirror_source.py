@@ -17,6 +17,7 @@ from mqbridge.config.load import from_dict
 from mqbridge.errors import ConfigError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
+from mqbridge.spark.background_loop import portal
 from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.mirror import job
 from mqbridge.spark.mirror.job import Mirror
@@ -24,8 +25,7 @@ from mqbridge.spark.mirror.route_query import RouteQuery
 from mqbridge.spark.mirror.settings import MirrorSettings
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import prepare
-from mqbridge.spark.portal import portal
-from mqbridge.spark.pump.ranges import RangeRow, parse_ranges
+from mqbridge.spark.ranges.rows import RangeRow, parse_ranges
 from mqbridge.spark.source.stream_reader import MessageStreamReader
 from tests.spark.test_mirror import configuration, produce, stored
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from tests.kit.guard import members
 from tests.kit.spark import REPOSITORY, SparkProgram, collect_stream, environment, run_available
-from tests.spark.patience import wait_for
+from tests.spark.waiting import wait_for
 
 LIMIT_S = 60.0
 PROGRAM = """

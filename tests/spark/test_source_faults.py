@@ -20,7 +20,7 @@ from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.options import Where
 from mqbridge.spark.source import stream_reader
 from mqbridge.spark.source.batch_reader import MessageReader
-from mqbridge.spark.source.cluster_view import ClusterView
+from mqbridge.spark.source.cluster_queries import ClusterView
 from mqbridge.spark.source.planner import StreamPlanner
 from mqbridge.spark.source.read import RangeReading
 from mqbridge.spark.source.stream_reader import MessageStreamReader

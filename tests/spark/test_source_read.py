@@ -10,7 +10,7 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError, Failure, GapError, Unreachable
-from mqbridge.message import NOWHERE, Batch, Message
+from mqbridge.message import NO_SOURCE, Batch, Message
 from mqbridge.net import backoff
 from mqbridge.spark.source import read
 from mqbridge.spark.source.read import RangeReading, gathered
@@ -134,7 +134,7 @@ def test_small_batches_are_put_together_within_limits(counts: list[int], most_ro
         at = 0
         for count in counts:
             messages = [Message(bytes(10), position=(at + index,)) for index in range(count)]
-            yield Batch(NOWHERE, messages, count=count, size=10 * count, first=(at,), next=(at + count,))
+            yield Batch(NO_SOURCE, messages, count=count, size=10 * count, first=(at,), next=(at + count,))
             at += count
 
     import asyncio

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
-from mqbridge.spark.source.losses import Kind
+from mqbridge.spark.source.data_loss import Kind
 from mqbridge.spark.source.offsets import Key
 from mqbridge.spark.source.state import SourceState
 

@@ -16,7 +16,7 @@ from mqbridge.spark.data_source import MqbridgeDataSource
 from tests.e2e.support import opened
 from tests.kit.spark import run_available
 from tests.spark.load import Place, Tally, arrived, fill, judge
-from tests.spark.patience import wait_for
+from tests.spark.waiting import wait_for
 
 PARTITIONS = 12
 """More than ten: in text the eleventh comes before the third."""

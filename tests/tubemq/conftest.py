@@ -1,4 +1,4 @@
-"""Clients of real servers, and a cluster of the gateway over the model of one (`model`, which a file has for itself)."""
+"""Clients of real servers, and a gateway cluster over an in-memory model (each test file defines its own `model`)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -21,7 +21,7 @@ async def open_client() -> AsyncIterator[Callable[..., Awaitable[Client]]]:
 
         async def make(server: TubeMQ, **settings: Any) -> Client:
             client = Client(server, stack, **settings)
-            stack.push_async_callback(client.sessions.close)
+            stack.push_async_callback(client.connections.close)
             await client.routes.start()
             stack.push_async_callback(client.routes.close)
             return client
@@ -45,7 +45,7 @@ def own() -> Iterator[TubeMQ]:
 def unconnected(model: Model, monkeypatch: pytest.MonkeyPatch) -> adapter.TubeMQ:
     """A cluster whose servers are a model."""
     hurry(monkeypatch)
-    monkeypatch.setattr(adapter, "Sessions", lambda **_: model)
+    monkeypatch.setattr(adapter, "ConnectionPool", lambda **_: model)
     return adapter.TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
 
 

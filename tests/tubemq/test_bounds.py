@@ -1,4 +1,4 @@
-"""What a question for bounds leaves at the Broker: no partition that counts as held, and one group however often it is asked."""
+"""Requests for bounds leave no held partition at the Broker, and one group however many there are."""
 
 import asyncio
 from typing import Any
@@ -8,12 +8,12 @@ from google.protobuf.message import Message
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
-from mqbridge.tubemq.adapter import reader
+from mqbridge.tubemq.adapter import temporary_group_reader
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.adapter.operations import READERS
+from mqbridge.tubemq.adapter.operations import READER_GROUP_PREFIX
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
-from mqbridge.tubemq.wire.text import PartitionRef
+from mqbridge.tubemq.wire.string_formats import PartitionRef
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
@@ -46,7 +46,7 @@ async def test_one_group_however_often_it_is_asked(cluster: TubeMQ, model: Clust
         assert set((await cluster.bounds("demo")).values()) == {Bounds((deleted, 0), (2 * STEP, 0))}
     assert not model.broker.owners
     (group,) = model.groups
-    assert group.startswith(READERS)
+    assert group.startswith(READER_GROUP_PREFIX)
 
 
 async def test_questions_side_by_side(cluster: TubeMQ, model: Cluster) -> None:
@@ -61,7 +61,7 @@ async def test_a_question_that_fails_leaves_nothing_held(cluster: TubeMQ, model:
     """Whether the Broker has carried it out or not. The next question is not disturbed by what is left of it."""
 
     def register(request: b.RegisterRequestC2B) -> Message:
-        is_spoilt = (request.partitionId, request.opType) == (1, rpc.TAKE)
+        is_spoilt = (request.partitionId, request.opType) == (1, rpc.OP_REGISTER)
         if is_spoilt and fault == "refused":
             return b.RegisterResponseB2C(success=False, errCode=500, errMsg="no")
         answer = model.broker.register(request) if fault != "before" or not is_spoilt else b.RegisterResponseB2C()
@@ -84,7 +84,7 @@ async def test_one_group_while_a_broker_is_away(cluster: TubeMQ, model: Cluster,
     """Lag is asked for every few seconds: the Brokers that are well must not keep another group of each time."""
 
     def register(request: b.RegisterRequestC2B) -> Message:
-        if (request.partitionId, request.opType) == (1, rpc.TAKE):
+        if (request.partitionId, request.opType) == (1, rpc.OP_REGISTER):
             if fault is not None:
                 raise fault
             return b.RegisterResponseB2C(success=False, errCode=500, errMsg="no")
@@ -102,14 +102,14 @@ async def test_an_error_waits_for_the_questions_beside_it(cluster: TubeMQ, monke
     """Whoever closes the cluster then leaves none of them behind."""
     go, done = asyncio.Event(), []
 
-    async def held_range(_: Any, ref: PartitionRef, __: str) -> tuple[int, int]:
+    async def store_range(_: Any, ref: PartitionRef, __: str) -> tuple[int, int]:
         if ref.partition == 1:
             raise ClusterError("no", Failure.REFUSED)
         await go.wait()
         done.append(ref.partition)
         return 0, 0
 
-    monkeypatch.setattr(reader, "held_range", held_range)
+    monkeypatch.setattr(temporary_group_reader, "store_range", store_range)
     asking = asyncio.ensure_future(cluster.bounds("demo"))
     await asyncio.sleep(0.01)
     assert not asking.done()

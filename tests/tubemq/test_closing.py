@@ -1,4 +1,4 @@
-"""What is left of a cluster that was closed: nothing, also when there was no time to be polite."""
+"""Closing a cluster leaves nothing open, even if the deadline has passed."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.adapter.reader import Reader
+from mqbridge.tubemq.adapter.temporary_group_reader import TemporaryGroupReader
 from tests.tubemq.client.model import Model
 
 
@@ -23,7 +23,7 @@ async def test_a_cluster_that_is_closed_late_leaves_no_producer_behind(
     async def sweep(_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Reader, "sweep", sweep)
+    monkeypatch.setattr(TemporaryGroupReader, "sweep", sweep)
     await unconnected.connect()
     heartbeats = [task for task in asyncio.all_tasks() if task.get_name().startswith("tubemq producer")]
     assert len(heartbeats) == 1

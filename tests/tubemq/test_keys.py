@@ -1,4 +1,4 @@
-"""What a configuration and a URL say of TLS and credentials."""
+"""TLS and credentials in configurations and URLs."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.config import TubeMQCluster
-from mqbridge.tubemq.wire.text import DEFAULT_BROKER_TLS_PORT, parse_broker, parse_subscription
+from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_TLS_PORT, parse_broker, parse_subscription
 
 
 def test_a_port_that_is_left_out_is_the_one_for_tls() -> None:

@@ -1,4 +1,4 @@
-"""What a lane makes of packs and seeks that a real Broker does not give when asked."""
+"""Lanes with packs and seeks that a real Broker does not produce on demand."""
 
 import asyncio
 from collections import deque
@@ -108,7 +108,7 @@ async def test_a_batch_is_decoded_again() -> None:
     await lane.seek((28, 1))
     batch = await lane.receive()
     before = bodies(batch)
-    batch.let_go()
+    batch.release_messages()
     assert not batch.is_decoded
     assert bodies(batch) == before == [b"1"]
     assert batch.held_bytes > batch.size > 0

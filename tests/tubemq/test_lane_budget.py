@@ -1,4 +1,4 @@
-"""However many lanes an inbound has, what they hold ahead of the core is bounded by `max_bytes`, all of them together."""
+"""`max_bytes` bounds the bytes that all lanes of an inbound hold together, however many they are."""
 
 import asyncio
 from datetime import UTC
@@ -16,7 +16,7 @@ from mqbridge.tubemq.adapter.inbound import TubeMQLane
 from mqbridge.tubemq.client.read_budget import GET_BYTES
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
-from mqbridge.tubemq.wire.text import Broker, PartitionRef
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef
 from tests.kit.conversation import until
 from tests.tubemq.client.fakes import MasterScript
 from tests.tubemq.client.quick import hurry
@@ -51,16 +51,17 @@ def masters() -> MasterScript:
 async def test_all_lanes_together_are_bounded(masters: MasterScript, max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     broker = FullBroker()
-    masters.sessions = SimpleNamespace(to=lambda *_: broker)  # type: ignore[assignment]
+    masters.connections = SimpleNamespace(to=lambda *_: broker)  # type: ignore[assignment]
     cluster = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",)))
     cluster._routes = SimpleNamespace(masters=masters)  # type: ignore[assignment]
-    member = cluster._member(InboundSpec(("demo",), "g", max_bytes=max_bytes))
+    member = cluster._consumer(InboundSpec(("demo",), "g", max_bytes=max_bytes))
     member.membership.client_id = "c1"
     held = member.held_partitions
-    held.seen_at = asyncio.get_running_loop().time() + 1e6
+    held.master_seen_at = asyncio.get_running_loop().time() + 1e6
     at = Broker(1, "10.0.0.5", 8123)
     lanes = [
-        TubeMQLane(await held.take(PartitionRef(at, "demo", n)), Partition("c", "demo", f"1:{n}", n), UTC) for n in range(LANES)
+        TubeMQLane(await held.acquire(PartitionRef(at, "demo", n)), Partition("c", "demo", f"1:{n}", n), UTC)
+        for n in range(LANES)
     ]
     waiting: dict[int, Batch] = {}
     core = asyncio.Semaphore(0)

@@ -1,4 +1,4 @@
-"""TubeMQ's mapping: native messages in and out byte for byte, foreign ones carried and given back whole."""
+"""TubeMQ's mapping: TubeMQ messages round-trip byte for byte, messages of other systems are carried and restored whole."""
 
 import struct
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from mqbridge.message import Message
 from mqbridge.native import compiled
 from mqbridge.tubemq.mapping import share, stored
-from mqbridge.tubemq.mapping.properties import read_pairs
+from mqbridge.tubemq.mapping.properties import parse_pairs
 from mqbridge.tubemq.mapping.share import encode_share
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.mapping.times import minutes_of
-from mqbridge.tubemq.wire.attributes import read_pair
+from mqbridge.tubemq.wire.attributes import parse_pair
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.strategies import messages, said, transferred
 
@@ -112,7 +112,7 @@ def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: by
 )
 def test_an_attribute_string_has_the_pairs_of_its_items(items: list[bytes]) -> None:
     string = b",".join(items)
-    assert read_pairs(string) == tuple(pair for item in string.split(b",") if (pair := read_pair(item)) is not None)
+    assert parse_pairs(string) == tuple(pair for item in string.split(b",") if (pair := parse_pair(item)) is not None)
 
 
 @given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())
@@ -196,7 +196,7 @@ def test_lone_surrogates_are_refused() -> None:
     requests = encode_share([Message(b"x", (("a", "\ud800"),), position=(1, 2)), Message(b"fine")], None)
     [(index, problem)] = requests.failures
     assert index == 0
-    assert problem.startswith("the message at (1, 2) has texts that are no Unicode: ")
+    assert problem.startswith("the message at (1, 2) has texts that are not valid Unicode: ")
     assert requests[1][0] == b"fine"
 
 

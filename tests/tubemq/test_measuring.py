@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqbridge.adapter.topics import Stretch
+from mqbridge.adapter.topics import UnitRange
 from mqbridge.message import Position
 from mqbridge.tubemq.adapter.cluster import entries_between
 
@@ -18,4 +18,4 @@ from mqbridge.tubemq.adapter.cluster import entries_between
     ],
 )
 def test_an_entry_is_a_unit_and_what_is_counted_behind_the_last_one_another(begin: Position, end: Position, count: int) -> None:
-    assert entries_between(begin, end) == ([Stretch(begin, count, 28)] if count else [])
+    assert entries_between(begin, end) == ([UnitRange(begin, count, 28)] if count else [])

@@ -1,10 +1,10 @@
-"""A topic that producers are told nothing of: there when the Master takes a group for it, missing when it refuses one."""
+"""A topic not listed to producers: it exists if the Master accepts a group for it, and is missing if it refuses one."""
 
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.client.deployed import LOOKING
+from mqbridge.tubemq.client.topic_probe import PROBE_GROUP_PREFIX
 from tests.tubemq.client.model import Model
 
 
@@ -33,6 +33,6 @@ async def test_a_topic_that_the_master_does_not_know_is_missing(cluster: TubeMQ)
 async def test_whoever_looks_leaves_no_member_behind(cluster: TubeMQ, model: Model) -> None:
     with pytest.raises(ClusterError):
         await cluster.describe("demo")
-    groups = {group: members for group, members in model.master.members.items() if group.startswith(LOOKING)}
+    groups = {group: members for group, members in model.master.members.items() if group.startswith(PROBE_GROUP_PREFIX)}
     assert len(groups) == 1
     assert not any(groups.values())

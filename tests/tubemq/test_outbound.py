@@ -1,4 +1,4 @@
-"""An outbound over a scripted Broker: order when something is given up, and sends that are taken back."""
+"""An outbound over a scripted Broker: order when messages are given up, and withdrawn sends."""
 
 import asyncio
 from datetime import UTC
@@ -11,15 +11,15 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.client import line_connection
+from mqbridge.tubemq.client import broker_reconnector
 from tests.patience import PATIENCE_S
-from tests.tubemq.client.test_producer import FakeBroker, sender_to
+from tests.tubemq.client.test_partition_sender import FakeBroker, sender_to
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_connection, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(line_connection, "MOST_RETRY_S", 0.002)
+    monkeypatch.setattr(broker_reconnector, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(broker_reconnector, "MOST_RETRY_S", 0.002)
 
 
 async def _last_stored(*_: Any) -> dict[int, tuple[int, ...]]:
@@ -95,7 +95,7 @@ async def test_what_waits_is_taken_back_and_others_go_on() -> None:
     assert not (await theirs[0]).failures
     assert stored(broker) == [b"0", b"x"]
     outbound.withdraw([*ours, *theirs])  # done: ignored
-    assert not outbound._open
+    assert not outbound._pending
     await outbound.close()
 
 
@@ -186,7 +186,7 @@ async def test_what_is_on_its_way_fails_when_the_outbound_is_closed_and_its_answ
     while broker.held:
         broker.held.pop(0)()
         await asyncio.sleep(0)
-    assert not outbound._open
+    assert not outbound._pending
 
 
 @pytest.mark.parametrize(("sender", "times"), [("somebody", 1), (None, 2)])

@@ -1,4 +1,4 @@
-"""`consume -o` at a position that the Broker does not have any more: what comes there now is shown, all of it."""
+"""`consume -o` at a position that the Broker no longer has: all messages from the next available one on are shown."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.cli.consume import Reading, _as_group, _without_group
+from mqbridge.cli.commands.consume import ConsumeRequest, _as_group, _without_group
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until
@@ -32,7 +32,7 @@ async def test_new_messages_at_a_position_that_was_lost(
     """The position was made before the Broker lost its memory: its index counts messages that are not there any more."""
     store(model, b"old 0", b"old 1")
     shown: list[Any] = []
-    reading = Reading("demo", group, (), Start.EARLIEST, exit_at_end=False, count=5, msg_types=frozenset())
+    reading = ConsumeRequest("demo", group, (), Start.EARLIEST, exit_at_end=False, count=5, msg_types=frozenset())
 
     def show(_: Any, messages: Any) -> None:
         shown.extend(message.payload for message in messages)

@@ -1,4 +1,4 @@
-"""Partitions that consumers are told of and producers are not: their Broker serves subscribers of the topic, not publishers."""
+"""Read-only partitions, listed to consumers only: their Broker accepts subscriptions to the topic, but no messages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.client.routes import TopicRoute
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
-from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, TopicInfo
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
@@ -71,7 +71,7 @@ async def test_one_that_accepts_messages_again_is_as_any_other(
     model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]
 ) -> None:
     model.master.published["demo"] = 4
-    route = await cluster._view.topic("demo")
+    route = await cluster._connected_routes.topic("demo")
     await until(lambda: list(route.partitions) == list(route.readable) == ["1:0", "1:1", "1:2", "1:3"])
     assert [route.index_of(name) for name in route.partitions] == [0, 1, 2, 3]
 
@@ -81,13 +81,13 @@ def test_indexes_are_the_same_wherever_they_are_asked() -> None:
     brokers = {number: Broker(number, "10.0.0.5", 8123) for number in (1, 2, 3)}
     one, other = TopicRoute("demo"), TopicRoute("demo")
     for route in (one, other):
-        route.learn(TopicInfo("demo", ((1, 3, 1), (3, 3, 1)), None), brokers)
+        route.update(TopicInfo("demo", ((1, 3, 1), (3, 3, 1)), None), brokers)
     for route, numbers in ((one, (0, 2)), (other, (1, 2))):
         refs = (PartitionRef(brokers[2], "demo", number) for number in numbers)
         route.read_only = {ref.name: ref for ref in refs}
     assert one.index_of("2:2") == other.index_of("2:2") == 5
     assert one.index_of("3:0") == other.index_of("3:0") == 3
-    one.learn(TopicInfo("demo", ((1, 3, 1), (2, 3, 1), (3, 3, 1)), None), brokers)
+    one.update(TopicInfo("demo", ((1, 3, 1), (2, 3, 1), (3, 3, 1)), None), brokers)
     assert not one.read_only
     assert one.index_of("2:2") == 5
 

@@ -1,4 +1,4 @@
-"""Reading in cells through the client: as one group that holds the partition once, and with positions that stay."""
+"""Repeated reading through the client: one group holds the partition once, and positions are stable."""
 
 import asyncio
 from contextlib import aclosing
@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.message import Position
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.client import cell_reader
+from mqbridge.tubemq.client import stable_range_reader
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.patience import PATIENCE_S
 from tests.tubemq.client import model as models
@@ -35,7 +35,7 @@ async def read(cluster: TubeMQ, begin: Position, end: Position) -> list[tuple[in
 async def test_positions_stay_while_packs_change(
     cluster: TubeMQ, model: Model, monkeypatch: pytest.MonkeyPatch, cell: int
 ) -> None:
-    monkeypatch.setattr(cell_reader, "CELL_ENTRIES", cell)
+    monkeypatch.setattr(stable_range_reader, "CELL_ENTRIES", cell)
     end = (COUNT * STEP, 0)
     whole = await read(cluster, (0, 0), end)
     assert whole == [(number, (number // cell * cell * STEP, number % cell)) for number in range(COUNT)]

@@ -11,15 +11,15 @@ import pytest
 from mqbridge.errors import Failure, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.admin import Admin
-from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
+from mqbridge.tubemq.client.group_member import MemberIdentity
+from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
 from mqbridge.tubemq.client.master import MAX_TOPICS
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.producer import Sender
-from mqbridge.tubemq.client.range_reader import held_range, read_range
+from mqbridge.tubemq.client.partition_sender import PartitionSender, open_partition_sender
+from mqbridge.tubemq.client.range_reader import read_range, store_range
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.routes import TopicRoute
 from mqbridge.tubemq.client.send_result import SendResult
@@ -86,10 +86,10 @@ async def test_what_the_broker_refuses(client: Client, tubemq: TubeMQ) -> None:
 async def test_an_unknown_topic_is_named(client: Client) -> None:
     missing = f"none_{uuid4().hex[:8]}"
     with pytest.raises(ServerRefused, match=missing) as caught:
-        await client.producer.sender(missing)
+        await open_partition_sender(client.routes, client.connections, missing)
     assert caught.value.failure is Failure.FATAL
     assert await client.routes.look_up(missing) is None
-    consumer = Consumer(client.masters, fresh_group(), [missing])
+    consumer = PackConsumer(client.masters, fresh_group(), [missing])
     with pytest.raises(ServerRefused, match=missing) as caught:
         await consumer.start()
     assert caught.value.failure is Failure.FATAL
@@ -104,7 +104,7 @@ async def test_more_topics_than_a_master_takes_at_once(client: Client, tubemq: T
     await client.routes.refresh()
     assert list(sender.route.partitions) == ["1:0", "1:1"]
     await sender.send("1:1", b"x")
-    consumer = Consumer(client.masters, fresh_group(), names)
+    consumer = PackConsumer(client.masters, fresh_group(), names)
     with pytest.raises(ServerRefused, match=r"none_0000, none_0001, none_0002 and 1,022 more was refused .* max count is 1024"):
         await consumer.start()
 
@@ -131,9 +131,9 @@ async def test_confirmed_and_not(client: Client, tubemq: TubeMQ) -> None:
     reading = await client.consumer(topic, group)
     packs: list[tuple[int, list[bytes]]] = []
 
-    def twice(session: HeldPartition, pack: Pack) -> None:
+    def twice(partition: HeldPartition, pack: Pack) -> None:
         packs.append((pack.offset, [message.payLoadData for message in pack.messages]))
-        session.confirm() if len(packs) > 2 else session.reject()
+        partition.confirm() if len(packs) > 2 else partition.reject()
 
     reading.judge = twice
     # A pack may be a part of them, and a part of another size when it comes again: the Broker writes them to its file meanwhile.
@@ -158,10 +158,10 @@ async def test_a_pack_that_was_not_confirmed_goes_to_the_next_member(client: Cli
     await sender.send("1:0", b"once more")
     first = await client.consumer(topic, group)
     first.judge = lambda *_: None
-    session = await anext(first.consumer.assignments()) if not first.held else None
-    await until(lambda: first.count > 0 or session is not None)
-    if session is not None:
-        await session.fetch()
+    partition = await anext(first.consumer.assignments()) if not first.held else None
+    await until(lambda: first.count > 0 or partition is not None)
+    if partition is not None:
+        await partition.fetch()
     await first.consumer.close()
     second = await client.consumer(topic, group)
     await until(lambda: second.count > 0)
@@ -173,26 +173,26 @@ async def test_a_commit_tells_where_the_next_pack_begins(client: Client, tubemq:
     sender = await client.sender(topic)
     for number in range(90):
         await sender.send(f"1:{number % 3}", b"%d" % number)
-    consumer = Consumer(client.masters, fresh_group(), [topic], heartbeat_s=0.5)
+    consumer = PackConsumer(client.masters, fresh_group(), [topic], heartbeat_s=0.5)
     await consumer.start()
     client.stack.push_async_callback(consumer.close)
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        session = await anext(consumer.assignments())
-        pack = await session.fetch()
-        end = await session.commit(consumed=False)
+        partition = await anext(consumer.assignments())
+        pack = await partition.fetch()
+        end = await partition.commit(consumed=False)
         assert end == pack.offset
-        assert (await session.fetch()).offset == end
-        end = await session.commit(consumed=True)
+        assert (await partition.fetch()).offset == end
+        end = await partition.commit(consumed=True)
         assert end > pack.offset
-        await sender.send(session.ref.name, b"more")
-        assert (await session.fetch()).offset == end
+        await sender.send(partition.ref.name, b"more")
+        assert (await partition.fetch()).offset == end
 
 
 async def test_latest_begins_after_what_is_there(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(1)
     sender = await client.sender(topic)
     await sender.send("1:0", b"old")
-    reading = await client.consumer(topic, start=From.LATEST)
+    reading = await client.consumer(topic, start=StartOffset.LATEST)
     await until(lambda: bool(reading.held))
     await sender.send("1:0", b"new")
     await until(lambda: reading.count > 0)
@@ -234,11 +234,11 @@ async def test_a_range_is_found_among_messages_of_other_partitions(client: Clien
     topic = tubemq.take_topic(3)
     sender = await client.sender(topic, ordered=False)
     refs = sender.route.partitions
-    assert await held_range(client.masters, refs["1:1"], fresh_group()) == (0, 0)
+    assert await store_range(client.masters, refs["1:1"], fresh_group()) == (0, 0)
     await asyncio.gather(*(sender.send("1:0", b"%d" % n) for n in range(1200)))
     stored = await sender.send("1:1", b"the one")
     await asyncio.gather(*(sender.send("1:0", b"%d" % n) for n in range(1200)))
-    first, end = await held_range(client.masters, refs["1:1"], fresh_group())
+    first, end = await store_range(client.masters, refs["1:1"], fresh_group())
     assert (first, end) == (0, 28 * 2401)
 
     async def found(name: str, begin: int, end: int) -> list[bytes]:
@@ -263,14 +263,18 @@ async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeM
         sender.submit(name, body, 0, None, None, done=lambda _: None)
     await sender.flush()
     partitions = HeldPartitions(
-        await member_of(client, group, topic), start=From.EARLIEST, heartbeat_s=60.0, budget=ReadBudget(GET_BYTES), offsets=None
+        await member_of(client, group, topic),
+        start=StartOffset.EARLIEST,
+        heartbeat_s=60.0,
+        budget=ReadBudget(GET_BYTES),
+        offsets=None,
     )
-    partitions.seen_at = asyncio.get_running_loop().time()
-    held = await partitions.take(sender.route.partitions[name])
+    partitions.master_seen_at = asyncio.get_running_loop().time()
+    held = await partitions.acquire(sender.route.partitions[name])
     got = [message.payLoadData for message in (await held.fetch()).messages]
     held.confirm()
-    sessions = client.sessions.to(held.ref.broker.host, held.ref.broker.port)
-    late = PartitionCalls(partitions.membership, held.ref, sessions)  # says what the get that is given up would have said
+    connections = client.connections.to(held.ref.broker.host, held.ref.broker.port)
+    late = PartitionCalls(partitions.membership, held.ref, connections)  # says what the get that is given up would have said
     held._calls.get, carry_out = hanging, held._calls.get  # type: ignore[method-assign]
     fetching = spawn(held.fetch(), "test fetch", quiet=True)
     await asyncio.sleep(0)
@@ -287,8 +291,8 @@ async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeM
     await held.release()
 
 
-async def member_of(client: Client, group: str, topic: str) -> Member:
-    member = Member(client.masters, group, [topic], {}, priority=303)
+async def member_of(client: Client, group: str, topic: str) -> MemberIdentity:
+    member = MemberIdentity(client.masters, group, [topic], {}, priority=303)
     await member.identify()
     return member
 
@@ -301,7 +305,7 @@ async def hanging(**_: object) -> tuple[GetMessageResponseB2C, int]:
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 
-async def flow(client: Client, sender: Sender, stop: asyncio.Event) -> int:
+async def flow(client: Client, sender: PartitionSender, stop: asyncio.Event) -> int:
     """Send numbers to both partitions, a few at a time, until told to stop; how many each got."""
     number = 0
     while not stop.is_set():
@@ -348,7 +352,7 @@ async def test_killed_in_the_middle_with_files_written_at_once(open_client: Call
     with TubeMQ({"demo": 2}, pool={}, memory_store=False) as own:
         async with AsyncExitStack() as stack:
             client = Client(own, stack)
-            stack.push_async_callback(client.sessions.close)
+            stack.push_async_callback(client.connections.close)
             await client.routes.start()
             stack.push_async_callback(client.routes.close)
             sender = await client.sender("demo")

@@ -1,4 +1,4 @@
-"""Messages have the same positions whenever a range is read again, wherever Brokers end their packs."""
+"""Messages have the same positions each time a range is read, wherever Brokers end their packs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,10 +9,10 @@ import pytest_asyncio
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.stretches import cut_evenly
+from mqbridge.adapter.unit_ranges import cut_evenly
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.tubemq.adapter.cluster import ADAPTER
-from mqbridge.tubemq.client import cell_reader
+from mqbridge.tubemq.client import stable_range_reader
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 from tests.patience import SERVER_PATIENCE_S
@@ -26,7 +26,7 @@ Found = list[tuple[int, Position]]
 
 @pytest_asyncio.fixture
 async def cluster(tubemq: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    monkeypatch.setattr(cell_reader, "CELL_ENTRIES", CELL_ENTRIES)
+    monkeypatch.setattr(stable_range_reader, "CELL_ENTRIES", CELL_ENTRIES)
     config = ADAPTER.cluster_model(
         masters=tubemq.masters, admin_url=tubemq.admin_url.removesuffix("/webapi.htm"), admin_token=TOKEN, heartbeat="500ms"
     )
@@ -80,8 +80,10 @@ async def test_positions_do_not_depend_on_where_reading_begins(tubemq: TubeMQ, c
     for first, last in ((0, 70), (3, 65), (64, 130), (50, 52)):
         between, _ = await read(cluster, topic, name, whole[first][1], whole[last][1])
         assert between == whole[first:last]
-        stretches = await cluster.measure(topic, name, whole[first][1], whole[last][1])
-        pieces = [await read(cluster, topic, name, *piece) for piece in cut_evenly(stretches, whole[first][1], whole[last][1], 3)]
+        unit_ranges = await cluster.measure(topic, name, whole[first][1], whole[last][1])
+        pieces = [
+            await read(cluster, topic, name, *piece) for piece in cut_evenly(unit_ranges, whole[first][1], whole[last][1], 3)
+        ]
         assert [number for piece, _ in pieces for number, _ in piece] == [number for number, _ in whole[first:last]]
 
 

@@ -1,4 +1,4 @@
-"""Consuming from a real cluster in the ways that `test_real` leaves: exact offsets, bound groups, own balance, pull, push."""
+"""Consuming from a real cluster: exact offsets, bound groups, members that balance themselves, pull, push."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,15 +8,15 @@ import pytest
 
 from mqbridge.errors import LaneRevoked, ServerRefused
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.balanced import BalancedConsumer
-from mqbridge.tubemq.client.bound import Bound
-from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.reading import Puller, push
-from mqbridge.tubemq.client.sessions import Sessions
+from mqbridge.tubemq.library.balanced_consumer import BalancedConsumer
+from mqbridge.tubemq.library.pack_puller import PackPuller, push
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
-from mqbridge.tubemq.wire.text import Key, PartitionRef
+from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 from tests.kit.tubemq import TubeMQ
 from tests.patience import SERVER_PATIENCE_S
 from tests.tubemq.real import Client, Reading, fresh_group, until
@@ -36,11 +36,11 @@ async def filled(client: Client, topic: str, count: int) -> dict[str, list[tuple
     return stored
 
 
-async def assigned(consumer: Consumer, count: int) -> dict[str, HeldPartition]:
+async def assigned(consumer: PackConsumer, count: int) -> dict[str, HeldPartition]:
     found: dict[str, HeldPartition] = {}
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        async for session in consumer.assignments():
-            found[session.ref.name] = session
+        async for partition in consumer.assignments():
+            found[partition.ref.name] = partition
             if len(found) == count:
                 break
     return found
@@ -71,19 +71,19 @@ async def test_start_exactly_and_seek(client: Client, tubemq: TubeMQ) -> None:
     async def known(ref: PartitionRef) -> int | None:
         return wanted.get(ref.name)
 
-    consumer = Consumer(client.masters, fresh_group(), [topic], offsets=known, heartbeat_s=0.5)
+    consumer = PackConsumer(client.masters, fresh_group(), [topic], offsets=known, heartbeat_s=0.5)
     await consumer.start()
     client.stack.push_async_callback(consumer.close)
-    sessions = await assigned(consumer, 3)
+    partitions = await assigned(consumer, 3)
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        for name, session in sessions.items():
-            assert await read(session, 23) == (wanted[name], [body for _, body in stored[name][7:]])
-            await session.seek(stored[name][20][0])
-            assert (await read(session, 10))[1] == [body for _, body in stored[name][20:]]
-            end = await session.commit(consumed=True)
+        for name, partition in partitions.items():
+            assert await read(partition, 23) == (wanted[name], [body for _, body in stored[name][7:]])
+            await partition.seek(stored[name][20][0])
+            assert (await read(partition, 10))[1] == [body for _, body in stored[name][20:]]
+            end = await partition.commit(consumed=True)
             assert end > stored[name][-1][0]
-            await session.seek(0)
-            assert (await read(session, 30))[1] == [body for _, body in stored[name]]
+            await partition.seek(0)
+            assert (await read(partition, 30))[1] == [body for _, body in stored[name]]
 
 
 @pytest.mark.parametrize("select_big", [True, False], ids=["big", "small"])
@@ -91,20 +91,20 @@ async def test_a_bound_group(client: Client, tubemq: TubeMQ, select_big: bool) -
     """Two members list offsets, one partition twice: the largest or the smallest wins; nothing starts before both are there."""
     topic, group = tubemq.take_topic(3), fresh_group()
     stored = await filled(client, topic, 10)
-    keys = {name: Key(1, topic, number) for number, name in enumerate(stored)}
+    keys = {name: PartitionKey(1, topic, number) for number, name in enumerate(stored)}
     wishes = [{"1:0": 2, "1:1": 3}, {"1:1": 6, "1:2": 8}]
     readings = []
     for wish in wishes:
         offsets = {keys[name]: stored[name][place][0] for name, place in wish.items()}
-        bound = Bound("key-1", 2, offsets, select_big)
+        bound = BoundSubscription("key-1", 2, offsets, select_big)
         readings.append(await client.consumer(topic, group, bound=bound))
     first, second = readings
     starts = {"1:0": 2, "1:1": 6 if select_big else 3, "1:2": 8}
     expected = {name: [body for _, body in stored[name][place:]] for name, place in starts.items()}
     await until(lambda: {**first.got, **second.got} == expected)
     assert (first.held, second.held) == (({"1:0"}, {"1:1", "1:2"}) if select_big else ({"1:0", "1:1"}, {"1:2"}))
-    stranger = Consumer(client.masters, group, [topic], bound=Bound("key-2", 2, {}), heartbeat_s=0.5)
-    with pytest.raises(ServerRefused, match="bound to another session") as caught:
+    stranger = PackConsumer(client.masters, group, [topic], bound=BoundSubscription("key-2", 2, {}), heartbeat_s=0.5)
+    with pytest.raises(ServerRefused, match="bound with another session key") as caught:
         await stranger.start()
     assert caught.value.code == 427
 
@@ -152,7 +152,7 @@ async def test_members_that_balance_themselves(client: Client, tubemq: TubeMQ) -
     shares = [{ref.key for ref in await member.share()} for member in members]
     assert not shares[0] & shares[1]
     assert len(shares[0] | shares[1]) == 4
-    key = Key(1, topic, 1)
+    key = PartitionKey(1, topic, 1)
     partition = await members[0].take(key, offset=stored["1:1"][5][0])
     async with asyncio.timeout(SERVER_PATIENCE_S):
         assert (await read(partition, 15))[1] == [body for _, body in stored["1:1"][5:]]
@@ -166,9 +166,9 @@ async def test_members_that_balance_themselves(client: Client, tubemq: TubeMQ) -
     again = await members[1].take(key)
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not again.caught_up:
-            assert await again.poll() is None
+            assert await again.poll_once() is None
     with pytest.raises(ServerRefused) as caught:
-        await members[1].take(Key(1, topic, 7))
+        await members[1].take(PartitionKey(1, topic, 7))
     assert caught.value.code == 403
     with pytest.raises(ServerRefused) as caught:
         await client.consumer(f"{topic},{other}", group)
@@ -185,9 +185,9 @@ async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
     topic, group = tubemq.take_topic(3), fresh_group()
     stored = await filled(client, topic, 20)
     expected = {name: [body for _, body in places] for name, places in stored.items()}
-    consumer = Consumer(client.masters, group, [topic], heartbeat_s=0.5)
+    consumer = PackConsumer(client.masters, group, [topic], heartbeat_s=0.5)
     await consumer.start()
-    puller = Puller(consumer)
+    puller = PackPuller(consumer)
     got: dict[str, list[bytes]] = {}
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while got != expected:
@@ -198,7 +198,7 @@ async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
     await puller.close()
     await consumer.close()
 
-    again = Consumer(client.masters, fresh_group(), [topic], heartbeat_s=0.5)
+    again = PackConsumer(client.masters, fresh_group(), [topic], heartbeat_s=0.5)
     await again.start()
     pushed: dict[str, list[bytes]] = {}
     failed = False
@@ -210,7 +210,7 @@ async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
             raise ValueError("not the first time")
         pushed.setdefault(partition.ref.name, []).extend(bodies(pack))
 
-    pushing = spawn(push(again, handle, again_s=0.05), "test push", quiet=True)
+    pushing = spawn(push(again, handle, retry_s=0.05), "test push", quiet=True)
     await until(lambda: pushed == expected)
     await again.close()
     await asyncio.wait_for(pushing, SERVER_PATIENCE_S)
@@ -241,8 +241,8 @@ async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> Non
     assert (limit.minute_bytes, limit.wait_s) == (1 << 20, 5.0)
     await sender.send("1:0", b"x")
     await until(lambda: reading.count == 1)
-    (session,) = reading.consumer.held_partitions.held.values()
-    await until(lambda: session.counters.misses > 4)
+    (partition,) = reading.consumer.held_partitions.held.values()
+    await until(lambda: partition.counters.misses > 4)
     counters = reading.consumer.held_partitions.snapshot()
     assert (counters["packs"], counters["messages"], counters["registrations"]) == (1, 1, 1)
 
@@ -287,14 +287,14 @@ async def test_a_connection_for_each_partition_and_idle_ones_closed(
     tubemq: TubeMQ, open_client: Callable[..., Awaitable[Client]]
 ) -> None:
     topic = tubemq.take_topic(8)
-    client = await open_client(tubemq, sessions=Sessions(shared=False, idle_s=0.4))
+    client = await open_client(tubemq, connections=ConnectionPool(shared=False, idle_s=0.4))
     sender = await client.sender(topic)
     names = list(sender.route.partitions)
     await asyncio.gather(*(sender.send(name, b"%d" % n) for n in range(20) for name in names))
-    counters = {place: count for place, count in client.sessions.snapshot().items() if topic in place}
+    counters = {place: count for place, count in client.connections.snapshot().items() if topic in place}
     assert len(counters) == 8
     assert all(count["connections"] == 1 and count["answers"] == 20 for count in counters.values())
-    await until(lambda: sum(count["reclaimed"] for count in client.sessions.snapshot().values()) >= 8)
+    await until(lambda: sum(count["reclaimed"] for count in client.connections.snapshot().values()) >= 8)
     await asyncio.gather(*(sender.send(name, b"again") for name in names))
     assert sender.counters.snapshot() | {"failed": 0, "overtaken": 0} == sender.counters.snapshot()
     reading = await client.consumer(topic)

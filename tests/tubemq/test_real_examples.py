@@ -22,6 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "tubemq"
 
 
+def url_of(tubemq: TubeMQ) -> str:
+    return f"tubemq://{tubemq.masters}"
+
+
 async def started(name: str, *arguments: str) -> Process:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     return await asyncio.create_subprocess_exec(sys.executable, EXAMPLES / name, *arguments, stdout=PIPE, env=environment)
@@ -31,13 +35,13 @@ async def output(name: str, *arguments: str) -> list[str]:
     process = await started(name, *arguments)
     try:
         async with asyncio.timeout(SERVER_PATIENCE_S):
-            said, _ = await process.communicate()
+            printed, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     assert process.returncode == 0
-    return said.decode().splitlines()
+    return printed.decode().splitlines()
 
 
 def test_every_example_is_run_here() -> None:
@@ -45,25 +49,33 @@ def test_every_example_is_run_here() -> None:
     assert [path.name for path in sorted(EXAMPLES.glob("*.py")) if f'"{path.name}"' not in text] == []
 
 
-async def test_produce_and_pull(tubemq: TubeMQ) -> None:
+async def test_hello(tubemq: TubeMQ) -> None:
+    lines = await output("hello.py", url_of(tubemq), tubemq.take_topic(1), fresh_group())
+    assert lines == ["stored in partition 1:0", "received b'hello' with key 'customer-7'"]
+
+
+async def test_produce_consume_and_push(tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(3)
-    said = await output("produce.py", tubemq.masters, topic)
-    assert said[-1] == "101 in order, 100 anywhere"
-    said = await output("pull.py", tubemq.masters, topic, fresh_group(), "--patience", "6")
-    assert said[-1] == "201 messages"
-    assert "1:0 greeting first" in said
+    lines = await output("produce.py", url_of(tubemq), topic)
+    assert lines[-1] == "200 more in 3 partitions"
+    partition = lines[0].split()[3]
+    lines = await output("consume.py", url_of(tubemq), topic, fresh_group(), "--patience", "6")
+    assert lines[-1] == "201 messages"
+    assert f"{partition} greeting first" in lines
+    lines = await output("push.py", url_of(tubemq), topic, fresh_group(), "--count", "201")
+    assert lines[-1].startswith("201 messages in ")
 
 
-async def test_push_with_a_filter(client: Client, tubemq: TubeMQ) -> None:
+async def test_messages_of_some_types(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(1)
     sender = await client.sender(topic)
     for number in range(30):
         kind = ("paid", "sent", "refunded")[number % 3]
         data, flag = join_payload(f"$msgType$={kind}".encode(), b"%02d" % number)
         await sender.send("1:0", data, flag, kind)
-    said = await output("push.py", tubemq.masters, topic, fresh_group(), "--types", "paid,refunded", "--count", "20")
-    assert said[:3] == ["paid 00", "refunded 02", "paid 03"]
-    assert said[-1] == "20 messages"
+    lines = await output("filtered.py", url_of(tubemq), topic, fresh_group(), "--types", "paid,refunded", "--count", "20")
+    assert lines[:3] == ["paid b'00'", "refunded b'02'", "paid b'03'"]
+    assert len(lines) == 20
 
 
 async def test_balanced_and_packed(client: Client, tubemq: TubeMQ) -> None:
@@ -71,8 +83,8 @@ async def test_balanced_and_packed(client: Client, tubemq: TubeMQ) -> None:
     sender = await client.sender(topic)
     await asyncio.gather(*(sender.send(f"1:{number % 3}", b"%d" % number) for number in range(90)))
     balanced, packed = await asyncio.gather(
-        output("balanced.py", tubemq.masters, topic, fresh_group()),
-        output("packed.py", tubemq.masters, tubemq.take_topic(1), fresh_group()),
+        output("balanced.py", url_of(tubemq), topic, fresh_group()),
+        output("packed.py", url_of(tubemq), tubemq.take_topic(1), fresh_group()),
     )
     assert balanced[-1] == "90 messages"
     assert packed[-1].endswith("the last: line 999")
@@ -89,7 +101,7 @@ async def test_exactly_once_whatever_is_killed(client: Client, tubemq: TubeMQ, t
 
     await send(0, 600)
     for life, lines in enumerate((2, 3, 0)):
-        process = await started("exactly_once.py", tubemq.masters, topic, fresh_group(), str(database))
+        process = await started("exactly_once.py", url_of(tubemq), topic, fresh_group(), str(database))
         assert process.stdout is not None
         feeding = asyncio.ensure_future(send(600 + 900 * life, 900))
         try:

@@ -1,4 +1,4 @@
-"""A real TubeMQ with TLS, credentials, visit tokens and closed topics: who is let in, and what may be exchanged."""
+"""A real TubeMQ with TLS, credentials, visit tokens and restricted topics: which clients it accepts, and what can be rotated."""
 
 import asyncio
 import itertools
@@ -23,8 +23,8 @@ from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.secret import Secret
 from mqbridge.tubemq.adapter.cluster import ADAPTER
-from mqbridge.tubemq.client.client import TubeMQClient
-from mqbridge.tubemq.client.messages import decode_all
+from mqbridge.tubemq.library.client import TubeMQClient
+from mqbridge.tubemq.library.messages import decode_all
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from tests.kit.authority import Authority, Identity
 from tests.kit.gateway import GatewayProcess
@@ -97,9 +97,9 @@ class Wrong:
         nothing = folder / "nothing"
         nothing.write_text("")
         self.changes: dict[str, tuple[dict[str, Any], str]] = {
-            "password": ({"auth": {"password": "wrong"}}, "the Master does not take user 'bridge' with the password from the"),
-            "user": ({"auth": {"user": "somebody"}}, "the Master does not take user 'somebody' with the password from the"),
-            "nobody": ({"auth": None}, "lets nobody in without credentials: set auth.user and auth.password"),
+            "password": ({"auth": {"password": "wrong"}}, "the Master does not accept user 'bridge' with the password from the"),
+            "user": ({"auth": {"user": "somebody"}}, "the Master does not accept user 'somebody' with the password from the"),
+            "nobody": ({"auth": None}, "the Master requires credentials: set auth.user and auth.password"),
             "empty": ({"auth": {"password": {"file": str(nothing)}}}, "nothing cannot be read: the file is empty"),
             "plain": ({"tls": None}, "Is it the port of another system, of a web interface, or one for TLS?"),
             "tls-of-nobody": (
@@ -185,14 +185,14 @@ def password(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def client(tubemq_locked: LockedTubeMQ, password: Path) -> AsyncIterator[TubeMQClient]:
-    masters, tls = tubemq_locked.masters, tls_of(tubemq_locked)
-    async with TubeMQClient(masters, heartbeat_s=0.5, tls=tls, user=USER, password=Secret(file=password)) as client:
+    url, tls = f"tubemq+ssl://{tubemq_locked.masters}", tls_of(tubemq_locked)
+    async with TubeMQClient(url, heartbeat_s=0.5, tls=tls, user=USER, password=Secret(file=password)) as client:
         yield client
 
 
 async def numbers_of(client: TubeMQClient, topic: str) -> dict[str, list[int]]:
     """What a group of its own reads, by partition, in order; it grows."""
-    puller = await client.puller(fresh_group(), [topic])
+    puller = await client.pack_puller(topic, fresh_group())
     found: dict[str, list[int]] = {}
 
     async def read() -> None:
@@ -214,7 +214,7 @@ async def test_what_is_exchanged_under_load_loses_nothing(
     own = tubemq_locked.authority.issue("client", file="exchanged")
     settings = cluster_of(tubemq_locked, tls=_files(own), auth={"password": {"file": str(password)}})
     addresses = [split_address(tubemq_locked.masters, 0), ("127.0.0.1", tubemq_locked.broker_tls_port)]
-    sender, sent, over = await client.sender(source), 0, False
+    sender, sent, over = await client.partition_sender(source), 0, False
     arrived = await numbers_of(client, target)
 
     async def send() -> None:
@@ -236,7 +236,7 @@ async def test_what_is_exchanged_under_load_loses_nothing(
                 assert "the TLS files changed, new connections use them" in gateway.log
 
                 await asyncio.to_thread(password.write_text, "the-next-one")
-                await until(lambda: "does not take user 'bridge'" in gateway.log)
+                await until(lambda: "does not accept user 'bridge'" in gateway.log)
                 tubemq_locked.set_users({USER: "the-next-one"})
                 await _goes_on(arrived)
                 over = True
@@ -262,7 +262,7 @@ async def _goes_on(arrived: dict[str, list[int]]) -> None:
 async def test_a_broker_takes_the_masters_tokens_only(tubemq_locked: LockedTubeMQ, client: TubeMQClient) -> None:
     """It begins to check a minute after it registered; a client whose token is refused is let in again with the next one."""
     topic = tubemq_locked.take_topic(1)
-    sender = await client.sender(topic, max_elapsed_s=0.0)
+    sender = await client.partition_sender(topic, max_elapsed_s=0.0)
     await sender.send("1:0", b"good")
     made_up = AuthorizedInfo(visitAuthorizedToken=12345, authAuthorizedToken="x")
     refused: list[str] = []
@@ -294,8 +294,9 @@ async def test_a_cluster_reads_without_a_group_what_only_listed_groups_may_consu
     cluster = ADAPTER.make_cluster(f"reader-{uuid4().hex[:4]}", ADAPTER.cluster_model(**settings))
     await cluster.connect()
     try:
-        async with TubeMQClient(tubemq_locked.masters, tls=tls_of(tubemq_locked), user=USER, password=PASSWORD) as client:
-            await (await client.sender(topic)).send("1:0", b"one")
+        url = f"tubemq+ssl://{tubemq_locked.masters}"
+        async with TubeMQClient(url, tls=tls_of(tubemq_locked), user=USER, password=PASSWORD) as client:
+            await (await client.partition_sender(topic)).send("1:0", b"one")
         async with aclosing(cluster.read(topic, "1:0", (0, 0))) as batches:
             async for batch in batches:
                 assert [message.payload for message in batch.messages] == [b"one"]

@@ -1,4 +1,4 @@
-"""Servers that come, go and change roles: a second Broker, three Masters, and connections that are cut at every step."""
+"""Servers that join, leave and change roles: a second Broker, three Masters, and connections cut at every step."""
 
 import asyncio
 import contextlib
@@ -9,15 +9,15 @@ import pytest
 from mqbridge.errors import ClusterError, ConnectionLost
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.group_member import MemberIdentity
+from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.send_result import SendResult
-from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.client.sessions import Sessions
-from mqbridge.tubemq.client.spread import open_spread
+from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.library.load_balancing_sender import open_load_balancing_sender
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.frame import measure, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C
@@ -36,8 +36,8 @@ async def test_a_broker_that_joins_and_one_that_dies(own: TubeMQ, open_client: O
     client = await open_client(own)
     sender = await client.sender("demo")
     reading = await client.consumer("demo")
-    spread = await open_spread(client.producer, "demo")
-    client.stack.push_async_callback(spread.close, 5.0)
+    any_partition = await open_load_balancing_sender(client.routes, client.connections, "demo")
+    client.stack.push_async_callback(any_partition.close, 5.0)
     await asyncio.gather(*(sender.send(f"1:{n % 2}", b"%04d" % n) for n in range(100)))
     await until(lambda: reading.count == 100)
 
@@ -54,24 +54,24 @@ async def test_a_broker_that_joins_and_one_that_dies(own: TubeMQ, open_client: O
         async def send() -> None:
             nonlocal count
             while count < 600:
-                sent.append(spread.send(b"any %04d" % count))
+                sent.append(any_partition.send(b"any %04d" % count))
                 count += 1
                 await asyncio.sleep(0.002)
 
-        sending = spawn(send(), "test spread")
+        sending = spawn(send(), "test sends to any partition")
         await until(lambda: count > 100)
         now = asyncio.get_running_loop().time
 
         def avoided() -> list[int]:
-            return [broker.id for broker in spread.shield.avoided(now())]
+            return [broker.id for broker in any_partition.blocklist.avoided(now())]
 
         # What is only in its memory dies with it: acknowledged, and yet not lost for what this test counts.
         on_second = len([name for name in reading.got if name.startswith("2:")])
         assert avoided() == []
         await asyncio.to_thread(second.kill)
         await until(lambda: avoided() == [2])
-        (dead,) = [record for broker, record in spread.shield._records.items() if broker.id == 2]
-        (well,) = [record for broker, record in spread.shield._records.items() if broker.id == 1]
+        (dead,) = [record for broker, record in any_partition.blocklist._records.items() if broker.id == 2]
+        (well,) = [record for broker, record in any_partition.blocklist._records.items() if broker.id == 1]
         # Of those that are sent while it is avoided none goes there; each look at the Brokers counts anew.
         tried, at_first = dead.sent, well.sent
         await until(lambda: avoided() != [2] or well.sent > at_first + 20 or well.sent < at_first)
@@ -112,10 +112,10 @@ async def test_the_leading_master_dies(three_masters: tuple[TubeMQ, StandbyMaste
     await until(lambda: reading.count == 1)
     assert f"127.0.0.1:{client.masters.addresses[client.masters._current][1]}" == standby.addresses[0]
     await asyncio.to_thread(cluster.master.kill)
-    seen_at = reading.consumer.held_partitions.seen_at
+    master_seen_at = reading.consumer.held_partitions.master_seen_at
     number = 0
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while reading.consumer.held_partitions.seen_at == seen_at or number < 20:
+        while reading.consumer.held_partitions.master_seen_at == master_seen_at or number < 20:
             number += 1
             await sender.send("1:0", b"%03d" % number)
             await asyncio.sleep(0.05)
@@ -243,14 +243,14 @@ class _Side:
                 end.abort(error)
 
 
-class CutSessions(Sessions):
-    """Sessions through the proxy."""
+class CutSessions(ConnectionPool):
+    """ConnectionPool through the proxy."""
 
     def __init__(self, ports: dict[int, int]) -> None:
         super().__init__(timeout_s=3.0)
         self._through = ports
 
-    def to(self, host: str, port: int, partition: str = "") -> Session:
+    def to(self, host: str, port: int, partition: str = "") -> ServerConnection:
         return super().to(host, self._through[port], partition)
 
 
@@ -258,13 +258,13 @@ async def proxied(cutter: Cutter, client: Client, server: TubeMQ, open_client: O
     """Another client, which reaches the Master and the Broker through the proxy."""
     client.stack.push_async_callback(cutter.close)
     ports = [int(server.masters.rpartition(":")[2]), server.broker_port]
-    return await open_client(server, sessions=CutSessions({port: await cutter.port_for(port) for port in ports}))
+    return await open_client(server, connections=CutSessions({port: await cutter.port_for(port) for port in ports}))
 
 
-async def committed(session: HeldPartition, _: Pack) -> None:
+async def committed(connection: HeldPartition, _: Pack) -> None:
     """A commit of its own; one that fails leaves the pack to come again."""
     with contextlib.suppress(ClusterError):
-        await session.commit(consumed=True)
+        await connection.commit(consumed=True)
 
 
 BACKLOG = 1500
@@ -365,18 +365,18 @@ async def test_a_partition_that_comes_back_is_safe_from_a_get_of_its_first_time(
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies))
     cutter.plan[rpc.GET, 2] = "late"
     cut = await proxied(cutter, client, tubemq, open_client)
-    member = Member(cut.masters, fresh_group(), [topic], {}, priority=303)
+    member = MemberIdentity(cut.masters, fresh_group(), [topic], {}, priority=303)
     await member.identify()
-    partitions = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=60.0, budget=ReadBudget(GET_BYTES), offsets=None)
-    partitions.seen_at = asyncio.get_running_loop().time()
+    partitions = HeldPartitions(member, start=StartOffset.EARLIEST, heartbeat_s=60.0, budget=ReadBudget(GET_BYTES), offsets=None)
+    partitions.master_seen_at = asyncio.get_running_loop().time()
     got: list[bytes] = []
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        held = await partitions.take(sender.route.partitions["1:0"])
+        held = await partitions.acquire(sender.route.partitions["1:0"])
         for _ in range(2):  # the second get is lost, and the partition is fenced
             got += [message.payLoadData for message in (await held.fetch()).messages]
             held.confirm()
         await held.release()
-        held = await partitions.take(sender.route.partitions["1:0"])
+        held = await partitions.acquire(sender.route.partitions["1:0"])
         while len(set(got)) < len(bodies):
             pack = await held.fetch()
             if cutter.late:

@@ -1,4 +1,4 @@
-"""Addresses of clusters as people type them."""
+"""Cluster URLs."""
 
 import pytest
 

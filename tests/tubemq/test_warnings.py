@@ -1,4 +1,4 @@
-"""Warnings about retention by time: from a real Master's settings, and from offsets as Brokers tell them."""
+"""Warnings about retention by time: from a real Master's settings, and from the Brokers' offsets."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.tubemq.adapter.cluster import ADAPTER, TubeMQ
-from mqbridge.tubemq.adapter.operations import Operator, TubeMQOperations
+from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.client.admin import USER, StoredRange
 from tests.kit.tubemq import TubeMQ as Server
 from tests.kit.tubemq_settings import TOKEN
@@ -15,7 +15,7 @@ from tests.kit.tubemq_settings import TOKEN
 OLD_AND_NEW = {"1:0": StoredRange(1000, 3000), "1:1": StoredRange(1000, 3000)}
 
 
-class Told(Operator):
+class Told(GroupAdmin):
     """An operator that knows what a test says."""
 
     def __init__(self, policy: str, stored: dict[str, StoredRange], committed: dict[str, int]) -> None:

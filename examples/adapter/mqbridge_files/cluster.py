@@ -15,14 +15,14 @@ from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.registry import Adapter, ClusterModel
-from mqbridge.adapter.stretches import dense_stretches
-from mqbridge.adapter.topics import Bounds, Stretch, Topic
+from mqbridge.adapter.topics import Bounds, Topic, UnitRange
+from mqbridge.adapter.unit_ranges import dense_unit_ranges
 from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
 from mqbridge.message import Batch, Partition, Position, Share
 from mqbridge.net.budget import Budget
-from mqbridge.net.handed_out import HandedOut
-from mqbridge.ranges import last_stored
+from mqbridge.net.read_ahead import ReadAheadAccount
 from mqbridge.receipts import closed
+from mqbridge.stored_positions import last_stored
 from mqbridge_files.records import TABLE, decode, encode, preview
 from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folder
 
@@ -130,9 +130,9 @@ class FilesCluster:
             else:
                 return
 
-    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """A unit is a line."""
-        return dense_stretches(begin, end)
+        return dense_unit_ranges(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> "FilesInbound":
         """Join a group."""
@@ -240,7 +240,7 @@ class FilesLane:
     def __init__(self, member: FilesInbound, group: Group, key: Key, file: PartitionFile, partition: Partition) -> None:
         self.member, self.partition = member, partition
         self.revoked = asyncio.Event()
-        self._handed_out = HandedOut(member.room, self.revoked)
+        self._read_ahead = ReadAheadAccount(member.room, self.revoked)
         self._group, self._key, self._file = group, key, file
         self._next = self._run_begin = group.offsets[key]
         self._run = 0
@@ -252,19 +252,19 @@ class FilesLane:
 
     async def receive(self) -> Batch:
         """The next lines, when there is room for them; whoever asks counts the ones before."""
-        self._handed_out.give_back()
+        self._read_ahead.give_back()
         while not self.revoked.is_set():
             batch = read_batch(self._file, self.partition, self._next, BATCH_LINES, self._run)
-            if batch is not None and batch.held_bytes <= self._handed_out.held_bytes:
+            if batch is not None and batch.held_bytes <= self._read_ahead.held_bytes:
                 self._next += batch.count
-                self._handed_out.hand_out(batch.held_bytes, batch.next)
+                self._read_ahead.hand_out(batch.held_bytes, batch.next)
                 return batch
-            missing = 0 if batch is None else batch.held_bytes - self._handed_out.held_bytes
+            missing = 0 if batch is None else batch.held_bytes - self._read_ahead.held_bytes
             del batch
             if missing:
-                await self._handed_out.take(missing)
+                await self._read_ahead.take(missing)
                 continue
-            self._handed_out.give_back()
+            self._read_ahead.give_back()
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self.revoked.wait()
@@ -272,7 +272,7 @@ class FilesLane:
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Everything up to the end of the batch is stored."""
-        self._handed_out.settled(batch.next)
+        self._read_ahead.settled(batch.next)
         if self._counts(batch):
             try:
                 self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
@@ -281,7 +281,7 @@ class FilesLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Go back to the beginning of the batch, after the delay."""
-        self._handed_out.settled(batch.next)
+        self._read_ahead.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         elif self._counts(batch):
@@ -298,7 +298,7 @@ class FilesLane:
     def end(self) -> None:
         """The partition is no longer ours."""
         self.revoked.set()
-        self._handed_out.give_back()
+        self._read_ahead.give_back()
 
     async def release(self, deadline: float | None = None) -> None:
         """Give it back; what is acknowledged is written already."""

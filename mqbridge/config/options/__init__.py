@@ -9,7 +9,7 @@
     delivery                 routes[].delivery, with retry and dead_letter
     http  reload  log        the process itself
 
-An option that is added to a group needs: its declaration here, the code that obeys it, and `make generate` for the docs. What
-acts on messages is in `routing/` (filter, edit, partition_rule) or `delivery/` (delivery), and `gateway/route.py` hands it its
-options; a total that it counts is declared in `delivery/counters.py`.
+A new option in a group needs: its declaration here, the code that obeys it, and `make generate` for the docs. Code that acts on
+messages is in `routing/` (filter, edit, partition_rule) or `delivery/` (delivery), and `gateway/route.py` passes it its options;
+a total that it counts is declared in `delivery/counters.py`.
 """

@@ -1,4 +1,4 @@
-"""Options of clusters. Those of their systems stand beside `system` in the file and are declared by the systems' adapters."""
+"""Options of clusters. The options of a system are beside `system` in the file and are declared by the system's adapter."""
 
 from pydantic import BaseModel, Field, SerializeAsAny
 
@@ -6,7 +6,7 @@ from mqbridge.config.base import Name, Options
 
 
 class ClusterConfig(Options):
-    """A cluster: the system that it runs, and that system's own settings beside it."""
+    """A cluster: its system, and that system's own settings beside it."""
 
-    system: Name = Field(description="The system that the cluster runs: the name of an installed adapter.")
-    settings: SerializeAsAny[BaseModel] = Field(description="The other keys, as the adapter's model read them.")
+    system: Name = Field(description="The system of the cluster: the name of an installed adapter.")
+    settings: SerializeAsAny[BaseModel] = Field(description="The other keys, validated by the adapter's model.")

@@ -17,19 +17,19 @@ class Config(Options):
     """A whole configuration."""
 
     clusters: dict[Name, ClusterConfig] = Field(min_length=1, description="The clusters that the gateway is a client of.")
-    routes: tuple[Route, ...] = Field(default=(), description="What goes from where to where.")
+    routes: tuple[Route, ...] = Field(default=(), description="The routes from source to target topics.")
     state: Path | None = Field(
         default=None,
-        description="The checkpoint database, a file that is made when missing, in a folder that exists; relative to the working "
+        description="The checkpoint database, a file that is created if missing, in an existing folder; relative to the working "
         "directory. "
-        "Without it a gap in a source cannot be noticed after a restart.",
+        "Without it a gap in a source goes unnoticed after a restart.",
     )
     http: Http = Field(default=Http(), description="Metrics and health over HTTP.")
-    reload: Reload = Field(default=Reload(), description="Taking a changed file while running.")
+    reload: Reload = Field(default=Reload(), description="Reloading a changed file while running.")
     log: Log = Field(default=Log(), description="The gateway's own log.")
     shutdown_timeout: Duration = Field(
         default=30.0,
         gt=0,
-        description="How long stopping may take: four fifths of it for what is in flight (the rest of "
-        "that is delivered again), then confirming, leaving and closing.",
+        description="Time limit for stopping: four fifths for draining messages in flight (the rest of "
+        "them is delivered again), then committing, leaving the groups and closing.",
     )

@@ -1,4 +1,4 @@
-"""Options of creating a target topic: on or off, or what is made with it."""
+"""Options for creating a target topic: a switch, or its partitions and subscriptions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,23 +11,23 @@ _SWITCH = TypeAdapter(bool)
 
 
 class CreateRule(Options):
-    """How a target topic is created, where more than `create: true` is to be said."""
+    """How a target topic is created, if `create: true` is not enough."""
 
     partitions: int | None = Field(
         default=None,
         ge=1,
-        description="Create it with so many partitions, or grow it to them, whatever the source has; null is as many as that.",
+        description="Number of partitions to create it with, or grow it to; null means as many as the source has.",
     )
     subscriptions: Annotated[tuple[Name, ...], OneOrMore] = Field(
         default=(),
-        description="Subscriptions that are made with the topic, before anything is written: they get every message, however late"
-        " their consumers come. Where one is missing at a start it is made again, at the first message that is still there. Only"
-        " for systems that keep messages for subscriptions (Pulsar, with `admin_url`).",
+        description="Subscriptions that are created with the topic, before anything is written: they get every message, however "
+        "late their consumers come. A missing one is created again at the next start, at the first message that is still there. "
+        "Only for systems that keep messages for subscriptions (Pulsar, with `admin_url`).",
     )
 
 
 def _read(value: Any, handler: ValidatorFunctionWrapHandler) -> bool | CreateRule:
-    """Problems are those of what was written, a mapping or a switch, and not of both."""
+    """Report only the problems of the given form, a mapping or a switch, not of both."""
     if isinstance(value, Mapping):
         return CreateRule.model_validate(value)
     made: bool | CreateRule = handler(value) if isinstance(value, CreateRule) else _SWITCH.validate_python(value)
@@ -35,4 +35,4 @@ def _read(value: Any, handler: ValidatorFunctionWrapHandler) -> bool | CreateRul
 
 
 Create = Annotated[bool | CreateRule, WrapValidator(_read)]
-"""What `create` may be."""
+"""The type of `create`."""

@@ -1,4 +1,4 @@
-"""Options of what is changed in messages on their way to a target."""
+"""Options for editing messages on their way to a target."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -25,23 +25,23 @@ WritableName = Annotated[Name, checked_by(_check_not_reserved)]
 
 
 class EditRules(Options):
-    """What is changed in messages on their way to this target: properties are removed, then renamed, then set."""
+    """Edits of messages on their way to this target: properties are removed, then renamed, then set."""
 
     remove: tuple[NameOrPattern, ...] = Field(
         default=(), description="Properties to remove, each a name or a `~PATTERN` that matches whole names."
     )
-    rename: dict[Name, WritableName] = Field(default={}, description="New names of properties by their old ones.")
+    rename: dict[Name, WritableName] = Field(default={}, description="New names of properties, by their old names.")
     set: dict[WritableName, MessageTemplate] = Field(
         default={},
-        description="Values of properties by name, each a template that reads the message as it came: `{key}`, `{msg_type}`, "
+        description="Values of properties by name, each a template that reads the original message: `{key}`, `{msg_type}`, "
         "`{event_time}` (ms), `{position}`, `{property:NAME}`, `{cluster}`, `{topic}` and `{partition}` of the source, named "
-        "groups of its pattern. A template with a word that the message has no value for changes nothing.",
+        "groups of its pattern. A template with a word without a value in the message changes nothing.",
     )
     clear: tuple[Clearable, ...] = Field(
-        default=(), description="Fields to empty; one that is also set here is emptied only where its template says nothing."
+        default=(), description="Fields to clear; a field that is also set here is cleared only if its template gives nothing."
     )
     msg_type: MessageTemplate | None = Field(
-        default=None, description="The message's type: a template. A `$msgType$` property that said the old one says the new one."
+        default=None, description="The message's type: a template. A `$msgType$` property with the old type gets the new one."
     )
     key: MessageTemplate | None = Field(default=None, description="The routing key: a template.", examples=["{property:user}"])
     ordering_key: MessageTemplate | None = Field(default=None, description="The ordering key: a template.")
@@ -55,7 +55,7 @@ class EditRules(Options):
 
 
 def templates_in(edit: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Every template in edits as they were written, with its path in them; values that are no text are left out."""
+    """Yield every template of the edits as written, with its path; values that are not text are skipped."""
     values: list[tuple[tuple[str | int, ...], Any]] = [((key,), edit.get(key)) for key in ("msg_type", "key", "ordering_key")]
     if isinstance(properties := edit.get("set"), dict):
         values += [(("set", name), value) for name, value in properties.items()]

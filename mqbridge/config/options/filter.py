@@ -1,4 +1,4 @@
-"""Options of what a route takes."""
+"""Options of a route's filter."""
 
 from typing import Annotated, Self
 
@@ -9,11 +9,11 @@ from mqbridge.config.patterns import TextPattern
 
 
 class Condition(Options):
-    """What must hold for a text. One of these."""
+    """A condition on a text. Exactly one of these."""
 
-    present: bool | None = Field(default=None, description="`true`: there is one; `false`: there is none.")
-    equals: str | None = Field(default=None, description="It is this text.")
-    one_of: frozenset[str] = Field(default=frozenset(), description="It is one of these texts.")
+    present: bool | None = Field(default=None, description="`true`: there is a value; `false`: there is none.")
+    equals: str | None = Field(default=None, description="The value is this text.")
+    one_of: frozenset[str] = Field(default=frozenset(), description="The value is one of these texts.")
     pattern: TextPattern | None = Field(
         default=None, description="This Python regular expression matches the whole text.", examples=["eu-.*"]
     )
@@ -29,12 +29,12 @@ class Condition(Options):
 class FilterRule(Options):
     """Conditions that must all hold for a message."""
 
-    msg_type: Condition | None = Field(default=None, description="About its type (TubeMQ's `$msgType$`, RocketMQ's tag).")
+    msg_type: Condition | None = Field(default=None, description="Condition on its type (TubeMQ's `$msgType$`, RocketMQ's tag).")
     key: Condition | None = Field(
         default=None,
-        description="About its routing key or any of its index keys. A binary key that is no text is only `present`.",
+        description="Condition on its routing key or any of its index keys. A binary key that is not UTF-8 is only `present`.",
     )
-    properties: dict[Name, Condition] = Field(default={}, description="About any value under each of these names.")
+    properties: dict[Name, Condition] = Field(default={}, description="Conditions on any value of these properties.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -44,11 +44,11 @@ class FilterRule(Options):
 
 
 class FilterRules(Options):
-    """Which messages a route takes. What it leaves out is acknowledged; what could not be read is never left out."""
+    """Selects the messages of a route. The others are acknowledged; a message that cannot be decoded is never left out."""
 
     include: Annotated[tuple[FilterRule, ...], OneOrMore] = Field(
-        default=(), description="One rule or a list: a message is taken for which one of them holds; none takes all."
+        default=(), description="One rule or a list: a message is selected if one of them holds; without rules, all are."
     )
     exclude: Annotated[tuple[FilterRule, ...], OneOrMore] = Field(
-        default=(), description="One rule or a list: a message is left out for which one of them holds."
+        default=(), description="One rule or a list: a message is left out if one of them holds."
     )

@@ -9,7 +9,7 @@ from mqbridge.config.units import Address, split_address
 class Http(Options):
     """Metrics and health over HTTP."""
 
-    enabled: bool = Field(default=True, description="Serve metrics and health at all.")
+    enabled: bool = Field(default=True, description="Serve metrics and health.")
     listen: Address = Field(default="127.0.0.1:8098", description="Address to listen at, HOST:PORT; port 0 takes a free one.")
 
     @property

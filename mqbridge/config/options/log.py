@@ -10,5 +10,5 @@ from mqbridge.config.base import Options
 class Log(Options):
     """The gateway's own log, on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least severe level written.")
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The lowest level that is logged.")
     format: Literal["text", "json"] = Field(default="text", description="`text` for people, `json` one object per line.")

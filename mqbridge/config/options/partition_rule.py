@@ -1,4 +1,4 @@
-"""Options of the rule that chooses a target partition."""
+"""Options for choosing the target partition."""
 
 from typing import Annotated, Literal, Self
 
@@ -14,7 +14,7 @@ KEY_PROPERTY = "property:"
 
 
 def check_key(name: str) -> None:
-    """Raise ConfigError when this names no part of a message that can be its key."""
+    """Raise ConfigError unless this names a part of a message that can be its key."""
     if name not in KEY_FIELDS and not (name.startswith(KEY_PROPERTY) and len(name) > len(KEY_PROPERTY)):
         raise ConfigError(f"{name!r} cannot stand as the key", hint=f"Write {', '.join(KEY_FIELDS)} or {KEY_PROPERTY}NAME")
 
@@ -23,26 +23,26 @@ KeyName = Annotated[Name, checked_by(check_key)]
 
 
 class PartitionRule(Options):
-    """Which target partition a message goes to."""
+    """The rule that chooses the target partition of a message."""
 
     by: By = Field(
         default="modulo",
-        description="`modulo`: a source partition keeps to one target partition, its index modulo their number; "
-        "`identity`: its index exactly, for which the target needs as many partitions; `table`: as the table says; "
-        "`key`: as the target's own producers place the message's key, without a key as by modulo; "
-        "`round_robin`: batch by batch in turn, which keeps no order. A target that grows is used at once: by modulo and by key, "
-        "messages may from then on go to another partition than those before them.",
+        description="`modulo`: each source partition goes to one target partition, its index modulo their number; "
+        "`identity`: to its own index, for which the target needs as many partitions; `table`: as given in `table`; "
+        "`key`: as the target's own producers place the message's key, without a key by modulo; "
+        "`round_robin`: batch by batch in turn, which keeps no order. New partitions of a target are used at once: by modulo and "
+        "by key, later messages may then go to another partition than earlier ones.",
     )
     table: dict[Name, Annotated[int, Field(ge=0)]] = Field(
         default={},
         description="For `by: table`: the target partition's index by the source partition's name or index. A source partition "
-        "that is added later and is not in it is not read, and shown as stopped.",
+        "that is added later and is not in the table is not read, and shown as stopped.",
     )
     key: Annotated[tuple[KeyName, ...], OneOrMore] = Field(
         default=("key",),
         min_length=1,
-        description="For `by: key`, what stands as the key: `key` (the routing key), `ordering_key`, `keys` (the first index key)"
-        " or `property:NAME`; of a list, the first that the message has. Edits come before.",
+        description="For `by: key`, the key: `key` (the routing key), `ordering_key`, `keys` (the first index key)"
+        " or `property:NAME`; of a list, the first that the message has. Edits are applied before.",
     )
 
     @model_validator(mode="after")

@@ -12,19 +12,19 @@ from mqbridge.config.options.target import Target
 
 
 class Route(Options):
-    """From one cluster to one or more others."""
+    """A route from one cluster to one or more others."""
 
     name: Name = Field(description="The route's name in metrics, logs and checkpoints; unique.")
-    source: Source = Field(alias="from", description="Where the messages come from.")
-    filter: FilterRules = Field(default=FilterRules(), description="Which of them the route takes.")
+    source: Source = Field(alias="from", description="The source of the messages.")
+    filter: FilterRules = Field(default=FilterRules(), description="Which messages the route selects.")
     targets: Annotated[tuple[Target, ...], OneOrMore] = Field(
-        alias="to", min_length=1, description="Where the messages go: one target or a list, each of which must store them."
+        alias="to", min_length=1, description="The target, or a list of targets, each of which must store the messages."
     )
-    delivery: Delivery = Field(default=Delivery(), description="What the route promises, and within which limits.")
+    delivery: Delivery = Field(default=Delivery(), description="Delivery guarantees and limits of the route.")
 
     @property
     def clusters(self) -> frozenset[str]:
-        """The names of all clusters that the route uses."""
+        """Names of all clusters that the route uses."""
         letters = self.delivery.dead_letter
         names = {self.source.cluster, *(target.cluster for target in self.targets)}
         return frozenset(names if letters is None else names | {letters.cluster})

@@ -10,11 +10,11 @@ from mqbridge.config.patterns import NameOrPattern
 from mqbridge.config.units import Duration
 
 MIN_REFRESH_S = 0.1
-"""Each look asks both clusters about every topic of the route."""
+"""Each check asks both clusters about every topic of the route."""
 
 
 class Source(Options):
-    """Where a route's messages come from."""
+    """The source of a route."""
 
     cluster: Name = Field(description="The cluster to consume from.")
     topic: NameOrPattern | None = Field(
@@ -27,17 +27,17 @@ class Source(Options):
         default=(), description="Several topics, each a name or a `~PATTERN`. Either this or `topic`."
     )
     group: Name = Field(description="The consumer group (on Pulsar the subscription). Gateways of the same group share the work.")
-    start: Start = Field(default=Start.EARLIEST, description="Where a group begins that has no committed position yet.")
+    start: Start = Field(default=Start.EARLIEST, description="Where a group without a committed position begins.")
     msg_types: frozenset[Name] = Field(
         default=frozenset(),
-        description="Take only messages of these types (TubeMQ's `$msgType$`, RocketMQ's tag), filtered at the server where "
-        "it can do that; empty takes all. `filter` can say more.",
+        description="Select only messages of these types (TubeMQ's `$msgType$`, RocketMQ's tag), filtered at the server if "
+        "it can do that; empty selects all. `filter` has more conditions.",
     )
     refresh: Duration | None = Field(
         default=60.0,
         ge=MIN_REFRESH_S,
-        description="How often to look for new topics behind patterns, which restart the route with them, and for partitions "
-        "that the source gained, for which targets with `create` are grown; null never looks.",
+        description="Interval of checks for new topics that match patterns, which reopen the route with them, and for new "
+        "source partitions, for which targets with `create` are grown; null disables the checks.",
     )
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for consuming; see the inbound options below."
@@ -45,7 +45,7 @@ class Source(Options):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The topics as they were written, whichever of the two keys was used."""
+        """The topics as written, whichever of the two keys was used."""
         return self.topics if self.topic is None else (self.topic,)
 
     @model_validator(mode="after")

@@ -14,29 +14,29 @@ TargetTopic = Annotated[Name, checked_by(topic_template_words)]
 
 
 class Target(Options):
-    """Where a route's messages go."""
+    """A target of a route."""
 
     cluster: Name = Field(description="The cluster to produce to.")
     topic: TargetTopic = Field(
         default="{topic}",
-        description="The target topic: a template in which `{topic}` is the source topic (behind other text the last part "
+        description="The target topic: a template in which `{topic}` is the source topic (after other text, only the last part "
         "of a full name) and `{name}` a named group of the pattern that matched it.",
         examples=["orders-copy", "persistent://public/default/{topic}"],
     )
-    partitions: PartitionRule = Field(default=PartitionRule(), description="Which target partition a message goes to.")
+    partitions: PartitionRule = Field(default=PartitionRule(), description="The rule that chooses the target partition.")
     create: Create = Field(
         default=True,
-        description="Create a missing target topic with as many partitions as its source topic has; grow it when that has more. "
-        "`{partitions: N, subscriptions: [NAME]}` says with how many, and which subscriptions are made with it.",
+        description="Create a missing target topic with as many partitions as its source topic has, and grow it when that grows. "
+        "`{partitions: N, subscriptions: [NAME]}` sets the number, and subscriptions to create with the topic.",
     )
-    edit: EditRules | None = Field(default=None, description="What is changed in messages on their way to this target.")
+    edit: EditRules | None = Field(default=None, description="Edits of messages on their way to this target.")
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for producing; see the outbound options below."
     )
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
-        """Subscriptions that are made with the topic."""
+        """Subscriptions that are created with the topic."""
         return self.create.subscriptions if isinstance(self.create, CreateRule) else ()
 
     @model_validator(mode="after")

@@ -1,1 +1,1 @@
-"""Every metric as a table, how each is read from a running gateway, and the page of documentation that is written from it."""
+"""Every metric as a table, how each is read from a running gateway, and the documentation page that is generated from it."""

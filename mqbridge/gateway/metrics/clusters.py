@@ -12,10 +12,16 @@ CLUSTER = ("cluster",)
 
 
 def clusters() -> Iterator[Family]:
-    """How the connections of each cluster fare; systems without connections are left out."""
+    """Connection state of each cluster; systems without connections are left out."""
     for name, kind, text, look, read in (
-        ("cluster_up", "gauge", "1 while every server that is needed can be reached", "First: 0 is an outage.", _is_up),
-        ("cluster_away_seconds", "gauge", "For how long one could not be reached; 0 while all can", "Since when?", _away),
+        ("cluster_up", "gauge", "1 while every needed server is reachable", "First: 0 is an outage.", _is_up),
+        (
+            "cluster_away_seconds",
+            "gauge",
+            "Seconds since a needed server became unreachable; 0 while all are reachable",
+            "Since when?",
+            _away,
+        ),
         (
             "reconnects",
             "counter",
@@ -26,11 +32,11 @@ def clusters() -> Iterator[Family]:
         (
             "connection_failures",
             "counter",
-            "Connections that could not be made, or were ended because the server was silent",
+            "Connections that could not be made, or were closed because the server was silent",
             "It grows while the cluster is up: a server comes and goes.",
             lambda c: c.failures,
         ),
-        ("retries", "counter", "Sends that were repeated", "The target refuses for a while.", lambda c: c.retries),
+        ("retries", "counter", "Sends that were retried", "The target has transient failures.", lambda c: c.retries),
     ):
         yield Family(f"mqbridge_{name}", kind, CLUSTER, text, look, _of_clusters(read))
 
@@ -38,7 +44,7 @@ def clusters() -> Iterator[Family]:
         "mqbridge_expiry_timestamp_seconds",
         "gauge",
         ("cluster", "of"),
-        "When what opens a cluster ends, s since the epoch: certificates of ours and of its servers, tokens",
+        "Expiry time of the certificates (ours and the servers') and tokens of a cluster, s since the epoch",
         "`mqbridge_expiry_timestamp_seconds - time()`: renew it before that is 0.",
         _expiries,
     )
@@ -62,7 +68,7 @@ def _away(connectivity: Connectivity) -> float:
 
 
 def _of_clusters(read: Callable[[Connectivity], float]) -> Callable[[Shown], Samples]:
-    """One sample per cluster that has connections."""
+    """Read one sample per cluster that has connections."""
 
     def samples(shown: Shown) -> Samples:
         known = ((name, connectivity_of(cluster)) for name, cluster in shown.clusters.items())
@@ -72,20 +78,20 @@ def _of_clusters(read: Callable[[Connectivity], float]) -> Callable[[Shown], Sam
 
 
 def process() -> Iterator[Family]:
-    """What is true of all of it."""
+    """Metrics of the whole process."""
     yield Family(
         "mqbridge_reload_ok",
         "gauge",
         (),
-        "1 unless the configuration was read again and could not be taken",
-        "0: the gateway runs with the configuration before; `/health/ready` has the problems.",
+        "1 unless the last reload of the configuration was rejected",
+        "0: the gateway runs with the previous configuration; `/health/ready` has the problems.",
         lambda shown: [((), shown.reloader.last is None or not shown.reloader.last.problems)],
     )
     yield Family(
         "mqbridge_build_info",
         "gauge",
         ("version", "python", "compiled"),
-        "1; the labels say which version runs on which Python, and whether with the compiled module (`yes`, `no`)",
+        "1; the labels show the version, the Python version, and whether the compiled module is used (`yes`, `no`)",
         "After a rollout: does every instance run it?",
         lambda shown: [((__version__, platform.python_version(), "no" if native.compiled is None else "yes"), 1)],  # noqa: ARG005 - the same for all
     )

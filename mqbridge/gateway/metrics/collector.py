@@ -1,6 +1,6 @@
-"""The metrics page: every family there is, read when the page is asked for.
+"""The metrics page: all metric families, read when the page is requested.
 
-Nothing is counted twice: the hot path adds to plain numbers once per batch (`delivery/counters.py`), and reading makes samples.
+The hot path only adds to plain numbers, once per batch (`delivery/counters.py`); reading the page makes samples of them.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from mqbridge.delivery.counters import BUCKETS_S, Histogram
-from mqbridge.gateway.metrics import clusters, ends, routes
+from mqbridge.gateway.metrics import clusters, routes, source_and_targets
 from mqbridge.gateway.metrics.family import Family, Shown
 
 SIMPLE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
@@ -23,11 +23,11 @@ SIMPLE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Every metric, in the order of the page."""
+    """Return every metric, in the order of the page."""
     return (
         *clusters.clusters(),
-        *ends.lags(),
-        *ends.targets(),
+        *source_and_targets.lags(),
+        *source_and_targets.targets(),
         *routes.states(),
         *routes.totals(),
         *routes.times(),
@@ -36,18 +36,18 @@ def families() -> tuple[Family, ...]:
 
 
 class GatewayCollector(Collector):
-    """Samples of everything that is declared, at the moment of asking."""
+    """Collects samples of all declared metrics at the time of the request."""
 
     def __init__(self, shown: Shown) -> None:
         self._shown = shown
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yield all families."""
         for family in families():
             yield _filled(family, self._shown)
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not read a gateway that has not begun."""
+        """Return nothing: registering must not read a gateway that has not started."""
         return []
 
 
@@ -66,13 +66,13 @@ def _filled(family: Family, shown: Shown) -> Metric:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Upper bounds and how often it took at most so long, as Prometheus wants them."""
+    """Return upper bounds with cumulative counts, as Prometheus expects them."""
     bounds = [*map(str, BUCKETS_S), "+Inf"]
     return list(zip(bounds, accumulate(map(float, histogram.counts)), strict=True))
 
 
 def make_registry(shown: Shown) -> CollectorRegistry:
-    """A registry of our own: nothing global, so that tests and embedders can run several gateways."""
+    """Make a separate registry: nothing global, so that tests and embedders can run several gateways."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

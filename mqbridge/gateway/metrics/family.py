@@ -1,4 +1,4 @@
-"""What a metric is: its name, type, labels and meaning, when to look at it, and how it is read when the page is asked for."""
+"""The declaration of a metric: its name, type, labels and meaning, when to look at it, and how to read it from a gateway."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
@@ -11,19 +11,19 @@ from mqbridge.gateway.route import Route
 
 
 class Shown(Protocol):
-    """What is shown: a gateway."""
+    """A gateway whose metrics are shown."""
 
     clusters: dict[str, Cluster]
     routes: list[Route]
     lag: LagWatch
     reloader: Reloader
     ready: bool
-    """Everything was started and nothing is being stopped."""
+    """True while everything is started and nothing is stopping."""
 
 
 Value = float | Histogram
 Samples = Iterable[tuple[tuple[str, ...], Value]]
-"""Label values, and what is measured."""
+"""Label values, and the measured value."""
 
 
 class Family(NamedTuple):
@@ -34,12 +34,12 @@ class Family(NamedTuple):
     labels: tuple[str, ...]
     text: str
     look: str
-    """When a person looks at it."""
+    """When a person should look at it."""
     read: Callable[[Shown], Samples]
 
     @property
     def full_name(self) -> str:
-        """As it stands on the page."""
+        """The name on the metrics page."""
         return self.name + "_total" * (self.kind == "counter")
 
 
@@ -47,7 +47,7 @@ ROUTE = ("route",)
 
 
 def of_routes(read: Callable[[Route], Value | None]) -> Callable[[Shown], Samples]:
-    """One sample per route; none where there is nothing to say."""
+    """Read one sample per route; none if the value is None."""
 
     def samples(shown: Shown) -> Samples:
         values = ((route, read(route)) for route in shown.routes)

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from what is declared, so that the page and the program agree.
+"""Writes docs/reference/metrics.md from the declared metrics, so that the page and the program agree.
 
 python -m mqbridge.gateway.metrics.page --check     exits 1 when the file is not current
 python -m mqbridge.gateway.metrics.page --write
@@ -12,10 +12,10 @@ from mqbridge.delivery.counters import BUCKETS_S
 from mqbridge.gateway.health import STUCK_S
 from mqbridge.gateway.lag import EVERY_S
 from mqbridge.gateway.metrics.collector import families
-from mqbridge.gateway.metrics.ends import PARTITION_SERIES, TARGET_SERIES
+from mqbridge.gateway.metrics.source_and_targets import PARTITION_SERIES, TARGET_SERIES
 from mqbridge.net.connectivity import FORGET_S
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 _BEGINNING = f"""\
 # Metrics and health
@@ -28,51 +28,53 @@ While it runs, the gateway answers at `http.listen` (`127.0.0.1:8098`):
 |---|---|
 | `/metrics` | everything below, for Prometheus |
 | `/health/live` | 200 while the process answers |
-| `/health/ready` | 200 while everything is well, 503 otherwise; the body says what is not |
-| `/routes` | each route: totals, lag, what is in flight, which target owes receipts, why it stopped or retries |
+| `/health/ready` | 200 while everything is well, 503 otherwise; the body names the problems |
+| `/routes` | each route: totals, lag, messages in flight, targets without receipts, why it stopped or retries |
 
-[Alert rules](../deploy/prometheus/alerts.yaml) and a [Grafana dashboard](../deploy/grafana/dashboard.json) are made of these
-metrics, and a test holds them to the code.
+[Alert rules](../../deploy/prometheus/alerts.yaml) and a [Grafana dashboard](../../deploy/grafana/dashboard.json) use these
+metrics; a test compares them with the code.
 
 ## An outage
 
-A server is missing from the first connection that could not be made, or that ended because the server was silent, until it
-answers again. Of name servers, Masters and service addresses one is enough. A connection that is cut and made again at once is no
-outage. What nobody tried to reach for {FORGET_S:g} s is not needed any more: the topic moved, or the server left the cluster.
+A server counts as missing from the first connection that fails, or that is closed because the server is silent, until it
+responds again. Of name servers, Masters and service addresses one is enough. A connection that is cut and made again at once
+is not an outage. A server that nothing has tried to reach for {FORGET_S:g} s is no longer needed: its topic moved, or the
+server left the cluster.
 
-- The log has one WARNING (`cluster b cannot be reached, …`) and one INFO line when it is over, with how long it took. The many
-  tries between them are at level debug.
+- The log has one WARNING (`cluster b cannot be reached, …`) and one INFO line when it is over, with its duration. The attempts
+  between them are logged at level DEBUG.
 - `mqbridge_cluster_up` is 0, `/health/ready` answers 503 with the reason under `away`, `/routes` has it under `retrying`.
-- Nothing is lost: what was read waits in memory up to `in_flight_bytes`, the rest stays at the source, and
+- Nothing is lost: received messages wait in memory up to `in_flight_bytes`, the rest stays at the source, and
   `mqbridge_lag` grows until the cluster is back.
 
 `/health/ready` has these parts, and is 503 when one of the first three is not empty:
 
 | part | what |
 |---|---|
-| `stopped` | routes that stopped or begin a session anew, partitions that stopped, and why |
+| `stopped` | routes that stopped or join their group again, partitions that stopped, and the reasons |
 | `away` | clusters of the routes that cannot be reached, for how long and why |
-| `stuck` | targets that owe receipts and have sent none for {STUCK_S:g} s |
-| `clusters` | every cluster: whether it is up, and what its connections went through |
-| `reload` | what came of reading the configuration again |
+| `stuck` | targets with sends in flight and no receipt for {STUCK_S:g} s |
+| `clusters` | every cluster: whether it is up, and the totals of its connections |
+| `reload` | the result of the last reload of the configuration |
 
 ## Lag
 
-Every {EVERY_S:g} s the source cluster is asked what the group has before it, in the cluster's own unit: messages (RocketMQ, log),
-entries, each of which may hold many messages (Pulsar, with `admin_url`), messages of the partition's store, which several
-partitions share (TubeMQ, with `admin_url`). It is the group's lag, whoever asks: of several instances take the greatest, as in
-`max by (route) (mqbridge_lag)`, not the sum. It is there also while the route has stopped. Where the source does not tell it,
-`/routes` says why under `lag.problem`. A route has at most {PARTITION_SERIES} series by partition (those with the greatest lag)
-and {TARGET_SERIES} by target (those that wait longest); its totals have all of them.
+Every {EVERY_S:g} s the gateway asks the source cluster for the group's backlog, in the cluster's own unit: messages
+(RocketMQ, log), entries, each of which may hold many messages (Pulsar, with `admin_url`), messages of the partition's store,
+which several partitions share (TubeMQ, with `admin_url`). It is the lag of the group, whichever instance asks: of several
+instances take the maximum, as in `max by (route) (mqbridge_lag)`, not the sum. It is there also while the route is stopped.
+If the source does not tell it, `/routes` has the reason under `lag.problem`. A route has at most {PARTITION_SERIES} series by
+partition (those with the greatest lag) and {TARGET_SERIES} by target (those that have waited longest); its totals have all of
+them.
 
 ## Every metric
 
-Besides these, the process has the usual `process_*` and `python_*` ones.
+The process also has the usual `process_*` and `python_*` metrics.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [_BEGINNING, "| name | type | labels | meaning | when to look |", "|---|---|---|---|---|"]
     for one in families():
         cells = (f"`{one.full_name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.text, one.look)
@@ -82,7 +84,7 @@ def page() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check or write the page; the exit code."""
+    """Check or write the page; return the exit code."""
     return check_or_write("mqbridge.gateway.metrics.page", PAGE, page(), arguments)
 
 

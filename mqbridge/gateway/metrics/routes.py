@@ -8,24 +8,24 @@ from mqbridge.delivery.counters import Counters, Total, declared
 from mqbridge.gateway.metrics.family import ROUTE, Family, Samples, Shown, of_routes
 from mqbridge.gateway.route import Route
 
-_LOOK = {
-    "received": "Does anything come?",
+_WHEN_TO_LOOK = {
+    "received": "Does anything arrive?",
     "stored": "The throughput; compare with received.",
-    "dead": "Every one is a message that nobody will see unless somebody looks at the dead letters.",
+    "dead": "Every one is a message that nobody sees until somebody reads the dead letters.",
     "filtered": "Messages are missing at the target, and nothing failed.",
     "looped": "Messages are missing at the target, and nothing failed; or two routes feed each other.",
-    "returned": "After an outage or a rolling update: what comes twice at most.",
+    "returned": "After an outage or a rolling update: the most that may be delivered twice.",
     "gaps": "Data was lost at the source, and `on_gap: continue` went on without it.",
-    "acknowledged": "Lags behind stored when the source does not hear of it.",
+    "acknowledged": "Lags behind stored when acknowledgements do not reach the source.",
     "batches": "Small batches cost; divide messages by it.",
     "bytes": "Bandwidth.",
 }
 
 
 def totals() -> Iterator[Family]:
-    """What a route did."""
+    """Totals of a route."""
     for total in declared():
-        yield Family(total.metric, "counter", ROUTE, total.text, _LOOK[total.name], of_routes(_reader(total)))
+        yield Family(total.metric, "counter", ROUTE, total.text, _WHEN_TO_LOOK[total.name], of_routes(_reader(total)))
 
 
 def _reader(total: Total) -> Callable[[Route], float]:
@@ -33,29 +33,38 @@ def _reader(total: Total) -> Callable[[Route], float]:
 
 
 def states() -> Iterator[Family]:
-    """How it is now."""
+    """Current state of a route."""
     for name, text, look, read in (
         ("route_up", "1 while the route runs, 0 when it stopped", "First: 0 needs a person.", lambda r: r.error is None),
-        ("route_retrying", "1 while it has no session and begins another one", "Nothing moves.", lambda r: r.trouble is not None),
-        ("route_sessions", "How often the route joined its group", "It grows: the route does not hold on.", lambda r: r.sessions),
+        ("route_retrying", "1 while it has no group membership and is going to join again", "Nothing moves.", _is_retrying),
+        (
+            "route_sessions",
+            "Number of times that the route joined its group",
+            "It grows: memberships fail.",
+            lambda r: r.memberships,
+        ),
         ("lanes", "Source partitions that this process reads", "0 on all instances: nobody reads.", lambda r: len(r.deliveries)),
         ("stopped_partitions", "Partitions that stopped by an error", "Above 0 needs a person.", lambda r: len(r.stopped)),
-        ("in_flight_bytes", "Bytes received and not stored", "Near the limit: the target is slow.", lambda r: r.budget.used),
-        ("in_flight_limit_bytes", "How many these may be: half of `in_flight_bytes`", "To divide by.", lambda r: r.budget.limit),
-        ("in_flight_messages", "Messages received and not stored", "What waits.", lambda r: r.in_flight_messages),
-        ("lane_head_age_seconds", "Age of the oldest batch in flight", "It grows: something is stuck.", _head_age),
+        ("in_flight_bytes", "Bytes received and not yet stored", "Near the limit: the target is slow.", lambda r: r.budget.used),
+        ("in_flight_limit_bytes", "Limit of these bytes: half of `in_flight_bytes`", "To divide by.", lambda r: r.budget.limit),
+        ("in_flight_messages", "Messages received and not yet stored", "What waits.", lambda r: r.in_flight_messages),
+        ("lane_head_age_seconds", "Age of the oldest batch in flight", "It grows: something is stuck.", _oldest_age),
     ):
         yield Family(f"mqbridge_{name}", "gauge", ROUTE, text, look, of_routes(read))
 
 
-def _head_age(route: Route) -> float:
-    return route.head_age(asyncio.get_running_loop().time())
+def _is_retrying(route: Route) -> bool:
+    return route.retry_reason is not None
+
+
+def _oldest_age(route: Route) -> float:
+    return route.oldest_age(asyncio.get_running_loop().time())
 
 
 def times() -> Iterator[Family]:
-    """When something came last, and how long it takes."""
+    """Times of the last batch, and histograms of durations."""
     received, stored = (lambda c: c.last_batch_at), (lambda c: c.last_stored_at)
-    text = "When the last batch was {} (Unix time); missing before the first"
+    text = "Time at which the last batch was {} (Unix time); missing before the first"
     look = "It stands still while the lag grows."
     yield Family("mqbridge_last_received_timestamp_seconds", "gauge", ROUTE, text.format("received"), look, _moment(received))
     yield Family("mqbridge_last_stored_timestamp_seconds", "gauge", ROUTE, text.format("stored"), look, _moment(stored))
@@ -63,7 +72,7 @@ def times() -> Iterator[Family]:
         "mqbridge_delivery_seconds",
         "histogram",
         ROUTE,
-        "From receiving a batch to storing it and all before it, once per batch",
+        "Time from receiving a batch until it and all batches before it are stored, once per batch",
         "The gateway and its targets are slow.",
         of_routes(lambda route: route.counters.delivery),
     )
@@ -71,15 +80,15 @@ def times() -> Iterator[Family]:
         "mqbridge_end_to_end_seconds",
         "histogram",
         ROUTE,
-        "From publishing a batch's first message to storing the batch, once per batch, by the clocks of producer and gateway; "
-        "empty where the source does not tell it without decoding (TubeMQ, log)",
-        "What users of the target notice; above delivery by the time in the source.",
+        "Time from publishing a batch's first message until the batch is stored, once per batch, by the clocks of producer and "
+        "gateway; empty if the source tells the publish time only after decoding (TubeMQ, log)",
+        "What users of the target notice; exceeds delivery by the time in the source.",
         of_routes(lambda route: route.counters.end_to_end),
     )
 
 
 def _moment(read: Callable[[Counters], float]) -> Callable[[Shown], Samples]:
-    """Loop time as the time of day."""
+    """Convert loop time to Unix time."""
 
     def moment(route: Route) -> float | None:
         at = read(route.counters)

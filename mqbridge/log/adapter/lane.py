@@ -16,7 +16,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.wire.records import decode_rows
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.budget import Budget
-from mqbridge.net.handed_out import HandedOut
+from mqbridge.net.read_ahead import ReadAheadAccount
 
 RECEIVE_BYTES = 512 << 10
 RECEIVE_MESSAGES = 1000
@@ -46,7 +46,7 @@ class LogLane:
         """The offset to commit; None until something was acknowledged."""
         self.revoked = asyncio.Event()
         self._owner, self._store = owner, store
-        self._handed_out = HandedOut(room, self.revoked)
+        self._read_ahead = ReadAheadAccount(room, self.revoked)
         self._next = offset
         self._caught_up = False
         self._run = 0
@@ -61,22 +61,22 @@ class LogLane:
 
     async def receive(self) -> Batch:
         """The next rows as a batch; waits for one, and for room."""
-        return await self._handed_out.receive(self._receive())
+        return await self._read_ahead.receive(self._receive())
 
     async def _receive(self) -> Batch:
-        room = min(RECEIVE_BYTES, max(1, self._handed_out.limit // 4))  # several are on their way to the targets at once
+        room = min(RECEIVE_BYTES, max(1, self._read_ahead.limit // 4))  # several are on their way to the targets at once
         while True:
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
             run, offset = self._run, self._next
             self._wake.clear()
-            await self._handed_out.take(room)
+            await self._read_ahead.take(room)
             rows, tail = await self._store.rows(self.id, offset, min(room, RECEIVE_BYTES), RECEIVE_MESSAGES)
             size = read.held_bytes(rows)
             if rows and size <= room and run == self._run and not self.revoked.is_set():
                 return self._batch(rows, size, offset, tail)
             del rows  # what nobody has room for is not held either
-            self._handed_out.give_back()
+            self._read_ahead.give_back()
             if size > room:
                 room = size  # a single row: it comes alone, when there is room for all of it
             elif not size and run == self._run:
@@ -88,7 +88,7 @@ class LogLane:
         base, count, _ = rows[-1]
         self._next = base + count
         self._caught_up = self._next >= tail
-        self._handed_out.hand_out(size, (self._next,))
+        self._read_ahead.hand_out(size, (self._next,))
         return make_batch(self.partition, rows, offset, self._next, self._run)
 
     def acknowledge(
@@ -98,7 +98,7 @@ class LogLane:
         receipt: Receipt | None = None,
     ) -> None:
         """Everything up to the end of the batch is stored."""
-        self._handed_out.settled(batch.next)
+        self._read_ahead.settled(batch.next)
         after = batch.next[0]
         if self.revoked.is_set() or (batch.handle != self._run and after > self._run_start):
             return
@@ -108,7 +108,7 @@ class LogLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Go back to the beginning of the batch, after the delay."""
-        self._handed_out.settled(batch.next)
+        self._read_ahead.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         elif not self.revoked.is_set() and (batch.handle == self._run or batch.first[0] <= self._run_start):
@@ -133,7 +133,7 @@ class LogLane:
     def end(self) -> None:
         """The partition is no longer ours."""
         self.revoked.set()
-        self._handed_out.give_back()
+        self._read_ahead.give_back()
         self._store.unwatch(self.id, self._wake)
         self._wake.set()
 

@@ -15,8 +15,8 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.log.wire.records import encode_record, encode_row
 from mqbridge.message import Message, Partition, Position, Share, format_position
-from mqbridge.ranges import last_stored
 from mqbridge.receipts import closed
+from mqbridge.stored_positions import last_stored
 
 ROW_BYTES = 512 << 10
 ROW_MESSAGES = 1000

@@ -8,8 +8,8 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.stretches import dense_stretches
-from mqbridge.adapter.topics import Bounds, Stretch, Topic
+from mqbridge.adapter.topics import Bounds, Topic, UnitRange
+from mqbridge.adapter.unit_ranges import dense_unit_ranges
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
 from mqbridge.memory.adapter.config import MemoryConfig, MemoryOptions
 from mqbridge.memory.adapter.inbound import MemoryInbound, make_batch
@@ -117,9 +117,9 @@ class MemoryCluster:
         finally:
             stored.readers.discard(wake)
 
-    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """By offsets: a unit is a message."""
-        return dense_stretches(begin, end)
+        return dense_unit_ranges(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""

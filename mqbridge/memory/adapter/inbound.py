@@ -12,7 +12,7 @@ from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, Progress
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.net.budget import Budget
-from mqbridge.net.handed_out import HandedOut
+from mqbridge.net.read_ahead import ReadAheadAccount
 
 
 class MemoryInbound:
@@ -81,7 +81,7 @@ class MemoryLane:
         self.partition = partition
         self.revoked = asyncio.Event()
         self._inbound, self._progress = inbound, progress
-        self._handed_out = HandedOut(inbound.room, self.revoked)
+        self._read_ahead = ReadAheadAccount(inbound.room, self.revoked)
         self._stored = inbound.broker.topics[partition.topic][partition.index]
         self._next = self._run_start = progress.committed
         self._run = 0
@@ -97,12 +97,12 @@ class MemoryLane:
 
     async def receive(self) -> Batch:
         """The next batch, when there is room for it."""
-        return await self._handed_out.receive(self._receive())
+        return await self._read_ahead.receive(self._receive())
 
     @property
     def held_bytes(self) -> int:
         """What it has handed out and nobody else counts."""
-        return self._handed_out.held_bytes
+        return self._read_ahead.held_bytes
 
     async def _receive(self) -> Batch:
         while True:
@@ -115,12 +115,12 @@ class MemoryLane:
                 raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
             batch = self._again[0] if self._again else self._look()
             if batch is None:
-                self._handed_out.give_back()
+                self._read_ahead.give_back()
                 self._wake.clear()
                 await self._wake.wait()
-            elif (missing := batch.held_bytes - self._handed_out.held_bytes) > 0:
+            elif (missing := batch.held_bytes - self._read_ahead.held_bytes) > 0:
                 del batch
-                await self._handed_out.take(missing)
+                await self._read_ahead.take(missing)
             else:
                 return self._hand_out(batch)
 
@@ -129,7 +129,7 @@ class MemoryLane:
             self._again.popleft()
         else:
             (self._next,) = batch.next
-        self._handed_out.hand_out(batch.held_bytes, batch.next)
+        self._read_ahead.hand_out(batch.held_bytes, batch.next)
         return batch
 
     def _look(self) -> Batch | None:
@@ -161,7 +161,7 @@ class MemoryLane:
     ) -> None:
         """Stored."""
         if indexes is None:
-            self._handed_out.settled(batch.next)
+            self._read_ahead.settled(batch.next)
         (first,), (end,), current = batch.first, batch.next, batch.handle == self._run
         if self.revoked.is_set() or not (current or (end <= self._run_start and not self._inbound.individual_ack)):
             return
@@ -173,7 +173,7 @@ class MemoryLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Again, after the delay."""
-        self._handed_out.settled(batch.next)
+        self._read_ahead.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch, failures)
         elif self.revoked.is_set():
@@ -219,7 +219,7 @@ class MemoryLane:
     def end(self) -> None:
         """Ours no more."""
         self.revoked.set()
-        self._handed_out.give_back()
+        self._read_ahead.give_back()
         self._stored.readers.discard(self._wake)
         self._wake.set()
 

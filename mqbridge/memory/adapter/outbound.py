@@ -40,7 +40,7 @@ class _Send:
         if self._messages is not None:
             return self._messages
         messages = self._share.messages
-        self._share.batch.let_go()
+        self._share.batch.release_messages()
         return messages
 
     def failed(self, reason: str) -> Receipt:

@@ -1,4 +1,4 @@
-"""A context of settings, or what is wrong with the files that they name."""
+"""Makes an SSL context from settings, or an error about the files that they name."""
 
 import ssl
 from pathlib import Path
@@ -10,7 +10,7 @@ _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 async def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """For connections to servers. Raises ClusterError (FATAL), which names the option."""
+    """Make a context for connections to servers. Raises ClusterError (FATAL), which names the option."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _VERSIONS[settings.minimum_version]
     context.check_hostname = settings.verify == "full"
@@ -18,7 +18,7 @@ async def make_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.verify != "none":
         _load_authorities(context, settings.authorities)
     if settings.certificate is not None:
-        # An empty password is given in any case: without one OpenSSL would ask at the terminal.
+        # Always give a password, if an empty one: without any, OpenSSL would ask at the terminal.
         password = await settings.key_password.read() if settings.key_password is not None else ""
         _load_certificate(context, settings.certificate, settings.key or settings.certificate, password)
     return context
@@ -50,7 +50,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pas
 
 
 def _is_encrypted(key: Path) -> bool:
-    """By its header; OpenSSL does not tell a wrong password from another kind of file."""
+    """Look at the file's header; OpenSSL does not distinguish a wrong password from another kind of file."""
     try:
         return b"ENCRYPTED" in key.read_bytes()
     except OSError:
@@ -58,7 +58,7 @@ def _is_encrypted(key: Path) -> bool:
 
 
 def _unusable(option: str, path: Path | None, error: Exception, wanted: str) -> ClusterError:
-    """OpenSSL's own words are told only where the operating system has none: they name its source files."""
+    """Make the error. OpenSSL's text is used only if the operating system has none: it names OpenSSL's source files."""
     from_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
     why = getattr(error, "strerror", None) if from_system else "its content is of another kind"
     return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {wanted}", Failure.FATAL)

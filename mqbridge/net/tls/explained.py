@@ -1,4 +1,4 @@
-"""What went wrong when TLS failed, in a sentence that names the option which mends it."""
+"""Explains a TLS failure in a sentence that names the option to change."""
 
 import ssl
 
@@ -26,18 +26,18 @@ _ALERTS = (
 
 
 def is_final(error: Exception) -> bool:
-    """Whether a person has to mend it. A connection that only ends may be a balancer's that has no server yet."""
+    """Return True if a person has to act. A connection that merely ends may come from a load balancer without servers yet."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def explain_tls(error: Exception, settings: TlsSettings, name: str) -> str:
-    """One sentence; `name` is what the server's certificate had to hold."""
+    """Return one sentence; `name` is the name that the server's certificate had to contain."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _untrusted(error, settings, name)
     if isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return "it ended the connection during the TLS handshake: is this its port for TLS, and does it demand tls.certificate?"
     text = str(error).upper().replace(" ", "_")
-    return next((said for mark, said in _ALERTS if mark in text), f"TLS failed: {error}")
+    return next((problem for mark, problem in _ALERTS if mark in text), f"TLS failed: {error}")
 
 
 def _untrusted(error: ssl.SSLCertVerificationError, settings: TlsSettings, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What TLS toward a cluster is set to."""
+"""Settings of TLS toward a cluster."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +12,22 @@ MinimumVersion = Literal["1.2", "1.3"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """All have defaults: the platform's authorities, no certificate of our own, names verified, TLS 1.2 or newer."""
+    """Defaults: the platform's authorities, no client certificate, verified names, TLS 1.2 or newer."""
 
     authorities: Path | None = None
-    """PEM file, or folder, with the authorities that servers' certificates are verified by."""
+    """PEM file or folder with the authorities that verify the servers' certificates."""
     certificate: Path | None = None
-    """Our own, PEM, with the chain up to but without the authority."""
+    """Client certificate, PEM, with the chain up to but without the authority."""
     key: Path | None = None
-    """Its key, PEM; None when it is in the certificate's file."""
+    """Its key, PEM; None if it is in the certificate's file."""
     key_password: Secret | None = None
     server_name: str | None = None
-    """The name that servers' certificates must hold; None is the host that is connected to."""
+    """The name that servers' certificates must contain; None means the host of the connection."""
     minimum_version: MinimumVersion = "1.2"
     verify: Verify = "full"
-    """`authority` lets a certificate be of another name, `none` lets in anybody."""
+    """`authority` accepts a certificate for another name, `none` accepts any server."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Everything that is read."""
+        """All files that are read."""
         return tuple(path for path in (self.authorities, self.certificate, self.key) if path is not None)

@@ -1,6 +1,6 @@
-"""TLS of one cluster: the context that new connections use, made anew when its files change, and whose certificates end when.
+"""TLS of one cluster: the SSL context of new connections, made anew when its files change, and the expiry of certificates.
 
-A context is kept when the files that replace it cannot be used: a certificate and its key are seldom written at the same moment.
+The old context stays in use if the new files are unusable: a certificate and its key are seldom written at the same moment.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ log = logging.getLogger(__name__)
 
 OWN = "own certificate"
 MAX_SEEN = 1000
-"""Most servers whose certificates are remembered."""
+"""Maximum number of servers whose certificates are remembered."""
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class HasExtraInfo(Protocol):
-    """A transport."""
+    """An asyncio transport."""
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """`ssl_object` among others."""
+        """Return `ssl_object`, among others."""
 
 
 class Tls:
-    """Shared by all connections to one cluster."""
+    """TLS state shared by all connections to one cluster."""
 
     def __init__(self, settings: TlsSettings | None = None, *, name: str = "") -> None:
-        """`name` is the cluster's, for the log."""
+        """`name` is the cluster's name, for the log."""
         self.settings = settings or TlsSettings()
         self._name = name
         self._context: ssl.SSLContext | None = None
@@ -43,9 +43,9 @@ class Tls:
             log.warning("cluster %s: %s", name, _LAX[self.settings.verify])
 
     async def context(self) -> ssl.SSLContext:
-        """What a new connection uses.
+        """Return the context for a new connection.
 
-        Raises ClusterError (FATAL), which names the option, when the files cannot be used and never could.
+        Raises ClusterError (FATAL), which names the option, if the files are unusable and there is no earlier context.
         """
         stamp = _stamp(self.settings.files)
         if self._context is not None and stamp == self._stamp:
@@ -61,32 +61,32 @@ class Tls:
             log.info("cluster %s: the TLS files changed, new connections use them", self._name)
         self._context, self._stamp = context, stamp
         if self.settings.certificate is not None:
-            with contextlib.suppress(OSError, ValueError):  # it changes at this very moment: the next connection looks again
+            with contextlib.suppress(OSError, ValueError):  # it is being written now: the next connection tries again
                 self._expiries[OWN] = _expiry_of(self.settings.certificate)
         return context
 
     def server_name(self, host: str) -> str:
-        """The name that this host's certificate must hold."""
+        """Return the name that this host's certificate must contain."""
         return self.settings.server_name or host
 
     # --- expiry -----------------------------------------------------------------------------------------------------
 
     def met(self, address: str, transport: HasExtraInfo) -> None:
-        """A connection was made: note when the server's certificate ends."""
+        """Record the expiry of the server's certificate, when a connection was made."""
         connection = transport.get_extra_info("ssl_object")
         if isinstance(connection, (ssl.SSLObject, ssl.SSLSocket)) and (raw := connection.getpeercert(binary_form=True)):
             name = f"certificate of {address}"
             self._expiries.pop(name, None)
             while len(self._expiries) >= MAX_SEEN:
                 self._expiries.pop(next(one for one in self._expiries if one != OWN))
-            with contextlib.suppress(ValueError):  # stricter than OpenSSL, which took it
-                from cryptography import x509  # noqa: PLC0415 - 7 MB, of no use to who speaks no TLS
+            with contextlib.suppress(ValueError):  # stricter than OpenSSL, which accepted it
+                from cryptography import x509  # noqa: PLC0415 - 7 MB, not needed without TLS
 
                 self._expiries[name] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """When certificates end, s since the epoch: `own certificate`, `certificate of HOST:PORT`."""
+        """Expiry times of certificates, s since the epoch: `own certificate`, `certificate of HOST:PORT`."""
         return self._expiries
 
 
@@ -97,7 +97,7 @@ _LAX = {
 
 
 def _stamp(paths: tuple[Path, ...]) -> _Stamp:
-    """What changes when one of the files does; a folder's own time changes with its entries."""
+    """Return a value that changes when one of the files does; a folder's mtime changes with its entries."""
 
     def one(path: Path) -> tuple[int, int, int] | None:
         try:
@@ -110,7 +110,7 @@ def _stamp(paths: tuple[Path, ...]) -> _Stamp:
 
 
 def _expiry_of(certificate: Path) -> float:
-    """When the first certificate of the file ends; the chain behind it is somebody else's."""
+    """Return the expiry of the first certificate of the file; the chain after it is not ours."""
     from cryptography import x509  # noqa: PLC0415 - as above
 
     return x509.load_pem_x509_certificates(certificate.read_bytes())[0].not_valid_after_utc.timestamp()

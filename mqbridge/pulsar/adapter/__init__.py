@@ -1,4 +1,4 @@
-"""What the gateway sees of Pulsar; `ADAPTER` registers it."""
+"""Pulsar's adapter; `ADAPTER` registers it with the gateway."""
 
 from mqbridge.pulsar.adapter.cluster import ADAPTER
 

@@ -1,8 +1,8 @@
-"""The `auth` options of a cluster, and the methods that plugins bring.
+"""The `auth` options of a cluster, and authentication methods of plugins.
 
 A plugin registers a factory in the entry point group `mqbridge.pulsar_auth`, under the name that is given as `method`. The
-factory gets the options that stand beside it, as they are in the configuration, and returns an `Auth`; ValueError says what is
-wrong with them. It is called when the configuration is checked and again for each cluster, so it only makes the object.
+factory gets the other options of `auth` as configured and returns an `Auth`; it raises ValueError for invalid options. It is
+called when the configuration is checked and again for each cluster, so it must only create the object.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ from mqbridge.secret import HIDDEN, Secret
 
 GROUP = "mqbridge.pulsar_auth"
 BUILT_IN = {"token": {"token"}, "basic": {"user", "password"}, "tls": set[str]()}
-"""Methods with the options that each needs."""
+"""Built-in methods and their required options."""
 
 Factory = Callable[[dict[str, Any]], Auth]
 
 
 class AuthOptions(BaseModel):
-    """How the gateway says who it is: to brokers, and to the REST interface."""
+    """Authentication of the gateway, to brokers and to the REST interface."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
 
@@ -63,11 +63,11 @@ class AuthOptions(BaseModel):
 
     @property
     def plugin_options(self) -> dict[str, Any]:
-        """What is given besides."""
+        """Options of a plugin's method."""
         return dict(self.__pydantic_extra__ or {})
 
     def make(self, certificate: Path | None) -> Auth:
-        """The method; `certificate` is our own, of `tls`. Raises ValueError, for a plugin."""
+        """Create the authentication method; `certificate` is the client certificate of `tls`. Plugins may raise ValueError."""
         match self.method:
             case "token" if self.token is not None:
                 return TokenAuth(self.token)
@@ -79,12 +79,12 @@ class AuthOptions(BaseModel):
 
     @property
     def given(self) -> dict[str, Any]:
-        """What stands beside the method."""
+        """Options besides `method` that are set."""
         own = {name: value for name, value in self if name != "method" and name in type(self).model_fields and value is not None}
         return {**own, **self.plugin_options}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Without what belongs to plugins, any of which may be a secret."""
+        """Leave out the options of plugins, any of which may be a secret."""
         return ((name, getattr(self, name)) for name in type(self).model_fields)
 
     @model_serializer(mode="wrap")
@@ -93,7 +93,7 @@ class AuthOptions(BaseModel):
 
 
 def auth_of(options: AuthOptions | None, certificate: Path | None) -> Auth:
-    """The method of a cluster."""
+    """Return the authentication method of a cluster."""
     return NO_AUTH if options is None else options.make(certificate)
 
 
@@ -106,7 +106,7 @@ def _known() -> list[str]:
 
 
 def _plugin(method: str) -> Factory:
-    """Raises ValueError when there is none of this name, or it cannot be loaded."""
+    """Load the factory of a plugin. Raises ValueError if it does not exist or cannot be loaded."""
     entry = _plugins().get(method)
     if entry is None:
         hint = nearest(method, _known()) or ""

@@ -1,6 +1,6 @@
-"""Entries as batches: what their size, their positions and the memory that they take are, without decoding them.
+"""Batches of entries: their counts, sizes and positions, computed without decoding the entries.
 
-An entry may be delivered in part: the mask of its messages that are to be delivered is `Entry.ack_set`.
+An entry may be delivered in part: `Entry.ack_set` is the mask of its messages to deliver.
 """
 
 from collections.abc import Sequence
@@ -15,36 +15,36 @@ from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
 FORMAT = "pulsar.entries"
 """`Batch.data` is a sequence of `Entry`, unpacked."""
 MAX_ENTRIES = 5000
-"""Most entries of a batch."""
+"""Maximum number of entries of a batch."""
 
 
 def mask_of(entry: Entry) -> int:
-    """Which messages of it are to be delivered: bit i is message i. A damaged entry is one message."""
+    """Return the mask of the messages to deliver: bit i is message i. A damaged entry is one message."""
     return full_mask(1) if entry.defect is not None else from_words(entry.ack_set) or full_mask(entry.count)
 
 
 def count_of(entry: Entry) -> int:
-    """How many messages of it are to be delivered."""
+    """Return the number of messages to deliver."""
     return mask_of(entry).bit_count() if entry.ack_set else entry.count
 
 
 def position_of(entry: Entry) -> Position:
-    """Of its first message that is to be delivered."""
+    """Return the position of the first message to deliver."""
     mask = mask_of(entry)
     return (entry.ledger, entry.entry, (mask & -mask).bit_length() - 1)
 
 
-def leave_out(entry: Entry, begin: int, end: int | None = None) -> bool:
-    """Deliver only messages `begin` to `end`, not included, of it; False when none is left."""
+def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
+    """Restrict the entry to the messages from `begin` to before `end`; return False if none is left."""
     count = entry.count
-    keeps = mask_of(entry) & ~full_mask(min(begin, count)) & full_mask(count if end is None else min(end, count))
-    if keeps != full_mask(count):
-        entry.ack_set = tuple(to_words(keeps))
-    return keeps != 0
+    kept = mask_of(entry) & ~full_mask(min(begin, count)) & full_mask(count if end is None else min(end, count))
+    if kept != full_mask(count):
+        entry.ack_set = tuple(to_words(kept))
+    return kept != 0
 
 
 def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = None, following: Position | None = None) -> Batch:
-    """These entries, which are not empty; `following` is what comes next where that is not behind the last entry."""
+    """Make a batch of at least one entry; `following` is the next position if it is not the one after the last entry."""
     first, last = entries[0], entries[-1]
     return Batch(
         partition,
@@ -57,43 +57,43 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
         data=entries,
         handle=handle,
         held_bytes=sum(entry.held_bytes for entry in entries),
-        mentions=None if native.compiled is not None else lambda text: any(_mentions(entry, text) for entry in entries),
+        may_contain=None if native.compiled is not None else lambda text: any(_may_contain(entry, text) for entry in entries),
         published_ms=first.publish_time or None,
     )
 
 
 def masks_of(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, int]:
-    """Which messages of which entries are those at these indexes of the batch, which are sorted."""
-    found: dict[EntryId, int] = {}
-    wanted, at = iter(indexes), 0
-    index = next(wanted, None)
+    """Return the masks, by entry, of the messages at these sorted indexes of the batch."""
+    masks: dict[EntryId, int] = {}
+    remaining, first_index = iter(indexes), 0
+    index = next(remaining, None)
     for entry in entries:
-        due, numbers = _due(entry), []
-        while index is not None and index < at + len(due):
-            numbers.append(due[index - at])
-            index = next(wanted, None)
-        if numbers:
-            found[entry.place] = _mask(numbers)
-        at += len(due)
-    return found
+        deliverable, selected = _deliverable(entry), []
+        while index is not None and index < first_index + len(deliverable):
+            selected.append(deliverable[index - first_index])
+            index = next(remaining, None)
+        if selected:
+            masks[entry.place] = _mask(selected)
+        first_index += len(deliverable)
+    return masks
 
 
-def _due(entry: Entry) -> Sequence[int]:
-    """The numbers of its messages that are to be delivered."""
+def _deliverable(entry: Entry) -> Sequence[int]:
+    """Return the indexes, within the entry, of its messages to deliver."""
     mask = mask_of(entry)
     if mask & (mask + 1) == 0:
         return range(mask.bit_length())
-    return [number for number, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
+    return [index for index, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
 
 
-def _mask(numbers: Sequence[int]) -> int:
-    """These bits set; they ascend. Bit by bit a large integer would be written anew for each of them."""
-    bits = bytearray(numbers[-1] // 8 + 1)
-    for number in numbers:
-        bits[number >> 3] |= 1 << (number & 7)
-    return int.from_bytes(bits, "little")
+def _mask(indexes: Sequence[int]) -> int:
+    """Return a mask of these ascending bits. Setting bits of a large int one by one would copy it for each of them."""
+    data = bytearray(indexes[-1] // 8 + 1)
+    for index in indexes:
+        data[index >> 3] |= 1 << (index & 7)
+    return int.from_bytes(data, "little")
 
 
-def _mentions(entry: Entry, text: bytes) -> bool:
-    """A batch has the properties of its messages in its payload, a single message has them in the metadata."""
+def _may_contain(entry: Entry, text: bytes) -> bool:
+    """Return True if the entry contains `text`: batches have properties in the payload, other entries in the metadata."""
     return text in entry.payload or (not entry.is_batch and text in entry.metadata.SerializePartialToString())

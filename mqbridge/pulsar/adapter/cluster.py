@@ -1,4 +1,4 @@
-"""Pulsar as the gateway sees it."""
+"""The cluster side of Pulsar's adapter: topics, positions, and the opening of inbounds and outbounds."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Stretch, Topic
+from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
@@ -19,15 +19,15 @@ from mqbridge.net.dial import speaking
 from mqbridge.pulsar.adapter.auth import auth_of
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
-from mqbridge.pulsar.adapter.measuring import stretches_between
 from mqbridge.pulsar.adapter.operations import PulsarOperations
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
-from mqbridge.pulsar.adapter.reading import RangeReader, bounds_of, whole_position
+from mqbridge.pulsar.adapter.range_reader import RangeReader, bounds_of, whole_position
 from mqbridge.pulsar.adapter.topics import Topics
+from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.rights import Denied
+from mqbridge.pulsar.client.authorization import AccessDenied
+from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.connection_pool import parse_service_url
 from mqbridge.pulsar.mapping.preview import preview
 from mqbridge.pulsar.mapping.table import TABLE
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
@@ -50,10 +50,12 @@ class Pulsar:
         self._tls = config.make_tls(name)
         self._auth = auth_of(config.auth, config.certificate)
         tls = self._tls if config.is_tls else None
-        self._client = PulsarClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
-        if config.sends_openly:
+        self._client = BaseClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
+        if config.sends_credentials_unencrypted:
             log.warning(
-                "cluster %s: %s goes over connections without TLS, where anybody on the way reads it", name, self._auth.shown
+                "cluster %s: %s is sent over connections without TLS, readable by anybody on the network path",
+                name,
+                self._auth.shown,
             )
         self._topics = Topics(self._client, name, config.namespace)
         self._admin: Admin | None = None
@@ -65,11 +67,11 @@ class Pulsar:
 
     @property
     def operations(self) -> Operations:
-        """What people may ask; without `admin_url` only for the newest messages."""
+        """Operations for people; without `admin_url` only the newest messages."""
         return self._operations
 
     async def connect(self) -> None:
-        """Shake hands with a broker."""
+        """Connect to a broker."""
         self.connectivity.open()
         with speaking("a Pulsar broker", self._config.service_url):
             await self._client.connect()
@@ -86,42 +88,42 @@ class Pulsar:
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Of certificates and of the token."""
-        found = dict(self._tls.expiries) if self._tls is not None else {}
+        """Expiry times of certificates and of the token, by name."""
+        expiries = dict(self._tls.expiries) if self._tls is not None else {}
         if (ends := self.credentials_end) is not None:
-            found[self._auth.method] = ends
-        return found
+            expiries[self._auth.method] = ends
+        return expiries
 
     @property
     def credentials_end(self) -> float | None:
-        """When those that were read last expire, s since the epoch; None when never, or not known."""
+        """Expiry time of the credentials that were read last, s since the epoch; None if never or unknown."""
         return self._auth.ends
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
-        """Topics of all namespaces with an `admin_url`, of the default namespace without; no system topics."""
-        namespace = self._config.namespace
-        found: set[str] = set()
-        for each in await self._namespaces():
-            if each != SYSTEM_NAMESPACE:
-                names = [parse_topic(topic).parent for topic in await self._client.topics(each)]
-                found.update(topic.short(namespace) for topic in names if not topic.local.startswith("__"))
-        return sorted(found)
+        """Return the topics of all namespaces, or without `admin_url` of the default namespace; no system topics."""
+        default_namespace = self._config.namespace
+        topics: set[str] = set()
+        for namespace in await self._namespaces():
+            if namespace != SYSTEM_NAMESPACE:
+                names = [parse_topic(topic).parent for topic in await self._client.topics(namespace)]
+                topics.update(name.short(default_namespace) for name in names if not name.local.startswith("__"))
+        return sorted(topics)
 
     async def _namespaces(self) -> list[str]:
-        """Of all tenants for a super user, of the default one's tenant for its administrator, else the default one alone."""
-        own = self._config.namespace
+        """Namespaces of all tenants for a super user, of the default tenant for its administrator, else the default namespace."""
+        default_namespace = self._config.namespace
         if self._admin is not None:
-            for tenant in (None, own.partition("/")[0]):
+            for tenant in (None, default_namespace.partition("/")[0]):
                 try:
                     return await self._admin.namespaces(tenant)
-                except Denied as error:
-                    log.info("the topics of fewer namespaces are listed: %s", error)
-        return [own]
+                except AccessDenied as error:
+                    log.info("listing the topics of fewer namespaces: %s", error)
+        return [default_namespace]
 
     async def describe(self, topic: str) -> Topic | None:
-        """The topic; one without partitions has the partition `-1`."""
+        """Return the topic; an unpartitioned topic has the partition `-1`. None if it does not exist."""
         names = await self._topics.names(topic)
         if names is None:
             return None
@@ -129,47 +131,47 @@ class Pulsar:
         return Topic(topic, names, aliases=(str(full), full.path, full.short(self._config.namespace)))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create a partitioned topic, or give it more partitions. Raises ClusterError (FATAL) where that cannot be."""
+        """Create a partitioned topic, or add partitions to it. Raises ClusterError (FATAL) if that is impossible."""
         full = self._topics.parse(topic)
-        have = await self._missing(full, partitions)
-        if have is not None and max(have, 1) >= partitions:
+        existing = await self._existing_partitions(full, partitions)
+        if existing is not None and max(existing, 1) >= partitions:
             return
         if self._admin is None:
-            await self._create_by_asking(str(full), partitions)
-        elif have is None:
+            await self._auto_create(str(full), partitions)
+        elif existing is None:
             await self._admin.create(full, partitions)
         else:
             await self._admin.grow(full, partitions)
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Without `admin_url` a broker makes topics as it is set up to, so more than one partition is refused beforehand."""
+        """Check whether `create` can succeed: without `admin_url` brokers auto-create as configured, so one partition at most."""
         full = self._topics.parse(topic)
-        have = await self._missing(full, partitions)
-        if have is not None and max(have, 1) >= partitions:
+        existing = await self._existing_partitions(full, partitions)
+        if existing is not None and max(existing, 1) >= partitions:
             return
         if self._admin is not None:
             await self._admin.policies(f"{full.tenant}/{full.namespace}")
-        elif have is not None or partitions > 1:
-            what = "made with" if have is None else "given"
+        elif existing is not None or partitions > 1:
+            what = "created with" if existing is None else "grown to"
             raise ClusterError(
                 f"topic {full} cannot be {what} {partitions} partitions: set admin_url of cluster {self.name!r} "
                 "(its REST interface, such as http://host:8080), or do it yourself",
                 Failure.FATAL,
             )
 
-    async def _missing(self, topic: TopicName, partitions: int) -> int | None:
-        """How many partitions it has now, None when it is not there. Raises ClusterError (FATAL) for what can never be."""
+    async def _existing_partitions(self, topic: TopicName, partitions: int) -> int | None:
+        """Return its number of partitions, None if it does not exist. Raises ClusterError (FATAL) for an impossible number."""
         if partitions < 1:
             raise ClusterError(f"topic {topic} cannot have {partitions} partitions", Failure.FATAL)
-        have = await self._client.partitions(str(topic))
-        if have == 0 and partitions > 1:
-            raise ClusterError(f"topic {topic} exists without partitions and cannot get {partitions}", Failure.FATAL)
-        return have
+        existing = await self._client.partitions(str(topic))
+        if existing == 0 and partitions > 1:
+            raise ClusterError(f"topic {topic} is unpartitioned and cannot get {partitions} partitions", Failure.FATAL)
+        return existing
 
-    async def _create_by_asking(self, topic: str, partitions: int) -> None:
-        """Let the broker create it, which decides by itself how many partitions it gets.
+    async def _auto_create(self, topic: str, partitions: int) -> None:
+        """Let the broker create the topic; the broker's settings decide its number of partitions.
 
-        Asking creates a partitioned topic; one without partitions comes into being with its first producer.
+        A metadata request creates a partitioned topic; an unpartitioned one is created with its first producer.
         """
         made = await self._client.partitions(topic, create=True)
         if made == 0 and partitions == 1:
@@ -185,36 +187,36 @@ class Pulsar:
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next position, by a reader per partition."""
+        """Return first and next position of each partition, by a reader per partition."""
         partitions = await self._topics.partitions(topic)
         timeout_s = self._config.request_timeout
         names = map(self._topics.concrete, partitions)
-        found = await asyncio.gather(*(bounds_of(self._client, name, timeout_s) for name in names))
-        return {partition.name: bounds for partition, bounds in zip(partitions, found, strict=True)}
+        all_bounds = await asyncio.gather(*(bounds_of(self._client, name, timeout_s) for name in names))
+        return {partition.name: bounds for partition, bounds in zip(partitions, all_bounds, strict=True)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The position behind everything that the subscription has acknowledged without a gap; needs `admin_url`."""
+        """Return the position after everything that the subscription has acknowledged without a gap; needs `admin_url`."""
         return await self._operations.committed(topic, group)
 
-    # --- ends -------------------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """By a reader, which the broker forgets."""
-        found = next((one for one in await self._topics.partitions(topic) if one.name == partition), None)
-        if found is None:
+        """Read with a non-durable reader."""
+        source = next((each for each in await self._topics.partitions(topic) if each.name == partition), None)
+        if source is None:
             raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
-        concrete = self._topics.concrete(found)
-        reader = RangeReader(self._client, found, concrete, begin, end, self._config.request_timeout)
+        concrete = self._topics.concrete(source)
+        reader = RangeReader(self._client, source, concrete, begin, end, self._config.request_timeout)
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
                 yield batch
 
-    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
-        """By entries; without `admin_url`, what begins in a ledger that is closed is one unit up to the ledger of the end."""
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
+        """Count entries; without `admin_url` a range that begins in a closed ledger is one unit up to the ledger of the end."""
         begin, end = whole_position(begin), whole_position(end)
         is_one_ledger = begin[0] == end[0]
         entries = None if is_one_ledger else await self._operations.entries_of_ledgers(topic, partition)
-        return stretches_between(begin, end, entries)
+        return unit_ranges_between(begin, end, entries)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Subscribe."""
@@ -223,7 +225,7 @@ class Pulsar:
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there and we may consume; with `admin_url`, whether the subscription is there or may be made."""
+        """Check topics, permission to consume, and with `admin_url` that the subscription exists or may be created."""
         for topic in spec.topics:
             first, *_ = await self._topics.partitions(topic)
             await self._client.check_consuming(self._topics.concrete(first), spec.group)
@@ -231,7 +233,7 @@ class Pulsar:
                 await self._operations.check_subscription(topic, spec.group)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a way into a topic."""
+        """Make an outbound of a topic."""
         targets = await self._topics.partitions(spec.topic)
         return PulsarOutbound(
             self,
@@ -244,7 +246,7 @@ class Pulsar:
         )
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there, and we may produce to it."""
+        """Check that the topic exists and producing is permitted."""
         first, *_ = await self._topics.partitions(spec.topic)
         await self._client.check_producing(self._topics.concrete(first))
 

@@ -1,4 +1,4 @@
-"""Whether a broker drops what a producer sends twice, by the name of the producer and its sequence ids."""
+"""Deduplication by the broker, based on producer name and sequence ids: the policy in force, and a warning without it."""
 
 import logging
 
@@ -12,41 +12,41 @@ POLICY = "deduplicationEnabled"
 
 
 async def is_deduplicated(admin: Admin, topic: TopicName) -> bool:
-    """The policy in force for an existing topic: its own, its namespace's, or the broker's. Raises ClusterError."""
-    found = None
+    """Return the policy in force for an existing topic: its own, its namespace's, or the broker's. Raises ClusterError."""
+    policy = None
     try:
-        found = await admin.applied_policy(topic, POLICY)
+        policy = await admin.applied_policy(topic, POLICY)
     except ServerRefused as error:
-        log.debug("policies of topics cannot be read: %s", error)  # they are switched off, or the broker is too old for them
-    if found is None:
-        found = (await admin.policies(f"{topic.tenant}/{topic.namespace}")).get(POLICY)
-    if found is None:
-        found = (await admin.call("GET", "/brokers/configuration/runtime")).get("brokerDeduplicationEnabled") == "true"
-    return bool(found)
+        log.debug("topic policies cannot be read: %s", error)  # they are disabled, or the broker is too old for them
+    if policy is None:
+        policy = (await admin.policies(f"{topic.tenant}/{topic.namespace}")).get(POLICY)
+    if policy is None:
+        policy = (await admin.call("GET", "/brokers/configuration/runtime")).get("brokerDeduplicationEnabled") == "true"
+    return bool(policy)
 
 
 class DeduplicationWarnings:
-    """Says once of each topic that what is sent twice there may be stored twice."""
+    """Logs one warning per topic without deduplication."""
 
     def __init__(self, admin: Admin | None) -> None:
         self._admin = admin
         self._warned: set[TopicName] = set()
 
     async def check(self, topic: TopicName) -> None:
-        """Log it where it is so; nothing where nobody can be asked."""
+        """Warn if the topic does not deduplicate; does nothing without a REST interface."""
         if self._admin is None or topic in self._warned:
             return
         try:
             if await is_deduplicated(self._admin, topic):
                 return
         except ClusterError as error:
-            log.info("whether %s deduplicates cannot be told: %s", topic, error)
+            log.info("cannot find out whether %s deduplicates: %s", topic, error)
             return
         if topic in self._warned:
-            return  # somebody else asked at the same time
+            return  # a concurrent check has warned
         self._warned.add(topic)
         log.warning(
-            "%s does not deduplicate: what is sent again over a new connection may be stored twice; switch it on: "
+            "%s does not deduplicate: entries that are sent again over a new connection may be stored twice; enable it: "
             "pulsar-admin topics set-deduplication --enable %s (or namespaces set-deduplication --enable %s/%s)",
             topic,
             topic,

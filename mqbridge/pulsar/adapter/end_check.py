@@ -1,4 +1,4 @@
-"""Whether a lane is at the end of its topic: the broker is asked for its newest entry, and reading goes on meanwhile."""
+"""End-of-topic check of a lane: asks the broker for the newest entry while reading continues."""
 
 import asyncio
 import logging
@@ -7,71 +7,72 @@ from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import spawn
-from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 
 log = logging.getLogger(__name__)
 
-ASK_EVERY_S = 0.05
-"""How often the broker is asked at most. Where messages come one after the other with pauses, a request for each pause was half
-of all requests."""
-AGAIN_S = 1.0
-"""How long what is to come again is waited for before the broker is asked: the newest entry says nothing of it, and on a shared
-subscription it may come to another member."""
+MIN_INTERVAL_S = 0.05
+"""Minimum interval between two requests, in seconds. With single messages and pauses between them, a request for each pause was
+half of all requests."""
+REDELIVERY_WAIT_S = 1.0
+"""Wait for a redelivery before the next request, in seconds: the newest entry does not show redeliveries, and on a shared
+subscription another member may get them."""
 
 
 class EndCheck:
-    """Of one lane. `reached` is what the broker last said, and nothing has come since."""
+    """End-of-topic check of one lane. `reached` is True if the broker had no further entry and none has arrived since."""
 
-    def __init__(self, partition: Partition, consumer: Consumer) -> None:
+    def __init__(self, partition: Partition, consumer: EntryConsumer) -> None:
         self.reached = False
         self._partition, self._consumer = partition, consumer
         self._loop = asyncio.get_running_loop()
-        self._moves = 0
-        self._ask_at = 0.0
-        self._asking: asyncio.Task[None] | None = None
+        self._version = 0
+        """Incremented by `invalidate`."""
+        self._next_request_at = 0.0
+        self._request: asyncio.Task[None] | None = None
 
-    def moved(self) -> None:
-        """Something came, or the place to read from is another one."""
+    def invalidate(self) -> None:
+        """Forget the result, because an entry arrived or the read position changed."""
         self.reached = False
-        self._moves += 1
+        self._version += 1
 
-    def comes_again(self, delay_s: float) -> None:
-        """Something is to be delivered again after this time."""
-        self.moved()
-        self._ask_at = max(self._ask_at, self._loop.time() + delay_s + AGAIN_S)
+    def expect_redelivery(self, delay_s: float) -> None:
+        """Forget the result, because an entry will be redelivered after this delay."""
+        self.invalidate()
+        self._next_request_at = max(self._next_request_at, self._loop.time() + delay_s + REDELIVERY_WAIT_S)
 
-    def look(self) -> float | None:
-        """Nothing waits: ask, unless that is under way. The seconds until it may be asked where that was done a moment ago.
+    def check(self) -> float | None:
+        """Start a request unless one is running; return the seconds to wait if the last one was a moment ago.
 
-        Raises what asking ended by, where that was no error of the cluster.
+        Call it when no entry waits. Raises the unexpected error of the previous request (not a cluster's error).
         """
-        if self.reached or (self._asking is not None and not self._asking.done()):
+        if self.reached or (self._request is not None and not self._request.done()):
             return None
-        if self._asking is not None and not self._asking.cancelled():
-            self._asking.result()
-        if (pause := self._ask_at - self._loop.time()) > 0:
+        if self._request is not None and not self._request.cancelled():
+            self._request.result()
+        if (pause := self._next_request_at - self._loop.time()) > 0:
             return pause
-        self._asking = spawn(self._ask(self._moves), f"the end of {self._partition}")
+        self._request = spawn(self._ask(self._version), f"end check of {self._partition}")
         return None
 
-    async def _ask(self, moves: int) -> None:
-        """`moves` is their number when this was to be asked."""
+    async def _ask(self, version: int) -> None:
+        """Ask the broker; `version` is the version when the request was started."""
         try:
             has_more = await self._consumer.has_more()
-        except ClusterError as error:  # what ends the consumer is told to who reads
+        except ClusterError as error:  # `receive` raises the error that ends the consumer
             log.log(level_of(error, logging.INFO), "%s: %s", self._partition, error)
         except Exception:
             self._consumer.wake()
             raise
         else:
-            is_stale = moves != self._moves
+            is_stale = version != self._version
             self.reached = not (has_more or is_stale or self._consumer.waiting)
-            if self.reached or is_stale:  # a stale answer is asked for again, sooner than who reads would look
+            if self.reached or is_stale:  # wake the reader, which repeats a stale request sooner than by its timeout
                 self._consumer.wake()
         finally:
-            self._ask_at = max(self._ask_at, self._loop.time() + ASK_EVERY_S)
+            self._next_request_at = max(self._next_request_at, self._loop.time() + MIN_INTERVAL_S)
 
     def stop(self) -> None:
-        """Ask no more."""
-        if self._asking is not None:
-            self._asking.cancel()
+        """Cancel a running request."""
+        if self._request is not None:
+            self._request.cancel()

@@ -1,12 +1,12 @@
 """A lane: the entries of one partition as batches.
 
-Entries that wait are handed on together, because a batch costs the gateway the same whether it holds one message or thousands;
-they are taken apart into messages only when somebody asks.
+Waiting entries are passed on together, because a batch costs the gateway the same whether it holds one message or thousands;
+they are decoded into messages only on demand.
 
-Failover and exclusive subscriptions acknowledge everything up to an entry; rejecting delivers all that is not acknowledged again.
-On shared and key_shared ones each message is acknowledged by itself. Where the broker keeps acknowledgements of single messages
-(acknowledgmentAtBatchIndexLevelEnabled) it hears of each at once; in any case of the entry when all of its messages are done, and
-until then what is acknowledged of it is left out when it comes again to this consumer.
+Failover and exclusive subscriptions acknowledge cumulatively; a rejection redelivers everything that is not acknowledged.
+Shared and key_shared subscriptions acknowledge each message by itself. If the broker stores acknowledgements of single messages
+(acknowledgmentAtBatchIndexLevelEnabled), each is sent at once; in any case the entry is acknowledged when all of its messages
+are. Until then, its acknowledged messages are left out when it is redelivered to this consumer.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, mask_of, masks_of
+from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, keep_messages, make_batch, mask_of, masks_of
 from mqbridge.pulsar.adapter.end_check import EndCheck
-from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.codes import is_missing
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, full_mask
@@ -26,160 +26,160 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_S = 1.0
-"""How often the broker is asked for its newest entry while none arrives."""
+"""Interval between end-of-topic checks while no entry arrives, in seconds."""
 
 
 class Delivery:
-    """What the lane knows of a batch: the consumer's run, where it ends, and where each message counts the entries not done."""
+    """Handle of a batch: the consumer's generation, the last entry, and the unfinished entries (individual acknowledgement)."""
 
-    __slots__ = ("end", "open", "run")
+    __slots__ = ("end", "generation", "open")
 
-    def __init__(self, run: int, end: EntryId, entries: Iterable[Entry]) -> None:
-        self.run, self.end = run, end
+    def __init__(self, generation: int, end: EntryId, entries: Iterable[Entry]) -> None:
+        self.generation, self.end = generation, end
         self.open: dict[EntryId, Entry] = {entry.place: entry for entry in entries}
 
 
 class PulsarLane:
-    """One partition while it is ours; made by `PulsarInbound`."""
+    """One assigned partition; made by `PulsarInbound`."""
 
-    def __init__(self, partition: Partition, consumer: Consumer, batch_bytes: int, batch_memory: int) -> None:
+    def __init__(self, partition: Partition, consumer: EntryConsumer, batch_bytes: int, batch_memory: int) -> None:
         self.partition = partition
         self.revoked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._consumer = consumer
         self._batch_bytes, self._batch_memory = batch_bytes, batch_memory
-        self._lent: Batch | None = None
-        """The last batch, while its bytes count as held by the consumer."""
+        self._charged_batch: Batch | None = None
+        """The last batch, while its bytes are charged to the consumer's budget."""
         self._ordered = consumer.subscription.ordered
         self._end = EndCheck(partition, consumer)
-        self._not_before = 0.0
-        """When an ordered lane goes on after a rejection with a delay."""
-        self._sought: Position | None = None
-        """Where inside an entry a seek wants to begin."""
+        self._resume_at = 0.0
+        """Loop time at which an ordered lane continues after a rejection with a delay."""
+        self._seek_position: Position | None = None
+        """Position inside an entry at which a seek begins."""
 
     @property
     def caught_up(self) -> bool:
-        """The broker had nothing more the last time it was asked, and nothing has come since."""
+        """True if the broker had no further entry at the last check and none has arrived since."""
         return self._end.reached
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self) -> Batch:
-        """The next batch."""
+        """Return the next batch; waits."""
         loop = self._loop
-        self._give_back()
+        self._release_charge()
         while True:
             if self.revoked.is_set() or is_missing(self._consumer.ended):
                 raise LaneRevoked(f"{self.partition} was taken away, released or deleted")
-            if loop.time() < self._not_before:
-                await self._consumer.changed_within(min(IDLE_CHECK_S, self._not_before - loop.time()))
+            if loop.time() < self._resume_at:
+                await self._consumer.changed_within(min(IDLE_CHECK_S, self._resume_at - loop.time()))
             elif self._consumer.waiting:
-                if entries := self._gather():
-                    self._lent = batch = self._batch_of(entries)
+                if entries := self._take_entries():
+                    self._charged_batch = batch = self._batch_of(entries)
                     return batch
                 self._consumer.give_back()
             else:
                 await self._idle()
 
     def _batch_of(self, entries: list[Entry]) -> Batch:
-        """These entries, the last ones that were taken."""
+        """Make a batch of the entries taken last."""
         if not self._ordered:
-            return make_batch(self.partition, entries, Delivery(self._consumer.run, entries[-1].place, entries))
+            return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].place, entries))
         ledger, entry = end = self._consumer.handed_out
-        return make_batch(self.partition, entries, Delivery(self._consumer.run, end, ()), (ledger, entry + 1, 0))
+        return make_batch(self.partition, entries, Delivery(self._consumer.generation, end, ()), (ledger, entry + 1, 0))
 
-    def _give_back(self, batch: Batch | None = None) -> None:
-        """The last batch counts somewhere else from now on, if it is this one (None: whichever it is)."""
-        if self._lent is not None and (batch is None or batch is self._lent):
-            self._lent = None
+    def _release_charge(self, batch: Batch | None = None) -> None:
+        """Stop charging the last batch to the consumer's budget, if it is this one (None: any)."""
+        if self._charged_batch is not None and (batch is None or batch is self._charged_batch):
+            self._charged_batch = None
             self._consumer.give_back()
 
     async def _idle(self) -> None:
-        """Wait for something to come; when nothing does, find out whether there is anything. Raises what ended the consumer."""
+        """Wait for an entry, and check for the end of the topic. Raises the error that ended the consumer."""
         if self._consumer.ended is not None:
             raise self._consumer.ended
-        pause = self._end.look()
+        pause = self._end.check()
         await self._consumer.changed(IDLE_CHECK_S if pause is None else pause)
 
-    def _gather(self) -> list[Entry]:
-        """The entries that wait, within the limits; the next ones can come while this batch counts."""
-        self._end.moved()
+    def _take_entries(self) -> list[Entry]:
+        """Take the waiting entries within the limits; half of the budget stays free for the next ones."""
+        self._end.invalidate()
         entries = self._consumer.lend(min(self._batch_bytes, self._consumer.share // 2), self._batch_memory, MAX_ENTRIES)
-        if (sought := self._sought) is not None:
-            self._sought = None
-            if entries[0].place == sought[:2] and not leave_out(entries[0], sought[2]):
+        if (begin := self._seek_position) is not None:
+            self._seek_position = None
+            if entries[0].place == begin[:2] and not keep_messages(entries[0], begin[2]):
                 del entries[0]
         return entries
 
-    # --- what becomes of batches ------------------------------------------------------------------------------------
+    # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Stored."""
-        self._give_back(batch)
+        """Acknowledge the batch, or the messages at these indexes."""
+        self._release_charge(batch)
         delivery: Delivery = batch.handle
-        if self.revoked.is_set() or delivery.run != self._consumer.run:
+        if self.revoked.is_set() or delivery.generation != self._consumer.generation:
             return
         if self._ordered:
             self._consumer.acknowledge_up_to(delivery.end)
-            if batch.data[-1].place < delivery.end:  # a message that was given up late, which has its place before the others
+            if batch.data[-1].place < delivery.end:  # a message given up late, whose id is before the others
                 self._consumer.acknowledge_up_to(batch.data[-1].place)
         elif indexes is None:
-            for place in delivery.open:
-                self._consumer.acknowledge(place)
+            for entry_id in delivery.open:
+                self._consumer.acknowledge(entry_id)
             delivery.open.clear()
         else:
-            for place, done in masks_of(batch.data, sorted(indexes)).items():
-                if (entry := delivery.open.get(place)) is not None and self._is_done(entry, done):
-                    del delivery.open[place]
+            for entry_id, done in masks_of(batch.data, sorted(indexes)).items():
+                if (entry := delivery.open.get(entry_id)) is not None and self._acknowledge_messages(entry, done):
+                    del delivery.open[entry_id]
 
-    def _is_done(self, entry: Entry, done: int) -> bool:
-        """Acknowledge these messages of the entry; whether it is acknowledged as a whole now."""
+    def _acknowledge_messages(self, entry: Entry, done: int) -> bool:
+        """Acknowledge these messages of the entry; return True if the whole entry is acknowledged now."""
         mask = mask_of(entry)
         if done == mask:
             self._consumer.acknowledge(entry.place)
             return True
-        before = full_mask(entry.count) & ~mask
-        return self._consumer.acknowledge_messages(entry.place, done | before, entry.count)
+        already_done = full_mask(entry.count) & ~mask
+        return self._consumer.acknowledge_messages(entry.place, done | already_done, entry.count)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Again: what is not acknowledged of it, in order also all that was handed out after it."""
-        self._give_back(batch)
+        """Have the unacknowledged messages redelivered; an ordered lane also gets everything after them again."""
+        self._release_charge(batch)
         delivery: Delivery = batch.handle
-        if self.revoked.is_set() or delivery.run != self._consumer.run:
+        if self.revoked.is_set() or delivery.generation != self._consumer.generation:
             return
-        self._end.comes_again(delay_s)
+        self._end.expect_redelivery(delay_s)
         if self._ordered:
-            self._not_before = asyncio.get_running_loop().time() + delay_s
+            self._resume_at = asyncio.get_running_loop().time() + delay_s
             self._consumer.redeliver()
         elif delay_s > 0:
-            for place in delivery.open:
-                self._consumer.negative_acknowledge(place, delay_s)
+            for entry_id in delivery.open:
+                self._consumer.negative_acknowledge(entry_id, delay_s)
         else:
             self._consumer.redeliver(list(delivery.open))
         delivery.open.clear()
 
-    # --- where it is, and its end -----------------------------------------------------------------------------------
+    # --- position and release ---------------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:
-        """Continue with this message; the subscription's position moves there too."""
+        """Continue with this message; moves the subscription's cursor as well."""
         if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} was taken away or released")
         ledger, entry, *index = position
-        self._end.moved()
-        self._not_before = 0.0
+        self._end.invalidate()
+        self._resume_at = 0.0
         await self._consumer.seek((ledger, entry))
-        self._end.moved()  # what was answered while this was under way is of before
-        self._sought = position if index and index[0] > 0 else None
+        self._end.invalidate()  # a check that was answered during the seek is outdated
+        self._seek_position = position if index and index[0] > 0 else None
 
     def revoke(self) -> None:
-        """Ours no more."""
+        """End the assignment."""
         self.revoked.set()
         self._end.stop()
-        self._give_back()
+        self._release_charge()
         self._consumer.wake()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Give the partition back."""
+        """Release the partition."""
         if not self.revoked.is_set():
             self.revoke()
             await self._consumer.close(deadline)

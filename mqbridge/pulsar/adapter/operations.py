@@ -1,6 +1,6 @@
-"""What people ask of a cluster's subscriptions and topics: who is a member, moving a subscription, finding a time.
+"""Operations for people on subscriptions and topics: members, backlog, moving a subscription, finding a time.
 
-All of it is the administrators' REST interface, each partition a topic of its own there. Positions are whole entries.
+All use the REST interface, where each partition is a topic of its own. Positions are whole entries.
 """
 
 import asyncio
@@ -13,11 +13,16 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
 from mqbridge.pulsar.adapter.deduplication import POLICY, DeduplicationWarnings, is_deduplicated
-from mqbridge.pulsar.adapter.keeping import group_warnings, keeping_subscriptions, policies_of, target_warnings
-from mqbridge.pulsar.adapter.topics import WHOLE, Topics
+from mqbridge.pulsar.adapter.retention_warnings import (
+    effective_policies,
+    retaining_subscriptions,
+    subscription_warnings,
+    write_warnings,
+)
+from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
 from mqbridge.pulsar.client.admin_http import EXISTS
-from mqbridge.pulsar.client.rights import Denied
+from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.subscription import is_reader
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
@@ -34,14 +39,14 @@ _POLICIES = {
     "compaction_threshold": "compaction_threshold",
     "schema_compatibility_strategy": "schema_compatibility",
 }
-"""Of the namespace: those that decide what becomes of messages."""
+"""Policies of the namespace that decide about the storage of messages -> our names."""
 
 
 class PulsarOperations:
-    """Of one cluster; `bounds` gives the bounds of a topic. Each call raises ClusterError, FATAL where it needs `admin_url`."""
+    """Operations of one cluster; `bounds` returns a topic's bounds. All raise ClusterError, FATAL if `admin_url` is missing."""
 
     backlog_unit = "entries"
-    """Each of which may hold many messages."""
+    """An entry may hold many messages."""
 
     def __init__(
         self, cluster: str, topics: Topics, admin: Admin | None, bounds: Callable[[str], Awaitable[Mapping[str, Bounds]]]
@@ -52,69 +57,69 @@ class PulsarOperations:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     async def groups(self, topic: str) -> list[str]:
-        """The subscriptions of the topic, without those of our readers, which brokers forget a moment after they are closed."""
+        """Return the subscriptions of the topic, except those of our readers, which brokers drop a moment after closing."""
         await self._topics.existing(topic)
         names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not is_reader(name)]
 
     async def check_subscription(self, topic: str, group: str) -> None:
-        """Raises ClusterError (FATAL) when it is not there, and brokers make none by themselves."""
+        """Raise ClusterError (FATAL) if the subscription does not exist and brokers do not auto-create it."""
         if group in await self.groups(topic):
             return
         full = self._topics.parse(topic)
         try:
-            allowed = await self._makes_subscriptions(f"{full.tenant}/{full.namespace}")
-        except Denied as error:
-            log.info("whether brokers make subscription %r of %s by themselves cannot be told: %s", group, full, error)
+            allowed = await self._auto_creates_subscriptions(f"{full.tenant}/{full.namespace}")
+        except AccessDenied as error:
+            log.info("cannot find out whether brokers auto-create subscription %r of %s: %s", group, full, error)
             return
         if not allowed:
             raise ClusterError(
-                f"{full} has no subscription {group!r}, and its brokers make none by themselves "
+                f"{full} has no subscription {group!r}, and its brokers do not auto-create it "
                 "(allowAutoSubscriptionCreation): create it",
                 Failure.FATAL,
             )
 
-    async def _makes_subscriptions(self, namespace: str) -> bool:
-        """By the policy of the namespace, for its tenant's administrators, or the setting of the brokers, for super users."""
-        admin = self._need_admin("making a group")
-        own = (await admin.policies(namespace)).get("autoSubscriptionCreationOverride")
-        if own is not None:
-            return bool(own["allowAutoSubscriptionCreation"])
+    async def _auto_creates_subscriptions(self, namespace: str) -> bool:
+        """Read the policy of the namespace (for its tenant's administrators) or the setting of the brokers (for super users)."""
+        admin = self._need_admin("creating a group")
+        policy = (await admin.policies(namespace)).get("autoSubscriptionCreationOverride")
+        if policy is not None:
+            return bool(policy["allowAutoSubscriptionCreation"])
         setting = (await admin.call("GET", "/brokers/configuration/runtime"))["allowAutoSubscriptionCreation"]
         return bool(setting == "true")
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The position behind everything that the subscription has acknowledged without a gap."""
+        """Return the position after everything that the subscription has acknowledged without a gap."""
         admin = self._need_admin("reading the positions of a group")
-        marks = await self._each(topic, admin.mark_delete_positions)
-        return {name: (each[group][0], each[group][1] + 1, 0) for name, each in marks.items() if group in each}
+        positions = await self._each(topic, admin.mark_delete_positions)
+        return {name: (each[group][0], each[group][1] + 1, 0) for name, each in positions.items() if group in each}
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Entries that the subscription has not acknowledged."""
-        counted = await self._stats(topic, "counting a backlog")
-        return {name: stats.backlog[group] for name, stats in counted.items() if group in stats.backlog}
+        """Return the number of entries that the subscription has not acknowledged, by partition."""
+        all_stats = await self._stats(topic, "counting a backlog")
+        return {name: stats.backlog[group] for name, stats in all_stats.items() if group in stats.backlog}
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Its consumers by name. Of a failover subscription only the active one holds a partition."""
-        held: dict[str, list[str]] = {}
+        """Return the consumers by name. On a failover subscription only the active consumer holds a partition."""
+        partitions: dict[str, list[str]] = {}
         addresses: dict[str, str] = {}
         for name, stats in (await self._stats(topic, "listing the members of a group")).items():
             subscription = stats.raw["subscriptions"].get(group)
             if subscription is None:
                 continue
             for consumer in subscription["consumers"]:
-                who = consumer["consumerName"]
-                addresses[who] = consumer.get("address", "")
-                names = held.setdefault(who, [])
-                if subscription["type"] != FAILOVER or subscription["activeConsumerName"] == who:
-                    names.append(name)
-        return [Member(who, addresses[who], tuple(names)) for who, names in sorted(held.items())]
+                consumer_name = consumer["consumerName"]
+                addresses[consumer_name] = consumer.get("address", "")
+                held = partitions.setdefault(consumer_name, [])
+                if subscription["type"] != FAILOVER or subscription["activeConsumerName"] == consumer_name:
+                    held.append(name)
+        return [Member(consumer, addresses[consumer], tuple(held)) for consumer, held in sorted(partitions.items())]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Reset the subscription, or create it there. FATAL while it has consumers, which the broker would cut off."""
+        """Reset the subscription, or create it. FATAL while it has consumers: the broker would disconnect them."""
         admin, bounds = self._need_admin("moving a group"), await self._bounds(topic)
-        if present := await self.members(topic, group):
-            names = ", ".join(member.id for member in present)
+        if members := await self.members(topic, group):
+            names = ", ".join(member.id for member in members)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
         if unknown := positions.keys() - bounds.keys():
             full = self._topics.parse(topic)
@@ -126,22 +131,22 @@ class PulsarOperations:
     # --- positions and settings -------------------------------------------------------------------------------------
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """By the time of publishing."""
+        """Return the positions at this publish time, by partition."""
         admin = self._need_admin("finding a time")
         bounds = await self._bounds(topic)
-        found = await self._each(topic, lambda concrete: admin.id_at(concrete, time_ms))
-        return {name: _within(entry, bounds[name]) for name, entry in found.items()}
+        entries = await self._each(topic, lambda concrete: admin.id_at(concrete, time_ms))
+        return {name: _within(entry, bounds[name]) for name, entry in entries.items()}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """So many entries before the end, counted through the ledgers that are still there; else not beyond the newest ledger."""
+        """Return the positions `count` entries before the end, over existing ledgers; without `admin_url` in the newest only."""
         ends = {name: bounds.next for name, bounds in (await self._bounds(topic)).items()}
         if (admin := self._admin) is None:
             return {name: (ledger, max(entry - count, min(entry, 0)), 0) for name, (ledger, entry, _) in ends.items()}
-        found = await self._each(topic, admin.internal_stats)
-        return {name: _counted_back(stats["ledgers"], ends[name], count) for name, stats in found.items()}
+        all_stats = await self._each(topic, admin.internal_stats)
+        return {name: _count_back(stats["ledgers"], ends[name], count) for name, stats in all_stats.items()}
 
     async def entries_of_ledgers(self, topic: str, partition: str) -> dict[int, int] | None:
-        """How many entries the ledgers of a partition have by their ids; None where nobody can be asked."""
+        """Return the number of entries by ledger id of a partition; None without a REST interface."""
         if self._admin is None:
             return None
         try:
@@ -149,26 +154,26 @@ class PulsarOperations:
         except ClusterError as error:
             if not self._admin.is_guess:
                 raise
-            log.info("the ledgers of %s are not counted: %s", topic, error)
+            log.info("cannot count the ledgers of %s: %s", topic, error)
             return None
         counts = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in stats["ledgers"]}
-        newest, _, last = stats["lastConfirmedEntry"].partition(":")  # a ledger that is open counts 0
+        newest, _, last = stats["lastConfirmedEntry"].partition(":")  # an open ledger has the count 0
         return counts | {int(newest): max(counts.get(int(newest), 0), int(last) + 1)}
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """The policies of the topic's namespace that decide what becomes of messages, where they are set and can be read."""
+        """Return the policies of the topic's namespace that decide about the storage of messages, as far as they are set."""
         if self._admin is None:
             return {}
         await self._topics.existing(topic)
         full = self._topics.parse(topic)
         policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
-        told = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
-        return {name: _text(value) for name, value in told.items() if value is not None}
+        values = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
+        return {name: _text(value) for name, value in values.items() if value is not None}
 
-    # --- what becomes of messages -----------------------------------------------------------------------------------
+    # --- retention --------------------------------------------------------------------------------------------------
 
     async def create_group(self, topic: str, group: str) -> None:
-        """Create the subscription at the first message, in each partition where it is missing."""
+        """Create the subscription at the earliest message, in each partition without it."""
         admin = self._need_admin("creating a subscription")
 
         async def create(concrete: TopicName) -> None:
@@ -181,46 +186,46 @@ class PulsarOperations:
         await self._each(topic, create)
 
     def check_create_group(self) -> None:
-        """Only the REST interface creates subscriptions without consuming."""
+        """Raise ClusterError without `admin_url`: only the REST interface creates subscriptions without consuming."""
         self._need_admin("creating a subscription")
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """By the subscriptions, and the policies of retention, time to live and backlog."""
+        """Return warnings about subscriptions, retention, time to live and backlog quota."""
         full = self._topics.parse(topic)
-        if not self._topics.is_kept(topic):
-            return [f"{full} keeps nothing: who is not connected when a message comes never gets it; use a persistent topic"]
+        if not self._topics.is_persistent(topic):
+            return [f"{full} is not persistent: consumers that are not connected never get a message; use a persistent topic"]
         if self._admin is None:
             if group is not None:
                 return []
-            what = f"whether {full} keeps what is written there cannot be told without the REST interface"
-            return [f"{what}; set admin_url of cluster {self._cluster!r}"]
+            problem = f"cannot check the retention of {full} without the REST interface"
+            return [f"{problem}; set admin_url of cluster {self._cluster!r}"]
         names = await self._topics.names(topic)
-        policies = await policies_of(self._admin, full, exists=names is not None)
+        policies = await effective_policies(self._admin, full, exists=names is not None)
         if group is not None:
-            return group_warnings(full, policies, group)
+            return subscription_warnings(full, policies, group)
         if names is None or planned:
-            return target_warnings(full, policies, {name: set(planned) for name in names or (WHOLE,)})
-        stats = await self._admin.stats_by_partition(full, len(names) if names != (WHOLE,) else 0)
-        kept_for = {name: keeping_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
-        return target_warnings(full, policies, kept_for)
+            return write_warnings(full, policies, {name: set(planned) for name in names or (UNPARTITIONED,)})
+        stats = await self._admin.stats_by_partition(full, len(names) if names != (UNPARTITIONED,) else 0)
+        subscriptions = {name: retaining_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
+        return write_warnings(full, policies, subscriptions)
 
-    # --- what is sent twice -----------------------------------------------------------------------------------------
+    # --- deduplication ----------------------------------------------------------------------------------------------
 
     async def deduplicates(self, topic: str) -> bool:
-        """By the policy that is in force."""
+        """Return True if the policy in force enables deduplication."""
         await self._topics.existing(topic)
         return await is_deduplicated(self._need_admin("reading policies"), self._topics.parse(topic))
 
     async def deduplicate(self, topic: str) -> None:
-        """By the topic's own policy; returns when it is in force, brokers heed it a moment later."""
+        """Enable deduplication by the topic's own policy; brokers apply it a moment after this returns."""
         await self._topics.existing(topic)
         await self._need_admin("setting policies").set_topic_policy(self._topics.parse(topic), POLICY, value=True)
 
     async def warn_undeduplicated(self, topic: str) -> None:
-        """Log it once where the topic is not set up so."""
+        """Log one warning if the topic does not deduplicate."""
         await self._deduplication.check(self._topics.parse(topic))
 
-    # --- for all of these -------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _need_admin(self, what: str) -> Admin:
         if self._admin is None:
@@ -239,32 +244,32 @@ class PulsarOperations:
 
     def _concrete(self, topic: str, name: str) -> TopicName:
         full = self._topics.parse(topic)
-        return full if name == WHOLE else full.partition(int(name))
+        return full if name == UNPARTITIONED else full.partition(int(name))
 
 
 async def _move(admin: Admin, concrete: TopicName, group: str, position: Position, bounds: Bounds) -> None:
     if group not in await admin.mark_delete_positions(concrete):
         await admin.create_subscription(concrete, group, EARLIEST)
     if position >= bounds.next:
-        await admin.skip_all(concrete, group)  # a reset to what is not there yet goes to the newest entry instead
+        await admin.skip_all(concrete, group)  # a reset to a future position goes to the newest entry instead
     else:
         await admin.reset_to(concrete, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
 
 
-def _within(place: EntryId, bounds: Bounds) -> Position:
-    return min(max((*place, 0), bounds.first), bounds.next)
+def _within(entry: EntryId, bounds: Bounds) -> Position:
+    return min(max((*entry, 0), bounds.first), bounds.next)
 
 
-def _counted_back(ledgers: Sequence[Mapping[str, Any]], end: Position, count: int) -> Position:
-    """`end` is behind the newest entry; the newest ledger counts its entries only when it is closed."""
+def _count_back(ledgers: Sequence[Mapping[str, Any]], end: Position, count: int) -> Position:
+    """Return the position `count` entries before `end`; the newest ledger has a count in `ledgers` only once it is closed."""
     ledger, missing = end[0], count - end[1]
     if ledger < 0:
-        return end  # it never held anything
+        return end  # the topic never held anything
     if missing <= 0:
         return (ledger, end[1] - count, 0)
-    for one in sorted(ledgers, key=lambda one: int(one["ledgerId"]), reverse=True):
-        if int(one["ledgerId"]) < end[0]:
-            ledger, entries = int(one["ledgerId"]), int(one["entries"])
+    for stats in sorted(ledgers, key=lambda stats: int(stats["ledgerId"]), reverse=True):
+        if int(stats["ledgerId"]) < end[0]:
+            ledger, entries = int(stats["ledgerId"]), int(stats["entries"])
             if entries >= missing:
                 return (ledger, entries - missing, 0)
             missing -= entries
@@ -273,5 +278,5 @@ def _counted_back(ledgers: Sequence[Mapping[str, Any]], end: Position, count: in
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={one}" for name, one in value.items())
+        return ", ".join(f"{name}={each}" for name, each in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,40 +1,40 @@
-"""Topic and partition names between the gateway and Pulsar.
+"""Translation of topic and partition names between the gateway and Pulsar.
 
-A partition's name is its number. A topic without partitions has the one partition `-1`, which is how Pulsar's own message ids
-say the same: it is the topic itself, while `0` would be `<topic>-partition-0`.
+A partition's name is its number. An unpartitioned topic has the one partition `-1`, as in Pulsar's own message ids: it is the
+topic itself, while `0` would be `<topic>-partition-0`.
 """
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
-from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.base_client import BaseClient
 from mqbridge.pulsar.wire.names import DOMAINS, TopicName, parse_topic
 
-WHOLE = "-1"
-"""The name of the only partition of a topic that has none."""
+UNPARTITIONED = "-1"
+"""Name of the only partition of an unpartitioned topic."""
 
 
 class Topics:
     """The topics of one cluster, by the names that configurations use."""
 
-    def __init__(self, client: PulsarClient, cluster: str, namespace: str) -> None:
+    def __init__(self, client: BaseClient, cluster: str, namespace: str) -> None:
         self._client, self._cluster, self.namespace = client, cluster, namespace
 
     def parse(self, topic: str) -> TopicName:
-        """A topic's full name. Raises ClusterError (FATAL)."""
+        """Return a topic's full name. Raises ClusterError (FATAL)."""
         try:
             return parse_topic(topic, self.namespace)
         except ValueError as error:
             raise ClusterError(str(error), Failure.FATAL) from error
 
     async def names(self, topic: str) -> tuple[str, ...] | None:
-        """The names of the partitions, None when there is no such topic."""
+        """Return the names of the partitions, None if the topic does not exist."""
         count = await self._client.partitions(str(self.parse(topic)))
         if count is None:
             return None
-        return tuple(map(str, range(count))) if count else (WHOLE,)
+        return tuple(map(str, range(count))) if count else (UNPARTITIONED,)
 
     async def existing(self, topic: str) -> tuple[str, ...]:
-        """As `names`; raises ClusterError (FATAL) for a missing topic."""
+        """Return the names of the partitions. Raises ClusterError (FATAL) for a missing topic."""
         names = await self.names(topic)
         if names is None:
             full = self.parse(topic)
@@ -42,15 +42,15 @@ class Topics:
         return names
 
     async def partitions(self, topic: str, *, missing: bool = False) -> list[Partition]:
-        """The partitions of a topic, which keeps the spelling that it was asked for by; none if it may be `missing`, and is."""
+        """Return the partitions of a topic, with the topic spelled as given; none for a missing topic if it may be `missing`."""
         names = await self.names(topic) or () if missing else await self.existing(topic)
         return [Partition(self._cluster, topic, name, index) for index, name in enumerate(names)]
 
-    def is_kept(self, topic: str) -> bool:
-        """Whether the topic exists apart from those who use it; others are there as long as somebody asks for them."""
+    def is_persistent(self, topic: str) -> bool:
+        """Return True for a persistent topic; a non-persistent one exists only while it is in use."""
         return self.parse(topic).domain == DOMAINS[0]
 
     def concrete(self, partition: Partition) -> str:
-        """The full name that producers and consumers of this partition use."""
+        """Return the full topic name of this partition for producers and consumers."""
         topic = self.parse(partition.topic)
-        return str(topic if partition.name == WHOLE else topic.partition(int(partition.name)))
+        return str(topic if partition.name == UNPARTITIONED else topic.partition(int(partition.name)))

@@ -17,28 +17,27 @@ from mqbridge.pulsar.wire.names import TopicName
 
 
 class TopicStats(NamedTuple):
-    """Counts of a topic since its broker loaded it, all partitions together; `raw` is the whole answer."""
+    """Counts of a topic since its broker loaded it, over all partitions; `raw` is the whole response."""
 
     messages_in: int
     bytes_in: int
     storage_bytes: int
     backlog: dict[str, int]
-    """Messages that are not acknowledged, by subscription."""
+    """Subscription -> number of unacknowledged messages."""
     raw: dict[str, Any]
 
 
 class Admin(AdminSubscriptions):
     """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code.
 
-    `url` is one address or several, see `parse_admin_url`. One that `is_guess` is named as one where nothing answers there as it
-    should.
+    `url` is one address or several, see `parse_admin_url`. With `is_guess`, errors mention that the address was guessed.
     """
 
     def __init__(
         self, url: str, timeout_s: float, *, tls: Tls | None = None, auth: Auth = NO_AUTH, is_guess: bool = False
     ) -> None:
         self.is_guess = is_guess
-        """Nobody gave the address."""
+        """True if the address was derived, not configured."""
         self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess)
         super().__init__(self._http)
 
@@ -47,21 +46,21 @@ class Admin(AdminSubscriptions):
         await self._http.close()
 
     async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
-        """Any call, its path below /admin/v2; the parsed answer, None when it is empty. It `repeats`: it may be made twice."""
+        """Make any call below /admin/v2; return the parsed response, None if empty. With `repeats` it may be made twice."""
         return await self._http.call(method, path, body, repeats=repeats)
 
     # --- tenants and namespaces -------------------------------------------------------------------------------------
 
     async def clusters(self) -> list[str]:
-        """The clusters that this one knows, itself included."""
+        """Return the clusters known to this one, itself included."""
         return list(await self.call("GET", "/clusters"))
 
     async def tenants(self) -> list[str]:
-        """All tenants."""
+        """Return all tenants."""
         return list(await self.call("GET", "/tenants"))
 
     async def create_tenant(self, tenant: str, clusters: Sequence[str]) -> None:
-        """Create a tenant that may use these clusters. Refused with code 409 when it exists."""
+        """Create a tenant for these clusters. Refused with code 409 if it exists."""
         body = {"allowedClusters": list(clusters), "adminRoles": []}
         await self.call("PUT", f"/tenants/{quote(tenant, safe='')}", body)
 
@@ -70,14 +69,14 @@ class Admin(AdminSubscriptions):
         await self.call("DELETE", f"/tenants/{quote(tenant, safe='')}")
 
     async def namespaces(self, tenant: str | None = None) -> list[str]:
-        """All `tenant/namespace`, or those of one tenant."""
-        found: list[str] = []
+        """Return all `tenant/namespace`, or those of one tenant."""
+        namespaces: list[str] = []
         for each in [tenant] if tenant is not None else await self.tenants():
-            found += await self.call("GET", f"/namespaces/{quote(each, safe='')}")
-        return found
+            namespaces += await self.call("GET", f"/namespaces/{quote(each, safe='')}")
+        return namespaces
 
     async def create_namespace(self, namespace: str) -> None:
-        """Create `tenant/namespace`. Refused with code 409 when it exists."""
+        """Create `tenant/namespace`. Refused with code 409 if it exists."""
         await self.call("PUT", f"/namespaces/{namespace}")
 
     async def delete_namespace(self, namespace: str) -> None:
@@ -85,7 +84,7 @@ class Admin(AdminSubscriptions):
         await self.call("DELETE", f"/namespaces/{namespace}")
 
     async def policies(self, namespace: str) -> dict[str, Any]:
-        """All policies of a namespace, by Pulsar's own names; those never set are left out or null."""
+        """Return all policies of a namespace by Pulsar's names; policies never set are missing or null."""
         path = f"/namespaces/{namespace}"
         found = await self.call("GET", path)
         if not isinstance(found, dict):
@@ -93,42 +92,42 @@ class Admin(AdminSubscriptions):
         return found
 
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
-        """Set one by the name of its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
+        """Set a policy by its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
         method = "PUT" if policy in _PUT_POLICIES else "POST"
         await self.call(method, f"/namespaces/{namespace}/{policy}", value, repeats=True)
 
     async def set_deduplication(self, namespace: str, is_on: bool) -> None:
-        """Whether brokers drop what a named producer sends twice into the namespace's topics; those in use heed it soon."""
+        """Enable or disable deduplication of a namespace; topics in use follow after a moment."""
         await self.set_policy(namespace, "deduplication", is_on)
 
     async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
-        """How long and how much is kept beyond acknowledgement; -1 is without limit."""
+        """Set time and size of retention after acknowledgement; -1 is unlimited."""
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         await self.set_policy(namespace, "retention", body)
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self, namespace: str) -> list[str]:
-        """Full names of the persistent topics, each partition by its own name."""
+        """Return the full names of the persistent topics, each partition by itself."""
         return list(await self.call("GET", f"/persistent/{namespace}"))
 
     async def partitioned_topics(self, namespace: str) -> list[str]:
-        """Full names of the partitioned topics."""
+        """Return the full names of the partitioned topics."""
         return list(await self.call("GET", f"/persistent/{namespace}/partitioned"))
 
     async def create(self, topic: TopicName, partitions: int) -> None:
-        """Create a partitioned topic, or one without partitions for 0. Refused with code 409 when it exists."""
+        """Create a partitioned topic, or an unpartitioned one for 0. Refused with code 409 if it exists."""
         if partitions:
             await self.call("PUT", f"{path_of(topic)}/partitions", partitions)
         else:
             await self.call("PUT", path_of(topic))
 
     async def grow(self, topic: TopicName, partitions: int) -> None:
-        """Give a partitioned topic more partitions."""
+        """Increase the number of partitions."""
         await self.call("POST", f"{path_of(topic)}/partitions", partitions)
 
     async def delete(self, topic: TopicName, *, force: bool = False) -> bool:
-        """Delete a topic, partitioned or not; by force also with subscriptions and producers. Whether there was one."""
+        """Delete a topic; with `force` also with subscriptions and producers. Return True if it existed."""
         try:
             partitions = (await self.call("GET", f"{path_of(topic)}/partitions"))["partitions"]
             path = f"{path_of(topic)}{'/partitions' if partitions else ''}?force={str(force).lower()}"
@@ -140,48 +139,48 @@ class Admin(AdminSubscriptions):
         return True
 
     async def unload(self, topic: TopicName) -> None:
-        """Have the broker let go of it: producers and consumers are closed, and open it again where it is then."""
+        """Unload a topic: its producers and consumers are closed and reconnect to its next owner."""
         await self.call("PUT", f"{path_of(topic)}/unload")
 
     async def terminate(self, topic: TopicName) -> None:
-        """Let the topic, or a partition, take no more messages."""
+        """Terminate a topic or a partition: it accepts no more messages."""
         await self.call("POST", f"{path_of(topic)}/terminate")
 
     async def set_topic_policy(self, topic: TopicName, policy: str, value: Any) -> None:
-        """Set one of a topic's own policies by the name of its path, such as `deduplicationEnabled` (true)."""
+        """Set a topic's own policy by the name of its path, such as `deduplicationEnabled` (true)."""
         await self.call("POST", f"{path_of(topic)}/{policy}", value, repeats=True)
 
     async def applied_policy(self, topic: TopicName, policy: str) -> Any:
-        """The policy that holds for an existing topic, whether it is its own, its namespace's or the broker's."""
+        """Return the policy in force for an existing topic: its own, its namespace's or the broker's."""
         return await self.call("GET", f"{path_of(topic)}/{policy}?applied=true")
 
     async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
-        """Counts of a topic; `partitions` is how many it has, 0 for one without, or for a single partition."""
+        """Return the counts of a topic; `partitions` is their number, 0 for an unpartitioned topic or one partition."""
         path = f"{path_of(topic)}/{'partitioned-stats?perPartition=false' if partitions else 'stats'}"
-        said = await self.call("GET", path)
-        backlog = {name: int(each["msgBacklog"]) for name, each in said["subscriptions"].items()}
-        return TopicStats(int(said["msgInCounter"]), int(said["bytesInCounter"]), int(said["storageSize"]), backlog, said)
+        stats = await self.call("GET", path)
+        backlog = {name: int(each["msgBacklog"]) for name, each in stats["subscriptions"].items()}
+        return TopicStats(int(stats["msgInCounter"]), int(stats["bytesInCounter"]), int(stats["storageSize"]), backlog, stats)
 
     async def stats_by_partition(self, topic: TopicName, partitions: int) -> dict[str, dict[str, Any]]:
-        """The whole answers by concrete topic, in one call; `partitions` is how many it has, 0 for one without."""
+        """Return the raw statistics by partition topic, in one call; `partitions` is their number, 0 if unpartitioned."""
         if not partitions:
             return {str(topic): (await self.stats(topic)).raw}
         return dict((await self.call("GET", f"{path_of(topic)}/partitioned-stats?perPartition=true"))["partitions"])
 
     async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
-        """Ledgers and cursors of a partition, or of a topic without."""
+        """Return ledgers and cursors of a partition or an unpartitioned topic."""
         return dict(await self.call("GET", f"{path_of(topic)}/internalStats"))
 
     async def last_id(self, topic: TopicName) -> EntryId:
-        """The newest entry of a partition, or of a topic without; entry -1 when there is none."""
-        said = await self.call("GET", f"{path_of(topic)}/lastMessageId")
-        return int(said["ledgerId"]), int(said["entryId"])
+        """Return the newest entry of a partition or an unpartitioned topic; entry -1 if there is none."""
+        response = await self.call("GET", f"{path_of(topic)}/lastMessageId")
+        return int(response["ledgerId"]), int(response["entryId"])
 
     async def id_at(self, topic: TopicName, publish_time: int) -> EntryId:
-        """The first entry of a partition that was published at this time (ms) or later."""
-        said = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
-        return int(said["ledgerId"]), int(said["entryId"])
+        """Return the first entry of a partition that was published at this time (ms) or later."""
+        response = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
+        return int(response["ledgerId"]), int(response["entryId"])
 
 
 _PUT_POLICIES = frozenset({"schemaCompatibilityStrategy"})
-"""Policies that are set by PUT; all others by POST."""
+"""RetentionPolicies that are set by PUT; all others by POST."""

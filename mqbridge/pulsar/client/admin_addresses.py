@@ -1,10 +1,10 @@
-"""The addresses of the REST interface, as one text: `http://user:password@a:8080,b:8080`."""
+"""Parser of the REST interface's addresses: `http://user:password@a:8080,b:8080`."""
 
 SCHEMES = ("http://", "https://")
 
 
 def parse_admin_url(text: str) -> list[str]:
-    """One URL for each; all of them have the scheme and the credentials of the first. Raises ValueError."""
+    """Return one URL per address, each with the scheme and the credentials of the first. Raises ValueError."""
     first, *others = (part.strip().rstrip("/") for part in text.split(","))
     scheme = next((scheme for scheme in SCHEMES if first.startswith(scheme)), None)
     if scheme is None or first == scheme:

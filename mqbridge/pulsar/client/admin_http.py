@@ -1,14 +1,14 @@
-"""HTTP calls of the admin interface, with errors that say what helps, and followed to the broker that answers them.
+"""HTTP calls of the admin interface: errors with remedies, redirects, several addresses.
 
-A broker that does not own a topic answers with a redirect to the web address of the one that does, and while a topic changes
-hands that one may send the call on. A call is repeated there with its method and its body. Its credentials (those of the
-cluster's `auth`, or of `admin_url` as in `http://user:password@host`) go along only to where `admin_url` points and to hosts that
-the cluster lists as its brokers, and never from https to http: whoever can redirect a call cannot have them sent elsewhere. Only
-super users are told the brokers by a cluster that asks for rights. One deadline holds for all the steps of a call.
+A broker that does not own a topic redirects to the web address of the owner, and while a topic moves the owner may redirect
+again. A call is repeated there with its method and its body. Its credentials (of the cluster's `auth`, or of `admin_url` as in
+`http://user:password@host`) are sent only to the addresses of `admin_url` and to hosts that the cluster lists as its brokers,
+and never from https to http: so a malicious redirect cannot get them. A cluster with authorization lists its brokers only to
+super users. One deadline covers all steps of a call.
 
-Where several addresses are configured, the next one is asked when one cannot be reached. A call that may have been carried out
-is repeated only if that changes nothing, and one that changes something is not given up before its time: it may be slow. The one
-that answered is asked first from then on.
+With several addresses, the next one is tried when one cannot be reached. A call that may have been carried out is repeated only
+if it is idempotent, and a modifying call is not given up before the deadline: it may be slow. The address that answered is
+tried first from then on.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.client.admin_addresses import parse_admin_url
-from mqbridge.pulsar.client.admin_refusals import are_credentials_refused, denied, refused_credentials
+from mqbridge.pulsar.client.admin_errors import are_credentials_refused, denied, refused_credentials
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.names import TopicName
 
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 MISSING = 404
 EXISTS = 409
 REDIRECTS = frozenset({302, 307, 308})
-"""All of them mean the same call at another address. Pulsar's is 307; the others come from what stands before brokers."""
+"""All mean the same call at another address. Pulsar sends 307; the others come from proxies in front of brokers."""
 MAX_REDIRECTS = 20
-"""As for lookups: brokers that do not agree on an owner would send a call round for ever."""
+"""As for lookups: brokers that disagree on an owner would redirect for ever."""
 _FAILURES = {401: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, EXISTS: Failure.REFUSED}
 _FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
-"""Every other status may pass."""
+"""Every other status is temporary."""
 _IS_HEADER = re.compile("[ -~]*")
 _LOST = (httpx.TransportError, TimeoutError)
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -47,7 +47,7 @@ GUESSED = (
 
 
 class AdminHttp:
-    """Connections to the web service of one cluster, and to the brokers that it sends calls on to."""
+    """Connections to the web service of one cluster, and to the brokers that it redirects to."""
 
     def __init__(
         self,
@@ -59,26 +59,26 @@ class AdminHttp:
         auth: Auth = NO_AUTH,
         is_guess: bool = False,
     ) -> None:
-        """`url` may hold several addresses; with a `transport` the calls go through it instead of sockets."""
+        """`url` may hold several addresses; a `transport` replaces sockets."""
         given = [httpx.URL(f"{one}/admin/v2/") for one in parse_admin_url(url)]
         self._bases = [base.copy_with(username=None, password=None) for base in given]
         self._at = 0
-        """Of the address that is asked first."""
+        """Index of the address that is tried first."""
         user, password = given[0].username, given[0].password
         self._own = httpx.BasicAuth(user, password) if user or password else None
-        """Credentials of `admin_url`, which go before those of the cluster."""
+        """Credentials of `admin_url`, which take precedence over those of the cluster."""
         self._auth = auth
         self._timeout_s = timeout_s
-        timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(given))  # one that is silent leaves time for the others
+        timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(given))  # a silent address leaves time for the others
         self._http = HttpConnections(timeout, tls, transport)
         self._admitted = False
-        """Whether it has ever let us in."""
+        """True once a call has succeeded."""
         self._fresh = False
-        """The credentials were refused: the next ones are to be new."""
+        """True if the credentials were refused, so that fresh ones are needed."""
         self._withheld: set[str] = set()
-        """Where calls were sent on to without credentials."""
+        """Redirect targets that got no credentials."""
         self._brokers: frozenset[str] = frozenset()
-        """Hosts that the cluster listed the last time it was asked."""
+        """Broker hosts that the cluster listed last."""
         self._advice = GUESSED if is_guess else ""
 
     async def close(self) -> None:
@@ -86,14 +86,14 @@ class AdminHttp:
         await self._http.close()
 
     async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
-        """One call; the parsed answer, None when it is empty. Raises ClusterError.
+        """Make a call; return the parsed response, None if empty. Raises ClusterError.
 
-        A call that `repeats` may be carried out twice, as every GET may.
+        With `repeats` it may be carried out twice, like every GET.
         """
         may_repeat = repeats or method == "GET"
-        was_fresh = self._fresh  # another call may be refused, and ask for fresh ones, before this one is answered
+        was_fresh = self._fresh  # a concurrent call may set it before this one is answered
         answer = await self._answer(method, path, body, repeats=may_repeat)
-        if are_credentials_refused(answer) and not was_fresh:  # they may have been exchanged
+        if are_credentials_refused(answer) and not was_fresh:  # they may have been replaced
             self._fresh = True
             answer = await self._answer(method, path, body, repeats=may_repeat)
         self._fresh = are_credentials_refused(answer)
@@ -108,31 +108,34 @@ class AdminHttp:
     def _refused(self, answer: httpx.Response, call: str) -> ServerRefused:
         if are_credentials_refused(answer):
             if (origin := _origin(answer.url)) in self._withheld:
-                said = f"{call} was sent on to {origin}, which is no broker that the cluster lists, and got no credentials there"
-                return ServerRefused(f"{said}: give the addresses of all brokers as admin_url", answer.status_code, Failure.FATAL)
+                problem = (
+                    f"{call} was redirected to {origin}, which the cluster does not list as a broker, so without credentials"
+                )
+                remedy = "give the addresses of all brokers as admin_url"
+                return ServerRefused(f"{problem}: {remedy}", answer.status_code, Failure.FATAL)
             if self._own is None:
                 failure = Failure.RETRY if self._admitted else Failure.FATAL
                 return refused_credentials(answer, call, origin, self._auth, failure)
         elif (right := denied(answer, call, self._auth)) is not None:
             return right
-        said = f"{call}: HTTP {answer.status_code}: {answer.text[:300]}"
+        problem = f"{call}: HTTP {answer.status_code}: {answer.text[:300]}"
         if "json" not in answer.headers.get("content-type", ""):  # Pulsar refuses in JSON
-            said += self._advice
-        return ServerRefused(said, answer.status_code, _FAILURES.get(answer.status_code, Failure.RETRY))
+            problem += self._advice
+        return ServerRefused(problem, answer.status_code, _FAILURES.get(answer.status_code, Failure.RETRY))
 
     def something_else(self, method: str, path: str) -> ClusterError:
-        """The answer is none of Pulsar's."""
+        """Return the error for a response that is not Pulsar's."""
         problem = f"{_origin(self._bases[self._at])} answered {method} {path} as Pulsar's REST interface does not{self._advice}"
         return ClusterError(problem, Failure.FATAL)
 
     async def _answer(self, method: str, path: str, body: Any, *, repeats: bool) -> httpx.Response:
-        """What the broker that serves this call answers; the addresses are asked in turn, from the one that answered last."""
+        """Return the response of the broker that serves this call; tries the addresses in turn, from the last good one."""
         count, first, loop = len(self._bases), self._at, asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         for tried in range(1, count + 1):
             at = (first + tried - 1) % count
             seconds = deadline - loop.time()
-            if method == "GET":  # whatever else was sent may be under way: to ask for it again beside that helps nobody
+            if method == "GET":  # other calls may be in progress: repeating them concurrently does not help
                 seconds /= count - tried + 1
             try:
                 answer = await self._follow(self._bases[at], method, path, body, seconds)
@@ -151,7 +154,7 @@ class AdminHttp:
         raise AssertionError  # there is at least one address
 
     async def _follow(self, base: httpx.URL, method: str, path: str, body: Any, seconds: float) -> httpx.Response:
-        """What is answered in this time by who is asked first, or by who the call is sent on to."""
+        """Send a call and follow its redirects within this time."""
         url = httpx.URL(f"{base}{path.removeprefix('/')}")
         try:
             async with asyncio.timeout(seconds):
@@ -167,9 +170,7 @@ class AdminHttp:
             httpx.RemoteProtocolError,
             httpx.DecodingError,
         ) as error:  # httpx reads the address of a redirect before we do
-            raise ClusterError(
-                f"{_origin(url)} gave no answer to {method} {path} that can be used: {error}{self._advice}"
-            ) from error
+            raise ClusterError(f"{_origin(url)} gave an unusable answer to {method} {path}: {error}{self._advice}") from error
         except httpx.TransportError as error:
             if (why := self._http.explain(error, url.host)) is not None:
                 failure = Failure.RETRY if self._admitted else Failure.FATAL
@@ -192,7 +193,7 @@ class AdminHttp:
         return await self._http.request(method, url, headers=headers, auth=self._own, json=body)
 
     async def _is_trusted(self, base: httpx.URL, url: httpx.URL) -> bool:
-        """Whether credentials may go there: to where the configuration points, or to a broker of the cluster."""
+        """Return True if credentials may be sent there: to a configured address or to a broker of the cluster."""
         if _origin(url) in map(_origin, self._bases):
             return True
         if base.scheme == "https" and url.scheme != "https":
@@ -207,7 +208,7 @@ def _origin(url: httpx.URL) -> str:
 
 
 def _hosts(brokers: httpx.Response) -> frozenset[str]:
-    """Where the brokers of a list such as `["host:8080"]` are; nowhere when it is refused, or no such list."""
+    """Return the hosts of a broker list such as `["host:8080"]`; none if it is refused or invalid."""
     try:
         return frozenset(httpx.URL(f"//{broker}").host for broker in (brokers.json() if brokers.status_code == 200 else ()))
     except (ValueError, TypeError, httpx.InvalidURL):
@@ -215,14 +216,14 @@ def _hosts(brokers: httpx.Response) -> frozenset[str]:
 
 
 def _next(answer: httpx.Response, call: str) -> httpx.URL:
-    """Where a redirect leads. Raises ClusterError when that is no address for a call."""
+    """Return the target of a redirect. Raises ClusterError if it is not a valid address."""
     location = answer.headers.get("location", "")
     url = answer.url.join(location)
     if not location or url.scheme not in {"http", "https"}:
-        raise ClusterError(f"{call}: redirected to {location!r}, which is no address of a web service")
+        raise ClusterError(f"{call}: redirected to {location!r}, which is not an HTTP address")
     return url.copy_with(username=None, password=None, fragment=None)
 
 
 def path_of(topic: TopicName) -> str:
-    """A topic's path below /admin/v2."""
+    """Return a topic's path below /admin/v2."""
     return f"/{topic.domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}"

@@ -1,7 +1,7 @@
-"""How a connection says who it is. A method gives its name and, whenever asked, its current credentials.
+"""Authentication methods. A method has a name and returns its current credentials on request.
 
-Credentials are asked for at every connection, at every call of the REST interface, and when a broker wants fresh ones: what is
-exchanged in a file is used from then on. What is shown to people names where they come from, never what they are.
+Credentials are read at every connection, at every call of the REST interface, and when a broker requests fresh ones, so a
+replaced file is used from then on. Texts for people name the source of credentials, never the secret.
 """
 
 import asyncio
@@ -14,56 +14,56 @@ from mqbridge.pulsar.client.jwt import Claims, claims_of
 from mqbridge.secret import Secret
 
 METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
-"""By which a web service that knows several methods chooses, as CONNECT says it to a broker."""
+"""HTTP header with the method's name, for web services with several methods; brokers get it in CONNECT."""
 
 
 class Auth:
-    """An authentication method: the base of those here, and of those that plugins bring."""
+    """Base class of authentication methods, also of plugins."""
 
     method = "none"
-    """The name that brokers know it by."""
+    """Name of the method at brokers."""
 
     async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - by those that have a source
-        """What CONNECT carries now. It is to be `fresh` where the last one was refused, or a broker says that it has expired.
+        """Return the current credentials for CONNECT; `fresh` ones if the last ones were refused or have expired.
 
         Raises ClusterError.
         """
         return b""
 
     async def headers(self, *, fresh: bool = False) -> dict[str, str]:  # noqa: ARG002 - by those that have a source
-        """What calls of the REST interface carry now. Raises ClusterError."""
+        """Return the current headers for the REST interface. Raises ClusterError."""
         return {}
 
     @property
     def principal(self) -> str | None:
-        """Who we are to the cluster, as far as it can be known here; None where not."""
+        """Our role in the cluster; None if unknown."""
         return None
 
     @property
     def ends(self) -> float | None:
-        """When the credentials that were read last expire, s since the epoch; None when never, or not known."""
+        """Expiry time of the credentials that were read last, s since the epoch; None if never or unknown."""
         return None
 
     @property
     def shown(self) -> str:
-        """What it shows to brokers and where that comes from, for people; never the secret."""
+        """Description of the credentials and their source, for people; never the secret."""
         return "no credentials"
 
     @property
     def advice(self) -> str:
-        """What mends a refusal."""
+        """Remedy for a refusal."""
         return "the cluster demands some: give them as `auth` of the cluster"
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Release resources."""
 
 
 NO_AUTH = Auth()
-"""For clusters that let everybody in."""
+"""For clusters without authentication."""
 
 
 class TokenAuth(Auth):
-    """A token, which brokers verify by a key: usually a JWT, whose subject is the role."""
+    """A token that brokers verify with a key: usually a JWT, whose subject is the role."""
 
     method = "token"
 
@@ -73,11 +73,11 @@ class TokenAuth(Auth):
         self._seen = ""
 
     async def credentials(self, *, fresh: bool = False) -> bytes:
-        """The text of the token."""
+        """Return the token."""
         return (await self._read(fresh)).encode()
 
     async def headers(self, *, fresh: bool = False) -> dict[str, str]:
-        """As a bearer's."""
+        """Return the token as bearer authorization."""
         return {"Authorization": f"Bearer {await self._read(fresh)}", METHOD_HEADER: self.method}
 
     async def _read(self, fresh: bool) -> str:
@@ -88,29 +88,29 @@ class TokenAuth(Auth):
 
     @property
     def principal(self) -> str | None:
-        """The subject of the token that was read last."""
+        """Subject of the token that was read last."""
         return self._claims.subject
 
     @property
     def ends(self) -> float | None:
-        """When the token that was read last expires."""
+        """Expiry time of the token that was read last."""
         return self._claims.ends
 
     @property
     def shown(self) -> str:
-        """With its role, where it says one."""
+        """The token's source, with its role if known."""
         return f"a token from {self._secret.source}" + (f" (role {self.principal!r})" if self.principal else "")
 
     @property
     def advice(self) -> str:
-        """Expired, or not of this cluster."""
+        """Remedy for an expired token, or one of another cluster."""
         if self.ends is not None and self.ends <= time.time():
             return f"it expired at {utc(self.ends)}: put a new one there"
         return "it must be signed by the key that the brokers verify by (tokenSecretKey or tokenPublicKey)"
 
 
 class BasicAuth(Auth):
-    """A user with a password, which goes over the wire as it is."""
+    """A user with a password, which is sent in clear text."""
 
     method = "basic"
 
@@ -118,11 +118,11 @@ class BasicAuth(Auth):
         self._user, self._password = user, password
 
     async def credentials(self, *, fresh: bool = False) -> bytes:
-        """`user:password`."""
+        """Return `user:password`."""
         return f"{self._user}:{await self._password.read(fresh=fresh)}".encode()
 
     async def headers(self, *, fresh: bool = False) -> dict[str, str]:
-        """As HTTP has it."""
+        """Return HTTP basic authentication."""
         text = base64.b64encode(await self.credentials(fresh=fresh)).decode()
         return {"Authorization": f"Basic {text}", METHOD_HEADER: self.method}
 
@@ -133,17 +133,17 @@ class BasicAuth(Auth):
 
     @property
     def shown(self) -> str:
-        """With the user."""
+        """The user and the password's source."""
         return f"user {self._user!r} with a password from {self._password.source}"
 
     @property
     def advice(self) -> str:
-        """Either is wrong."""
+        """Remedy for a wrong user or password."""
         return "the brokers' file of users (basicAuthConf) must hold this user with this password"
 
 
 class TlsAuth(Auth):
-    """The client certificate that the connection was made with; its common name is the role."""
+    """The client certificate of the TLS connection; its common name is the role."""
 
     method = "tls"
 
@@ -152,12 +152,12 @@ class TlsAuth(Auth):
         self._name: str | None = None
 
     async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - connections have the newest one
-        """Nothing: the broker has seen the certificate."""
+        """Return no bytes: the broker has the certificate of the connection."""
         self._name = await asyncio.to_thread(_common_name, self._certificate)
         return b""
 
     async def headers(self, *, fresh: bool = False) -> dict[str, str]:
-        """Nothing but the method."""
+        """Return only the method's name."""
         await self.credentials(fresh=fresh)
         return {METHOD_HEADER: self.method}
 
@@ -168,22 +168,22 @@ class TlsAuth(Auth):
 
     @property
     def shown(self) -> str:
-        """With its name."""
+        """The certificate's file and name."""
         return f"the client certificate {self._certificate}" + (f" (role {self._name!r})" if self._name else "")
 
     @property
     def advice(self) -> str:
-        """The broker took the connection, and not who is at its end."""
+        """Remedy for a broker that accepts the connection but not the role."""
         return "the brokers need AuthenticationProviderTls, and its authority in their tlsTrustCertsFilePath"
 
 
 def utc(seconds: float) -> str:
-    """A time as people read it."""
+    """Format a time for people."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _common_name(certificate: Path) -> str | None:
-    """As the broker reads it; None when the file cannot be read just now."""
+    """Return the common name as the broker reads it; None if the file cannot be read now."""
     from cryptography import x509  # noqa: PLC0415 - 7 MB, and only for certificates of our own
     from cryptography.x509.oid import NameOID  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""One connection to a broker: the handshake, keep-alive, requests and their answers, and what the broker pushes.
+"""One connection to a broker: handshake, keep-alive, requests with their responses, and pushed commands.
 
-Producers and consumers are `Session`s of a connection: registered under their id they get what concerns them, and they hear once
-that the connection is gone. Request ids come from one counter, so that an answer needs no other key.
+Producers and consumers are `PushHandler`s of a connection: registered under their id, they receive the commands for that id and
+one call when the connection is lost. All request ids come from one counter, so a response needs no other key.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from mqbridge.errors import (
     Unreachable,
 )
 from mqbridge.net.connectivity import Link
-from mqbridge.net.dial import lasting
+from mqbridge.net.dial import refusal_failure
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
 from mqbridge.net.tasks import spawn
 from mqbridge.net.window import SendWindow
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
-from mqbridge.pulsar.client.runs import Run, runs_in
+from mqbridge.pulsar.client.entry_runs import EntryRun, group_runs
 from mqbridge.pulsar.wire import codes, commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame, FrameMeter, parse_frame
 from mqbridge.pulsar.wire.ids import NO_REQUEST
@@ -41,30 +41,30 @@ CLIENT_VERSION = f"mqbridge-{__version__}"
 KEEP_ALIVE_S = 30.0
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_SENDS_IN_FLIGHT = 500
-"""Per connection. At 1000 a broker stops reading the socket, and with it the pings and acknowledgements of everybody on it."""
+"""Per connection. At 1000 a broker stops reading the socket, including all pings and acknowledgements on it."""
 MAX_BYTES_IN_FLIGHT = 32 << 20
-"""Per connection; what a broker on a fast network has on the way to disk is far less."""
+"""Per connection; a broker on a fast network has far fewer bytes on the way to disk."""
 
 
 class CredentialsRefused(Unreachable):
-    """By a cluster that has let us in before."""
+    """Credentials refused by a cluster that accepted them before."""
 
 
-class Session(Protocol):
-    """A producer or consumer as its connection sees it."""
+class PushHandler(Protocol):
+    """Receiver of the commands that a connection gets for one producer, consumer or watcher."""
 
     def on_push(self, frame: Frame) -> None:
-        """Something for this session, in the order of arrival; after a close by the broker it is no longer registered."""
+        """Process a command, in the order of arrival; after a close by the broker the handler is no longer registered."""
 
     def on_lost(self, error: Exception) -> None:
-        """The connection is gone; nothing more will come."""
+        """Note the loss of the connection; no further call follows."""
 
 
-class ConsumerSession(Session, Protocol):
-    """A consumer as its connection sees it."""
+class ConsumerPushHandler(PushHandler, Protocol):
+    """Receiver of a consumer's commands and entries."""
 
-    def on_run(self, run: Run) -> None:
-        """Entries, in the order of arrival with what is pushed."""
+    def on_run(self, run: EntryRun) -> None:
+        """Process a run of entries, in the order of arrival together with `on_push`."""
 
 
 class Connection:
@@ -80,33 +80,33 @@ class Connection:
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self.server_version = ""
         self.watches_topics = False
-        """Whether the broker announced that it can watch the list of topics."""
-        self.producers: dict[int, Session] = {}
-        self.consumers: dict[int, ConsumerSession] = {}
-        self.watchers: dict[int, Session] = {}
+        """True if the broker announced support for topic list watchers."""
+        self.producers: dict[int, PushHandler] = {}
+        self.consumers: dict[int, ConsumerPushHandler] = {}
+        self.watchers: dict[int, PushHandler] = {}
         self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         self._request_ids = itertools.count(1)
         self._pending: Pending[int, BaseCommand] = Pending("the broker")
         self._queued: dict[int, asyncio.Future[CommandProducerSuccess]] = {}
-        """Producers that wait for exclusive access, by the request that they were answered."""
+        """Request id -> future of producers that wait for exclusive access."""
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tick: asyncio.TimerHandle | None = None
         self._pinged_at = 0.0
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used."""
+        """True while the connection is usable."""
         return self.endpoint.alive
 
     @property
     def principal(self) -> str | None:
-        """Who we are to the broker, where that is known."""
+        """Our role at the broker, if known."""
         return self._auth.principal
 
     # --- handshake and end ------------------------------------------------------------------------------------------
 
     async def handshake(self, credentials: bytes, proxy_to: str | None, timeout: float) -> None:
-        """CONNECT. Raises ClusterError."""
+        """Send CONNECT and wait for CONNECTED. Raises ClusterError."""
         self._credentials = credentials
         self.endpoint.send(commands.connect(CLIENT_VERSION, self._auth.method, credentials, proxy_to))
         try:
@@ -119,7 +119,7 @@ class Connection:
         self._tick = asyncio.get_running_loop().call_later(self._keep_alive_s, self._keep_alive)
 
     async def close(self) -> None:
-        """Write what is queued and close; sessions hear that the connection is lost."""
+        """Write queued data and close; handlers get `on_lost`."""
         await self.endpoint.close()
 
     def _on_lost(self, error: Exception) -> None:
@@ -129,22 +129,22 @@ class Connection:
             self._challenged.cancel()
         if not self._connected.done():
             self._connected.set_exception(error)
-            self._connected.exception()  # whoever waited may have gone
+            self._connected.exception()  # mark as retrieved: nobody may be waiting
         lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.endpoint.peer}: {error}")
         self._pending.fail_all(lost)
         for request_id in list(self._queued):
             self.stop_queueing(request_id, lost)
-        sessions = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
+        handlers = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
         self.producers.clear()
         self.consumers.clear()
         self.watchers.clear()
-        for session in sessions:
-            session.on_lost(lost)
+        for handler in handlers:
+            handler.on_lost(lost)
 
     def _keep_alive(self) -> None:
-        """At every tick: a ping that nothing has followed since the last one means that the peer is gone."""
+        """Send a ping; abort if nothing was received since the last one."""
         if self._pinged_at and self.endpoint.received_at < self._pinged_at:
-            self.endpoint.abort(PeerSilent(f"{self.endpoint.peer} has said nothing for {self._keep_alive_s:g} s"))
+            self.endpoint.abort(PeerSilent(f"{self.endpoint.peer} has sent nothing for {self._keep_alive_s:g} s"))
             return
         if self.alive:
             self.endpoint.send(commands.PING)
@@ -155,11 +155,11 @@ class Connection:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def next_request_id(self) -> int:
-        """A request id that no other request of this connection has."""
+        """Return an unused request id."""
         return next(self._request_ids)
 
     async def request(self, make: Callable[[int], bytes], expect: int, what: str, timeout: float) -> Any:
-        """Send what `make` gives for a request id; the body of the answer, which must be of type `expect`.
+        """Send the frame that `make` returns for a request id; return the body of the response, which must be of type `expect`.
 
         Raises ServerRefused, RequestTimeout, ConnectionLost.
         """
@@ -171,26 +171,26 @@ class Connection:
             self._pending.reject(request_id, error)
         command = await future
         if command.type != expect:
-            wrong = RemoteProtocolError(f"{self.endpoint.peer} answered {what} by a command of type {command.type}")
+            wrong = RemoteProtocolError(f"{self.endpoint.peer} answered {what} with a command of type {command.type}")
             self.endpoint.abort(wrong)
             raise ConnectionLost(str(wrong))
         return RESPONSES[expect](command)
 
     async def exclusive_access(self, request_id: int) -> CommandProducerSuccess:
-        """Wait, without a deadline, until a producer that was answered "not ready" is; raises ClusterError."""
+        """Wait, without a deadline, until a producer that was "not ready" is ready. Raises ClusterError."""
         try:
             return await self._queued[request_id]
         finally:
             self._queued.pop(request_id, None)
 
-    # --- what arrives -----------------------------------------------------------------------------------------------
+    # --- received commands ------------------------------------------------------------------------------------------
 
     def _on_frames(self, frames: list[bytes]) -> None:
-        for found in runs_in(frames):
-            if isinstance(found, bytes):
-                self._on_frame(parse_frame(found))
-            elif (consumer := self.consumers.get(found.consumer)) is not None:
-                consumer.on_run(found)
+        for item in group_runs(frames):
+            if isinstance(item, bytes):
+                self._on_frame(parse_frame(item))
+            elif (consumer := self.consumers.get(item.consumer)) is not None:
+                consumer.on_run(item)
 
     def _on_frame(self, frame: Frame) -> None:
         kind, command = frame.type, frame.command
@@ -206,27 +206,27 @@ class Connection:
             self._on_control(kind, frame)
 
     @staticmethod
-    def _push(sessions: MutableMapping[int, Any], key: int, frame: Frame) -> None:
-        """A session that was closed a moment ago may still be spoken to; that is not an error."""
-        session: Session | None = sessions.pop(key, None) if frame.type in CLOSES else sessions.get(key)
-        if session is not None:
-            session.on_push(frame)
+    def _push(handlers: MutableMapping[int, Any], key: int, frame: Frame) -> None:
+        """Pass a command to its handler. A command for a handler that was just closed is not an error."""
+        handler: PushHandler | None = handlers.pop(key, None) if frame.type in CLOSES else handlers.get(key)
+        if handler is not None:
+            handler.on_push(frame)
 
-    def _on_producer_success(self, said: CommandProducerSuccess, awaited: bool) -> None:
-        """The first of two, where the producer has to wait, or the second: by then nobody waits for an answer."""
-        queued = self._queued.get(said.request_id)
+    def _on_producer_success(self, response: CommandProducerSuccess, awaited: bool) -> None:
+        """Process PRODUCER_SUCCESS. A producer that must wait gets two; the second one is not the response of a request."""
+        queued = self._queued.get(response.request_id)
         if queued is None:
-            if awaited and not said.producer_ready:
-                self._queued[said.request_id] = asyncio.get_running_loop().create_future()
-        elif said.producer_ready and not queued.done():
-            queued.set_result(said)
+            if awaited and not response.producer_ready:
+                self._queued[response.request_id] = asyncio.get_running_loop().create_future()
+        elif response.producer_ready and not queued.done():
+            queued.set_result(response)
 
     def stop_queueing(self, request_id: int, error: ClusterError) -> None:
-        """Whoever waits for exclusive access by this request gets the error instead."""
+        """Fail the wait for exclusive access of this request."""
         queued = self._queued.get(request_id)
         if queued is not None and not queued.done():
             queued.set_exception(error)
-            queued.exception()  # whoever waited may have gone
+            queued.exception()  # mark as retrieved: nobody may be waiting
 
     def _on_control(self, kind: int, frame: Frame) -> None:
         command = frame.command
@@ -248,7 +248,7 @@ class Connection:
                 if self._challenged is None or self._challenged.done():
                     self._challenged = spawn(self._answer_challenge(), f"fresh credentials for {self.endpoint.peer}")
             case _:
-                log.warning("%s sent a command of type %d, which is not expected here: ignored", self.endpoint.peer, kind)
+                log.warning("%s sent an unexpected command of type %d: ignored", self.endpoint.peer, kind)
 
     def _on_connected(self, command: BaseCommand) -> None:
         if self._connected.done():
@@ -261,32 +261,33 @@ class Connection:
         self._connected.set_result(None)
 
     def _on_error(self, command: BaseCommand) -> None:
-        said = command.error
-        if said.request_id != NO_REQUEST:
-            error = codes.refused(said.error, said.message, self.endpoint.peer)
-            self._pending.reject(said.request_id, error)
-            self.stop_queueing(said.request_id, error)
+        response = command.error
+        if response.request_id != NO_REQUEST:
+            error = codes.refused(response.error, response.message, self.endpoint.peer)
+            self._pending.reject(response.request_id, error)
+            self.stop_queueing(response.request_id, error)
             return
-        if said.error == codes.AUTHENTICATION:
-            self.endpoint.abort(self._refused_credentials(said.message))
+        if response.error == codes.AUTHENTICATION:
+            self.endpoint.abort(self._refused_credentials(response.message))
         else:
-            self.endpoint.abort(codes.refused(said.error, said.message, f"{self.endpoint.peer} refused the connection"))
+            refusal = f"{self.endpoint.peer} refused the connection"
+            self.endpoint.abort(codes.refused(response.error, response.message, refusal))
 
     # --- credentials ------------------------------------------------------------------------------------------------
 
     async def _answer_challenge(self) -> None:
-        """The broker wants fresh credentials, because those that it has have expired. Reading goes on meanwhile."""
+        """Send fresh credentials, because the broker's have expired. Reading continues meanwhile."""
         try:
             self._credentials = await self._auth.credentials(fresh=True)
         except ClusterError as error:
-            log.warning("%s wants fresh credentials, and gets the last ones: %s", self.endpoint.peer, error)
+            log.warning("%s requests fresh credentials, sending the last ones: %s", self.endpoint.peer, error)
         if self.alive:
             self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
 
     def _refused_credentials(self, message: str) -> ClusterError:
-        """Once the cluster has let us in, this passes when the credentials are renewed, as an outage does."""
+        """Return the error: temporary if the cluster accepted us before, since renewed credentials will help."""
         auth = self._auth
         problem = f"{self.endpoint.peer} refuses {auth.shown}: {auth.advice} (method {auth.method}; it says: {message})"
-        if lasting(self._link) is Failure.FATAL:
+        if refusal_failure(self._link) is Failure.FATAL:
             return ServerRefused(problem, codes.AUTHENTICATION, Failure.FATAL)
         return CredentialsRefused(problem)

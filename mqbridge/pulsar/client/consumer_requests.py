@@ -1,4 +1,4 @@
-"""What can be asked about one consumer's topic and subscription, besides messages: each a command and its answer."""
+"""Requests about one consumer's topic and subscription, besides messages."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 
 class ConsumerStats(NamedTuple):
-    """A consumer as its broker sees it; rates are per second."""
+    """Statistics of a consumer at its broker; rates are per second."""
 
     name: str
     type: str
@@ -21,7 +21,7 @@ class ConsumerStats(NamedTuple):
     available_permits: int
     unacked_messages: int
     blocked: bool
-    """Too many messages are not acknowledged: nothing is delivered."""
+    """True if the broker delivers nothing because too many messages are unacknowledged."""
     backlog: int
     rate_out: float
     bytes_out: float
@@ -30,16 +30,15 @@ class ConsumerStats(NamedTuple):
 
 
 class ConsumerRequests:
-    """Asks for the consumer of this id; `session` gives its connection or raises ClusterError. All calls raise that."""
+    """Requests of one consumer; `connection` returns its connection. All calls raise ClusterError."""
 
-    def __init__(self, consumer_id: int, topic: str, session: Callable[[], Connection], timeout_s: float) -> None:
-        self._id, self._topic, self._session, self._timeout_s = consumer_id, topic, session, timeout_s
+    def __init__(self, consumer_id: int, topic: str, connection: Callable[[], Connection], timeout_s: float) -> None:
+        self._id, self._topic, self._connection, self._timeout_s = consumer_id, topic, connection, timeout_s
 
     async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
-        """The last entry that counts as acknowledged, asked over this connection; None where the broker does not say.
+        """Request the last acknowledged entry over this connection; None if the broker does not report it.
 
-        A cursor of a reader that has seen nothing yet and is told nowhere is behind the newest message. Raises ConnectionLost or
-        RequestTimeout.
+        The cursor of a new reader without a reported position is at the newest message. Raises ConnectionLost or RequestTimeout.
         """
         try:
             answer: pb.CommandGetLastMessageIdResponse = await connection.request(
@@ -51,15 +50,15 @@ class ConsumerRequests:
         except ServerRefused as error:
             if error.failure in (Failure.FATAL, Failure.REFUSED):
                 return None
-            raise RequestTimeout(f"the cursor of {self._topic} is not known: {error}") from error
-        told = answer.HasField("consumer_mark_delete_position")
-        mark = ids.entry_id(answer.consumer_mark_delete_position) if told else ids.EARLIEST
+            raise RequestTimeout(f"the cursor of {self._topic} is unknown: {error}") from error
+        has_mark = answer.HasField("consumer_mark_delete_position")
+        mark = ids.entry_id(answer.consumer_mark_delete_position) if has_mark else ids.EARLIEST
         if mark > ids.EARLIEST:
             return mark
         return None if is_durable else ids.entry_id(answer.last_message_id)
 
     async def last(self) -> pb.CommandGetLastMessageIdResponse:
-        """The newest message of the topic."""
+        """Request the newest message of the topic."""
         answer: pb.CommandGetLastMessageIdResponse = await self._ask(
             lambda request_id: commands.get_last_message_id(request_id, self._id),
             BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
@@ -68,7 +67,7 @@ class ConsumerRequests:
         return answer
 
     async def seek(self, entry: EntryId | None, publish_time: int | None) -> None:
-        """Set the position of the subscription."""
+        """Set the cursor of the subscription."""
         await self._ask(
             lambda request_id: commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
             BaseCommand.SUCCESS,
@@ -80,28 +79,30 @@ class ConsumerRequests:
         await self._ask(lambda request_id: commands.unsubscribe(request_id, self._id, force), BaseCommand.SUCCESS, "UNSUBSCRIBE")
 
     async def stats(self) -> ConsumerStats:
-        """What the broker counts."""
-        said: pb.CommandConsumerStatsResponse = await self._ask(
+        """Request the consumer's statistics."""
+        stats: pb.CommandConsumerStatsResponse = await self._ask(
             lambda request_id: commands.consumer_stats(request_id, self._id),
             BaseCommand.CONSUMER_STATS_RESPONSE,
             "the statistics of the consumer",
         )
-        if said.HasField("error_code"):
-            raise codes.refused(said.error_code, said.error_message, f"asking for the statistics of a consumer of {self._topic}")
+        if stats.HasField("error_code"):
+            raise codes.refused(
+                stats.error_code, stats.error_message, f"asking for the statistics of a consumer of {self._topic}"
+            )
         return ConsumerStats(
-            said.consumerName,
-            said.type,
-            said.address,
-            said.connectedSince,
-            said.availablePermits,
-            said.unackedMessages,
-            said.blockedConsumerOnUnackedMsgs,
-            said.msgBacklog,
-            said.msgRateOut,
-            said.msgThroughputOut,
-            said.msgRateRedeliver,
-            said.msgRateExpired,
+            stats.consumerName,
+            stats.type,
+            stats.address,
+            stats.connectedSince,
+            stats.availablePermits,
+            stats.unackedMessages,
+            stats.blockedConsumerOnUnackedMsgs,
+            stats.msgBacklog,
+            stats.msgRateOut,
+            stats.msgThroughputOut,
+            stats.msgRateRedeliver,
+            stats.msgRateExpired,
         )
 
     async def _ask(self, make: Callable[[int], bytes], expect: int, what: str) -> Any:
-        return await self._session().request(make, expect, f"{what} of {self._topic}", self._timeout_s)
+        return await self._connection().request(make, expect, f"{what} of {self._topic}", self._timeout_s)

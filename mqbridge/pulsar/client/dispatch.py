@@ -1,4 +1,4 @@
-"""What a broker's commands are to a connection: the answer to a request, or a push to a producer, a consumer or a watcher."""
+"""Classification of a broker's commands: response to a request, or push to a producer, a consumer or a watcher."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -19,7 +19,7 @@ RESPONSES: dict[int, Callable[[BaseCommand], Any]] = {
     BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: attrgetter("getOrCreateSchemaResponse"),
     BaseCommand.WATCH_TOPIC_LIST_SUCCESS: attrgetter("watchTopicListSuccess"),
 }
-"""The bodies of answers; each has a `request_id`."""
+"""Command type -> body of a response; each has a `request_id`."""
 
 PRODUCER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
     BaseCommand.SEND_RECEIPT: attrgetter("send_receipt.producer_id"),
@@ -36,5 +36,5 @@ CLOSES = frozenset({BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER})
 
 
 def is_for_producer(migrated: CommandTopicMigrated) -> bool:
-    """Whose id a TOPIC_MIGRATED names."""
+    """Return True if TOPIC_MIGRATED names a producer, False for a consumer."""
     return migrated.resource_type == CommandTopicMigrated.Producer

@@ -1,7 +1,7 @@
-"""Which broker owns a topic, how many partitions it has, which topics there are. Nothing is cached: owners move.
+"""Lookup of topic owners, partition counts and topic lists. Nothing is cached: owners move.
 
-A topic must be looked up before a producer or consumer is opened on it, also when there is only one broker: looking it up is what
-makes the broker load it.
+A topic must be looked up before a producer or consumer is opened on it, also with only one broker: the lookup makes the broker
+load the topic.
 """
 
 import asyncio
@@ -10,23 +10,23 @@ from typing import NamedTuple, TypeVar
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.backoff import Backoff
+from mqbridge.pulsar.client.authorization import EITHER, explain_denial, explain_topic_denial
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.pool import Address, Pool, parse_service_url
-from mqbridge.pulsar.client.rights import EITHER, needing, on_topic
+from mqbridge.pulsar.client.connection_pool import Address, ConnectionPool, parse_service_url
 from mqbridge.pulsar.wire import codes, commands, topic_lists
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 MAX_REDIRECTS = 20
 REQUEST_TIMEOUT_S = 10.0
-"""For one answer. The operation that asks has its own, longer deadline and asks again."""
+"""Deadline of one response. The operation has its own, longer deadline and repeats the request."""
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 10.0
 
 T = TypeVar("T")
 
 
 async def retrying(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
-    """Run it until it succeeds, fails for good, or `timeout` seconds have passed: then its last error is raised."""
+    """EntryRun it until it succeeds, fails for good, or `timeout` seconds have passed: then its last error is raised."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     backoff = Backoff(FIRST_DELAY_S, MOST_DELAY_S)
@@ -41,30 +41,30 @@ async def retrying(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
 
 
 class Owner(NamedTuple):
-    """A connection to the broker that serves a topic, and whether it goes through the service address, as behind a proxy."""
+    """Connection to the broker that serves a topic; `proxied` if it goes through the service address."""
 
     connection: Connection
     proxied: bool
 
 
 class TopicList(NamedTuple):
-    """The topics of a namespace: full names, each partition by its own; None when they are as the hash said."""
+    """Topics of a namespace: full names, each partition by itself; None if unchanged since the known hash."""
 
     names: list[str] | None
     hash: str
 
 
 class Lookup:
-    """Asks the brokers of one cluster. Each call asks once and raises ClusterError; see `retrying`."""
+    """Lookups at the brokers of one cluster. Each call sends one request and raises ClusterError; see `retrying`."""
 
-    def __init__(self, pool: Pool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, pool: ConnectionPool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._pool = pool
         self._timeout = request_timeout_s
 
     async def owner(self, topic: str, service: Sequence[Address] = ()) -> Owner:
-        """The broker that serves this topic (a partition, or one without).
+        """Return the broker that serves this topic (a partition, or an unpartitioned topic).
 
-        `service` are the addresses to ask where the topic belongs to another cluster by now.
+        `service` are the addresses to ask if the topic was migrated to another cluster.
         """
         connection, asked = await (self._pool.reach(service) if service else self._pool.service())
         authoritative = False
@@ -76,7 +76,7 @@ class Lookup:
                 self._timeout,
             )
             if answer.response == answer.Failed or not answer.HasField("response"):
-                with on_topic("look up", topic, connection.principal, EITHER):
+                with explain_topic_denial("look up", topic, connection.principal, EITHER):
                     raise self._refused(answer.error, answer.message, f"looking up {topic}")
             proxied = answer.proxy_through_service_url
             connection = await self._follow(answer.brokerServiceUrl, answer.brokerServiceUrlTls, asked if proxied else None)
@@ -86,33 +86,33 @@ class Lookup:
         raise ClusterError(f"looking up {topic}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on its owner")
 
     async def assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
-        """A connection to the broker that a closing broker named as the next owner. Raises ClusterError."""
+        """Return a connection to the broker that a closing broker named as the next owner. Raises ClusterError."""
         service = (await self._pool.service())[1] if proxied else None
         return await self._follow(url, url_tls, service)
 
     def addresses(self, url: str, url_tls: str) -> list[Address]:
-        """Where a broker's pair of URLs points for this client. Raises ClusterError."""
+        """Return the addresses of a broker's pair of URLs for this client. Raises ClusterError."""
         tls = self._pool.is_tls
         if tls and not url_tls:
-            raise ClusterError(f"the broker at {url} names no address for TLS: it has no brokerServicePortTls")
+            raise ClusterError(f"the broker at {url} has no address for TLS: set its brokerServicePortTls")
         try:
             return parse_service_url(url_tls if tls else url, tls)
         except ValueError as error:
-            raise ClusterError(f"the broker names an address that is of no use: {error}") from error
+            raise ClusterError(f"the broker names an invalid address: {error}") from error
 
     async def _follow(self, url: str, url_tls: str, service: Address | None) -> Connection:
-        """The connection to the broker of these URLs, by way of `service` when given."""
+        """Return the connection to the broker of these URLs, through the proxy `service` if given."""
         address, *more = self.addresses(url, url_tls)
         if more:
-            raise ClusterError(f"the broker names several addresses where one is due: {url or url_tls}")
+            raise ClusterError(f"the broker names several addresses instead of one: {url or url_tls}")
         if service is not None:
             return await self._pool.get(service, None if address == service else str(address))
         return await self._pool.get(address)
 
     async def partitions(self, topic: str, *, create: bool) -> int | None:
-        """How many partitions, 0 for a topic without; None when there is no such topic (or namespace).
+        """Return the number of partitions: 0 for an unpartitioned topic, None if the topic (or namespace) does not exist.
 
-        With `create` asking may create the topic, if the broker is set up so.
+        With `create` the broker may auto-create the topic.
         """
         connection, _ = await self._pool.service()
         answer: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
@@ -125,13 +125,13 @@ class Lookup:
             return answer.partitions
         if answer.error == codes.TOPIC_NOT_FOUND and answer.HasField("error"):
             return None
-        with on_topic("look up", topic, connection.principal, EITHER):
+        with explain_topic_denial("look up", topic, connection.principal, EITHER):
             raise self._refused(answer.error, answer.message, f"asking for the partitions of {topic}")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
-        """The persistent topics of a namespace. The broker may leave out what does not match the pattern, or not."""
+        """Return the persistent topics of a namespace. The broker may ignore the pattern."""
         connection, _ = await self._pool.service()
-        with needing("list the topics of", namespace, namespace, connection.principal, EITHER):
+        with explain_denial("list the topics of", namespace, namespace, connection.principal, EITHER):
             answer: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
                 lambda request_id: topic_lists.topics_of_namespace(request_id, namespace, pattern, known_hash),
                 BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
@@ -141,7 +141,7 @@ class Lookup:
         return TopicList(list(answer.topics) if answer.changed else None, answer.topics_hash)
 
     async def service(self) -> Connection:
-        """A connection for what any broker can answer."""
+        """Return a connection for requests that any broker can answer."""
         return (await self._pool.service())[0]
 
     def _refused(self, code: int, message: str, what: str) -> ServerRefused:

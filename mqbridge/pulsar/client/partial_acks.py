@@ -1,8 +1,8 @@
-"""Batches of which some messages are acknowledged: which ones are left.
+"""Unacknowledged messages of partly acknowledged batches.
 
-It is needed until the last message is acknowledged, and to leave out what is acknowledged when such an entry comes again. An
-entry that was given back (redelivery, the end of a session) may be finished by another consumer of the subscription, and nobody
-tells that: so only some of those are kept. To forget one costs a repetition of its messages, should it come here again.
+They are needed until the last message is acknowledged, and to leave out acknowledged messages when the entry is redelivered. An
+entry that was given back (redelivery, end of the connection) may be finished by another consumer of the subscription without
+notice, so only some of those are kept. Forgetting one costs a repetition of its messages if it is redelivered here.
 """
 
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from mqbridge.pulsar.wire.ids import EntryId
 
 MAX_HELD = 50_000
-"""Entries that the application has, as far as is known: a broker lets a consumer have so many messages without acknowledgement
+"""Maximum number of entries that the application may hold: a broker's default limit of unacknowledged messages per consumer
 (maxUnackedMessagesPerConsumer)."""
 MAX_GIVEN_BACK = 1_000
-"""Entries that anybody may have; those that were given back last are kept."""
+"""Maximum number of remembered entries that were given back; the last ones are kept."""
 
 
 class PartialAcks:
-    """The masks of what is not acknowledged (see `ids`), of one consumer."""
+    """Masks of unacknowledged messages (see `ids`) of one consumer."""
 
     __slots__ = ("_given_back", "_held")
 
@@ -29,12 +29,12 @@ class PartialAcks:
         return len(self._held) + len(self._given_back)
 
     def left_of(self, entry: EntryId) -> int | None:
-        """The mask of the messages of this entry that are not acknowledged, None when none is."""
+        """Return the mask of the unacknowledged messages of an entry, None if no message of it is acknowledged."""
         mask = self._held.get(entry)
         return self._given_back.get(entry) if mask is None else mask
 
     def set(self, entry: EntryId, mask: int) -> None:
-        """These messages of the entry, and not all of them, are left."""
+        """Set the mask of an entry's unacknowledged messages, which are some but not all."""
         if entry in self._given_back:
             self._given_back[entry] = mask
             return
@@ -43,18 +43,18 @@ class PartialAcks:
             self.give_back([next(iter(self._held))])
 
     def settle(self, entry: EntryId) -> None:
-        """All of it is acknowledged."""
+        """Note that the whole entry is acknowledged."""
         if self._held.pop(entry, None) is None:
             self._given_back.pop(entry, None)
 
     def settle_up_to(self, entry: EntryId) -> None:
-        """This entry and all before it are acknowledged."""
+        """Note that this entry and all before it are acknowledged."""
         for table in (self._held, self._given_back):
             for each in [each for each in table if each <= entry]:
                 del table[each]
 
-    def came_again(self, entry: EntryId) -> int | None:
-        """It was delivered to this consumer; what is left of it, None for all."""
+    def redelivered(self, entry: EntryId) -> int | None:
+        """Note a redelivery to this consumer; return the mask of its unacknowledged messages, None for all."""
         mask = self._given_back.pop(entry, None)
         if mask is None:
             return self._held.get(entry)
@@ -62,7 +62,7 @@ class PartialAcks:
         return mask
 
     def give_back(self, entries: Iterable[EntryId]) -> None:
-        """Any consumer of the subscription may get these now."""
+        """Note that any consumer of the subscription may get these entries now."""
         for entry in entries:
             mask = self._held.pop(entry, None)
             if mask is not None:
@@ -71,10 +71,10 @@ class PartialAcks:
             del self._given_back[next(iter(self._given_back))]
 
     def give_all_back(self) -> None:
-        """The session is over."""
+        """Give back all entries, because the connection has ended."""
         self.give_back(list(self._held))
 
     def clear(self) -> None:
-        """Forget everything: the positions have lost their meaning."""
+        """Discard everything, because all positions are discarded."""
         self._held.clear()
         self._given_back.clear()

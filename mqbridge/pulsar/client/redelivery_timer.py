@@ -1,6 +1,6 @@
-"""Entries by the time at which something is due for them: redelivery after a negative acknowledgement, or after none at all.
+"""Timers of entries: redelivery after a negative acknowledgement, or after the acknowledgement timeout.
 
-Times are counted in ticks, so that thousands of entries need one timer and no sorting.
+Times are rounded to ticks, so that thousands of entries need one timer and no sorting.
 """
 
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from mqbridge.pulsar.wire.ids import EntryId
 
 TICK_S = 0.1
-"""How much later than asked something may happen."""
+"""Resolution of the timers, in seconds: an entry may expire so much later than requested."""
 
 
 class RedeliveryTimer:
-    """The caller brings the clock."""
+    """Entries by expiry time; the caller passes the time."""
 
     __slots__ = ("_by_tick", "_ticks")
 
@@ -24,14 +24,14 @@ class RedeliveryTimer:
         return len(self._ticks)
 
     def add(self, entry: EntryId, at: float) -> None:
-        """Due at this time; an earlier one is forgotten."""
+        """Set the expiry time of an entry, replacing an earlier one."""
         self.discard(entry)
         tick = int(at / TICK_S) + 1
         self._ticks[entry] = tick
         self._by_tick.setdefault(tick, {})[entry] = None
 
     def discard(self, entry: EntryId) -> None:
-        """Nothing is due for it any more."""
+        """Remove an entry."""
         tick = self._ticks.pop(entry, None)
         if tick is not None:
             entries = self._by_tick[tick]
@@ -40,7 +40,7 @@ class RedeliveryTimer:
                 del self._by_tick[tick]
 
     def discard_up_to(self, entry: EntryId) -> None:
-        """Nothing is due for it and for all before it."""
+        """Remove this entry and all before it."""
         self._discard_all([each for each in self._ticks if each <= entry])
 
     def _discard_all(self, entries: Iterable[EntryId]) -> None:
@@ -48,17 +48,17 @@ class RedeliveryTimer:
             self.discard(entry)
 
     def clear(self) -> None:
-        """Nothing is due."""
+        """Remove all entries."""
         self._ticks.clear()
         self._by_tick.clear()
 
     def pop(self, now: float) -> list[EntryId]:
-        """What is due by now, in order of time."""
+        """Remove and return the expired entries, in order of time."""
         late = sorted(tick for tick in self._by_tick if tick * TICK_S <= now)
         entries = [entry for tick in late for entry in self._by_tick[tick]]
         self._discard_all(entries)
         return entries
 
     def next_at(self) -> float | None:
-        """When something is due next."""
+        """Return the next expiry time; None without entries."""
         return min(self._by_tick) * TICK_S if self._by_tick else None

@@ -1,4 +1,4 @@
-"""What a consumer asks for when it subscribes."""
+"""Settings with which a consumer subscribes."""
 
 import uuid
 from dataclasses import dataclass
@@ -17,28 +17,28 @@ READER_MARK = "mqbridge-reader-"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """How to subscribe. `reader_from` makes it a reader: nothing is kept at the broker, and it begins with that entry."""
+    """Settings of a consumer. `reader_from` makes it a reader: it begins with that entry, and the broker keeps no position."""
 
     name: str
     type: int = Types.Exclusive
     earliest: bool = True
-    """Where the subscription begins if there is none of this name."""
+    """A new subscription begins at the earliest message, else behind the latest."""
     consumer_name: str = ""
     reader_from: EntryId | None = None
     max_bytes: int = MAX_BYTES
-    """Of entries that wait at the consumer."""
+    """Maximum size of the entries that wait at the consumer."""
     batch_index_ack: bool = False
     """Acknowledge single messages of a batch; only with a broker that is configured for it."""
     ack_timeout_s: float | None = None
-    """Have delivered again what is not acknowledged this long after it was handed over."""
+    """Entries that are not acknowledged so many seconds after they were handed out are delivered again."""
     chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS
-    """What may wait for the rest of its message, apart from `max_bytes`."""
+    """Limits of chunks that wait for the rest of their message, besides `max_bytes`."""
     rollback_s: int = 0
-    """Begin with what was published this many seconds ago."""
+    """A new subscription begins with messages that were published so many seconds ago."""
     priority: int = 0
     """Consumers with a lower number are served first (shared), or become the active one (failover)."""
     read_compacted: bool = False
-    """Of each key only the newest message, where the topic is compacted; exclusive and failover only."""
+    """Only the newest message of each key, where the topic is compacted; exclusive and failover only."""
     key_ranges: tuple[tuple[int, int], ...] = ()
     """Of a key_shared subscription: the ranges of hashes (0 to 65535, both ends included) that this consumer gets; all consumers
     of the subscription must give theirs. Without, the broker divides."""
@@ -47,17 +47,18 @@ class Subscription:
     properties: tuple[tuple[str, str], ...] = ()
     """Kept with the subscription."""
     silence_s: float = 30.0
-    """After so long without an entry an exclusive or failover subscription asks whether there are more, and then begins anew."""
+    """After so many seconds without an entry an exclusive or failover consumer asks for the last one, and resubscribes if it has
+    not been received."""
     create_topic: bool = True
     """The broker may create the topic by being asked, if it is set up so."""
 
     @property
     def ordered(self) -> bool:
-        """One consumer has the whole topic, and acknowledges cumulatively."""
+        """True if one consumer has the whole topic, and acknowledges cumulatively."""
         return self.type in (Types.Exclusive, Types.Failover)
 
     def command(self, topic: str, consumer_id: int, start: EntryId | None, epoch: int) -> pb.CommandSubscribe:
-        """SUBSCRIBE without its request id; `start` is where a reader goes on, `epoch` what the broker writes on entries."""
+        """Return SUBSCRIBE without its request id; a reader continues at `start`, and the broker writes `epoch` on entries."""
         command = pb.CommandSubscribe(
             topic=topic,
             subscription=self.name,
@@ -86,13 +87,13 @@ class Subscription:
 
 
 def reader(start: EntryId, role: str | None = None) -> Subscription:
-    """A reader under a name that no other has: two of one name would exclude each other.
+    """Return the subscription of a reader under a unique name: two readers of one name would exclude each other.
 
-    It begins with our role where that is known: a namespace may demand that (subscription-auth-mode Prefix).
+    The name begins with our role if it is known: a namespace may demand that (subscription-auth-mode Prefix).
     """
     return Subscription(f"{f'{role}-' if role else ''}{READER_MARK}{uuid.uuid4().hex[:10]}", reader_from=start)
 
 
 def is_reader(name: str) -> bool:
-    """Whether a subscription is one of `reader`."""
+    """Return True for the name of a subscription made by `reader`."""
     return READER_MARK in name

@@ -1,1 +1,1 @@
-"""From a message to bytes and back: the field table, the property block, the envelopes."""
+"""Mapping between messages and Pulsar entries: field table, properties, encoding and decoding."""

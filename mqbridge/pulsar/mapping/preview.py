@@ -1,4 +1,4 @@
-"""What a message would be in Pulsar, for people."""
+"""Preview of a message as Pulsar metadata, for display."""
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
@@ -10,7 +10,7 @@ _FRAMING = {"payload_size", "num_messages_in_batch", "properties"}
 
 
 def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
-    """The payload and the fields and properties of its metadata. Raises MappingError."""
+    """Return the payload and the fields and properties of the message's metadata. Raises MappingError."""
     entries, failures = encode([message], origin, Limits())
     if failures:
         raise MappingError(failures[0].reason)

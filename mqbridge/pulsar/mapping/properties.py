@@ -1,8 +1,8 @@
-"""Property block, key and times of a message, in both directions.
+"""Properties, key and times of a message, in both directions.
 
-MessageMetadata (of an entry that is no batch) and SingleMessageMetadata (of a message in a batch) name these fields alike, so the
-same code serves both. Every property keeps its name and its order. What Pulsar has no field for travels as reserved properties,
-the TubeMQ attribute string among it, byte for byte. A property `$msgType$`, whoever wrote it, is the message type.
+MessageMetadata (of an entry without batch framing) and SingleMessageMetadata (of a message in a batch) use the same field names,
+so the same code serves both. Every property keeps its name and its order. Fields that Pulsar lacks become reserved properties;
+the TubeMQ attribute string is kept byte for byte. A property `$msgType$` is the message type, no matter which client wrote it.
 """
 
 import base64
@@ -28,14 +28,14 @@ from mqbridge.pulsar.wire.single_metadata import encode_prefix
 Metadata = MessageMetadata | SingleMessageMetadata
 
 CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
-"""The fields that Pulsar has none of its own for; `origin_properties` writes the other two."""
+"""Fields that Pulsar lacks; `origin_properties` writes origin and hops."""
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
 
 
 def write_fields(metadata: MessageMetadata, message: Message, origin: str | None) -> None:
-    """Set everything but the payload. `origin` is the prefix of the origin, None for no stamp."""
+    """Set all fields except the payload. `origin` is the prefix of the origin; None writes no origin."""
     write_keys(metadata, message.key, message.ordering_key)
     for name, value in write_properties(message, origin):
         metadata.properties.add(key=name, value=value)
@@ -46,7 +46,7 @@ def write_fields(metadata: MessageMetadata, message: Message, origin: str | None
 
 
 def encode_single(message: Message, origin: str | None) -> bytes:
-    """The same as SingleMessageMetadata, with its size before it."""
+    """Encode the fields as SingleMessageMetadata with its size prefix."""
     key, is_base64 = write_key(message.key)
     time = 0 if message.event_time is None else unsigned(message.event_time)
     size = -1 if message.payload is None else len(message.payload)
@@ -54,15 +54,15 @@ def encode_single(message: Message, origin: str | None) -> bytes:
 
 
 def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
-    """All properties, the user's first."""
+    """Return all properties, the user's first."""
     pairs = list(message.properties)
     names = [name for name, _ in pairs]
-    if RESERVED_PREFIX in "".join(names):  # searched once for what few messages have
+    if RESERVED_PREFIX in "".join(names):  # one search, because few messages have such a name
         pairs = list(map(escape_user_property, pairs))
     pairs += carry_fields(message, CARRIED_FIELDS)
     if message.msg_type is not None or MSG_TYPE in names:
         pairs += type_properties(message)
-    if message.event_time == 0:  # on the wire 0 means none, so the first millisecond of all is carried
+    if message.event_time == 0:  # on the wire 0 means none, so time 0 needs a reserved property
         pairs.append((EVENT_TIME, "0"))
     return pairs + origin_properties(message, None if origin is None else origin + format_position(message.position))
 
@@ -79,12 +79,12 @@ def write_keys(metadata: MessageMetadata, key: str | bytes | None, ordering_key:
 
 
 def write_key(key: str | bytes | None) -> tuple[str | None, bool]:
-    """The text that stands for a key, and whether it is base64."""
+    """Return the key as text, and True if that is base64."""
     return (base64.b64encode(key).decode(), True) if isinstance(key, bytes) else (key, False)
 
 
 def type_properties(message: Message) -> list[Pair]:
-    """Carries a message type that no property says, and the absence of one that a property seems to say."""
+    """Return reserved properties for a message type without `$msgType$`, or for a missing type despite `$msgType$`."""
     if message.property(MSG_TYPE) == message.msg_type:
         return []
     return [(WITHOUT, "msg_type")] if message.msg_type is None else [(TYPE, message.msg_type)]
@@ -104,13 +104,13 @@ class MessageReader:
         self._delivery_count = entry.redelivery_count
 
     def read(self, metadata: Metadata, payload: bytes, index: int) -> Message:
-        """The message at this index. `metadata` is the message's own: that of the entry where it is no batch."""
+        """Return the message at this index. `metadata` is the message's own: the entry's metadata without batch framing."""
         position = (self._ledger, self._entry, index)
         pairs = tuple([(pair.key, pair.value) for pair in metadata.properties])
         key = metadata.partition_key if metadata.HasField("partition_key") else None
         try:
             text = "".join(chain.from_iterable(pairs)) + (key or "")
-        except TypeError:  # text that is not UTF-8 comes as bytes
+        except TypeError:  # strings that are not UTF-8 are returned as bytes
             return Message(payload, position=position, defect="its key or its properties are not UTF-8")
         message = Message(
             None if metadata.null_value else payload,
@@ -121,13 +121,13 @@ class MessageReader:
         message.event_time = signed(time) if (time := metadata.event_time) else None
         message.publish_time, message.deliver_at = self._publish_time, self._deliver_at
         message.delivery_count, message.position = self._delivery_count, position
-        if RESERVED_PREFIX in text or MSG_TYPE in text:  # one search for what few messages have
+        if RESERVED_PREFIX in text or MSG_TYPE in text:  # one search, because few messages have either
             _set_carried(message, blank=not payload)
         return message
 
 
 def _set_carried(message: Message, *, blank: bool) -> None:
-    """Take type and carried fields out of the properties; what was carried counts more than what Pulsar's own fields say."""
+    """Set the message type and the fields of reserved properties; these take precedence over Pulsar's own fields."""
     message.properties, carried = read_carried(message.properties, blank=blank)
     message.msg_type = message.property(MSG_TYPE)
     for field, value in carried.items():
@@ -135,15 +135,15 @@ def _set_carried(message: Message, *, blank: bool) -> None:
 
 
 def deliver_at(entry: Entry) -> int | None:
-    """When the messages of an entry are due, in ms since the epoch."""
+    """Return the delivery time of the entry's messages in ms since the epoch; None without a delay."""
     return entry.metadata.deliver_at_time if entry.metadata.HasField("deliver_at_time") else None
 
 
 def read_key(key: str, is_base64: bool) -> str | bytes:
-    """The key that a text stands for."""
+    """Return the key of a text."""
     if not is_base64:
         return key
     try:
         return base64.b64decode(key, validate=True)
-    except ValueError:  # not the base64 that it claims to be: kept as text
+    except ValueError:  # invalid base64 despite the flag: kept as text
         return key

@@ -11,7 +11,7 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
 class Limits:
-    """What an entry may hold. A message beyond `max_bytes` makes an entry by itself."""
+    """Limits of an entry. A message larger than `max_bytes` becomes an entry of its own."""
 
     __slots__ = ("max_bytes", "max_messages")
 
@@ -20,9 +20,9 @@ class Limits:
 
 
 class EncodedEntry:
-    """An entry to send, not compressed yet: the producer fills in its name, sequence id and publish time.
+    """An uncompressed entry to send: the producer adds its name, sequence id and publish time.
 
-    `indexes` are those of its messages among the messages that were encoded.
+    `indexes` are the indexes of its messages in the encoded sequence.
     """
 
     __slots__ = ("count", "indexes", "metadata", "payload")
@@ -31,11 +31,11 @@ class EncodedEntry:
         self.metadata, self.payload, self.indexes, self.count = metadata, payload, indexes, len(indexes)
 
 
-Encoded = tuple[list[EncodedEntry], list[MessageFailure]]
+EncodeResult = tuple[list[EncodedEntry], list[MessageFailure]]
 
 
 class CopiedMessage:
-    """A message of a batch whose metadata needs no `Message`: `prefix` stands before the payload."""
+    """A message of a batch, copied without decoding: `prefix` is its encoded metadata with the size."""
 
     __slots__ = ("key", "payload", "prefix")
     defect = deliver_at = ordering_key = None
@@ -44,17 +44,17 @@ class CopiedMessage:
         self.payload, self.key, self.prefix = payload, key, prefix
 
 
-def encode(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
-    """Entries that hold all readable messages in order, and a failure for each message with a defect.
+def encode(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> EncodeResult:
+    """Return entries with all readable messages in order, and a failure for each message with a defect.
 
-    `start` is the index of the first message, `origin` the prefix of every message's origin, None for no stamps. A message that
-    must be delivered later travels alone, as Pulsar demands; one beyond `limits.max_bytes` does too, for the producer to try:
-    compression may make it small enough.
+    `start` is the index of the first message; `origin` is the prefix of every message's origin, None writes no origins. A message
+    with a delivery time gets an entry of its own, as Pulsar requires; so does a message beyond `limits.max_bytes`, which the
+    producer tries to send: compression may make it small enough.
     """
     if native.compiled is not None:
-        found = messages if native.is_native(messages) else native.compiled.Messages.of(messages)
-        if found is not None:
-            entries, failures = native.compiled.pulsar_encode(found, origin, limits.max_messages, limits.max_bytes)
+        compiled_messages = messages if native.is_native(messages) else native.compiled.Messages.of(messages)
+        if compiled_messages is not None:
+            entries, failures = native.compiled.pulsar_encode(compiled_messages, origin, limits.max_messages, limits.max_bytes)
             return (
                 [
                     EncodedEntry(MessageMetadata.FromString(metadata), payload, range(start + begin, start + end))
@@ -65,12 +65,12 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits, star
     return encode_plain(messages, origin, limits, start)
 
 
-def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
-    """The same by plain code."""
+def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None, limits: Limits, start: int = 0) -> EncodeResult:
+    """Do the same as `encode` in plain Python."""
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
-    parts: list[bytes] = []  # of the batch that is being filled
-    first = size = 0  # its first message and its bytes
+    parts: list[bytes] = []  # of the current batch
+    first = size = 0  # index of its first message, and its bytes
     for index, message in enumerate(messages):
         if message.defect is None and message.deliver_at is None:
             prefix = message.prefix if isinstance(message, CopiedMessage) else encode_single(message, origin)
@@ -97,19 +97,19 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
 
 
 def _batch(first: Message | CopiedMessage, parts: list[bytes], indexes: range) -> EncodedEntry:
-    """Brokers dispatch a whole entry by the keys of its first message."""
+    """Make a batch entry. Brokers dispatch a whole entry by the keys of its first message."""
     metadata = MessageMetadata(num_messages_in_batch=len(indexes))
     write_keys(metadata, first.key, first.ordering_key)
     return EncodedEntry(metadata, b"".join(parts), indexes)
 
 
 def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEntry:
-    """An entry of one message that is no batch."""
+    """Make an entry of one message without batch framing."""
     metadata = MessageMetadata(deliver_at_time=message.deliver_at)
     write_fields(metadata, message, origin)
     return EncodedEntry(metadata, message.payload or b"", range(index, index + 1))
 
 
 def unreadable(index: int, defect: str) -> MessageFailure:
-    """The failure of a message with a defect."""
-    return MessageFailure(index, Failure.REFUSED, f"it could not be read: {defect}")
+    """Return the failure of a message with a defect."""
+    return MessageFailure(index, Failure.REFUSED, f"the message could not be read: {defect}")

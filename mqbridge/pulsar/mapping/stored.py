@@ -1,4 +1,4 @@
-"""Entries as a consumer receives them -> messages."""
+"""Received entries -> messages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,16 @@ from mqbridge.pulsar.wire.entry import Entry
 
 
 def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
-    """The messages of entries that are still to be delivered; a damaged entry is one message with its `defect`."""
+    """Return the messages of entries that are to be delivered; a damaged entry becomes one message with its `defect`."""
     for entry in entries:
         entry.unpack()
     if native.compiled is not None:
-        delivered = native.compiled.PulsarEntry
-        found = native.compiled.pulsar_decode([entry if isinstance(entry, delivered) else _fields(entry) for entry in entries])
-        if found is not None:
+        compiled_entry = native.compiled.PulsarEntry
+        items = [entry if isinstance(entry, compiled_entry) else _fields(entry) for entry in entries]
+        decoded = native.compiled.pulsar_decode(items)
+        if decoded is not None:
             messages: Sequence[Message]
-            messages, defects = found
+            messages, defects = decoded
             for index, defect in defects:
                 entries[index].defect = defect
             return messages
@@ -28,18 +29,18 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
 
 
 def _fields(entry: Entry) -> tuple[Any, ...]:
-    """What the compiled module is told of an entry. The properties of a batch are in its payload, others in the metadata."""
+    """Return an entry's fields for the compiled module. Properties are in the payload of a batch, else in the metadata."""
     metadata = entry.metadata
-    alone, count = (None, entry.count) if entry.is_batch else (metadata.SerializePartialToString(), 1)
-    place, times = (entry.ledger, entry.entry), (metadata.publish_time, deliver_at(entry))
-    return (entry.payload, alone, count, entry.ack_set, *place, entry.redelivery_count, *times, entry.defect)
+    own_metadata, count = (None, entry.count) if entry.is_batch else (metadata.SerializePartialToString(), 1)
+    entry_id, times = (entry.ledger, entry.entry), (metadata.publish_time, deliver_at(entry))
+    return (entry.payload, own_metadata, count, entry.ack_set, *entry_id, entry.redelivery_count, *times, entry.defect)
 
 
 def decode(entry: Entry, *, include_compacted_out: bool = False) -> list[Message]:
-    """The same for one entry, by plain code.
+    """Decode one entry in plain Python.
 
-    Messages that compaction removed are left out; only readers with `read_compacted` receive such batches. The gateway counts
-    the messages of an entry without decoding it, so it decodes with `include_compacted_out`.
+    Messages removed by compaction are left out; only readers with `read_compacted` receive such batches. The gateway counts the
+    messages of an entry without decoding it, so it decodes with `include_compacted_out`.
     """
     entry.unpack()
     if entry.defect is None and entry.is_batch:
@@ -53,7 +54,7 @@ def decode(entry: Entry, *, include_compacted_out: bool = False) -> list[Message
 
 
 def _decode_batch(entry: Entry, *, include_compacted_out: bool) -> list[Message]:
-    """Raises RemoteProtocolError when a batch does not hold exactly its messages."""
+    """Decode a batch. Raises RemoteProtocolError if the payload does not hold exactly its messages."""
     read, is_whole = MessageReader(entry).read, not entry.ack_set
     return [
         read(metadata, payload, index)

@@ -1,1 +1,1 @@
-"""Pulsar's binary protocol: bytes <-> commands and entries; no socket, no clock."""
+"""Pulsar's binary protocol: bytes <-> commands and entries, without sockets or clocks."""

@@ -1,6 +1,6 @@
-"""The payload of a batch entry: per message a uint32 size, its SingleMessageMetadata and its own payload.
+"""Payload of a batch entry: per message a uint32 size, its SingleMessageMetadata and its own payload.
 
-With one protobuf object per message; `single_metadata` writes the metadata by hand.
+This code makes one protobuf object per message; `single_metadata` encodes the metadata by hand.
 """
 
 import struct
@@ -15,16 +15,16 @@ _SIZE = struct.Struct(">I")
 
 
 def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
-    """The `count` messages of a batch. Raises RemoteProtocolError when the bytes do not hold exactly those."""
+    """Return the `count` messages of a batch. Raises RemoteProtocolError if the bytes do not hold exactly these."""
     return list(iterate_batch(payload, count))
 
 
 def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
-    """The same one by one: the error may come behind messages."""
+    """Yield the messages one by one; the error may come after some of them."""
     parse, size_at = SingleMessageMetadata.FromString, _SIZE.unpack_from
-    at = number = 0
+    at = index = 0
     size = len(payload)
-    while number < count and at + 4 <= size:
+    while index < count and at + 4 <= size:
         begin = at + 4
         end = begin + size_at(payload, at)[0]
         if end > size:
@@ -32,24 +32,24 @@ def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMet
         try:
             single = parse(payload[begin:end])
         except DecodeError as error:
-            what = f"its {end - begin} bytes of metadata are no protobuf"
-            raise RemoteProtocolError(f"message {number} of a batch of {count} cannot be read: {what}") from error
+            reason = f"its {end - begin} bytes of metadata are no protobuf"
+            raise RemoteProtocolError(f"message {index} of a batch of {count} cannot be read: {reason}") from error
         at = end + single.payload_size
         if not end <= at <= size:
             break
-        number += 1
+        index += 1
         yield single, payload[end:at]
-    if number != count or at != size:
-        raise RemoteProtocolError(f"{size} bytes of a batch of {count} held {number} messages in {at}")
+    if index != count or at != size:
+        raise RemoteProtocolError(f"{size} bytes of a batch of {count} held {index} messages in {at}")
 
 
 def frame_message(single: SingleMessageMetadata, payload: bytes) -> bytes:
-    """One message as it lies in a batch; sets `payload_size`."""
+    """Return one message as framed in a batch; sets `payload_size`."""
     single.payload_size = len(payload)
     metadata = single.SerializeToString()
     return _SIZE.pack(len(metadata)) + metadata + payload
 
 
 def join_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes:
-    """The payload of a batch entry."""
+    """Return the payload of a batch entry."""
     return b"".join([frame_message(single, payload) for single, payload in messages])

@@ -1,200 +1,219 @@
-"""Joins the chunks of messages that are larger than an entry.
+"""Joins the chunks of messages larger than an entry.
 
-What is joined looks like any other entry and has the place of its last chunk; a message whose chunks do not all come is one
-entry with a `defect`. Chunks of several messages may be mixed. A chunk that comes twice is kept once: producers repeat what they
-have no receipt for, and deduplication at the broker looks at the last chunk only.
+A joined message is an ordinary entry with the id of its last chunk; a message with missing chunks becomes one entry with a
+`defect`. Chunks of several messages may be interleaved. A chunk received twice is kept once: producers repeat chunks without a
+receipt, and deduplication at the broker checks only the last chunk.
 """
 
 from collections import OrderedDict
 from typing import NamedTuple
 
-from mqbridge.pulsar.wire.chunks import CHUNK_FIELDS, why_no_chunk
+from mqbridge.pulsar.wire.chunks import CHUNK_FIELDS, chunk_defect
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 MAX_CHUNKS = 10_000
-"""Of one message; what says more is damaged."""
-MAX_REPEATED = 1000
-"""Chunks of one message that came before; what repeats more is not a producer that starts over."""
-COMPLETED_MEMO = 256
-"""Messages that were joined and are remembered, so that a repetition of theirs is known as such."""
+"""Maximum number of chunks of one message; a message that announces more is damaged."""
+MAX_REPEATED_CHUNKS = 1000
+"""Maximum number of repeated chunks of one message; more than a producer that starts over would send."""
+MAX_COMPLETED = 256
+"""Number of joined messages that are remembered, to recognise repetitions of their chunks."""
 
 
 class ChunkLimits(NamedTuple):
-    """What may wait for its remaining chunks."""
+    """Limits of messages that wait for their remaining chunks."""
 
     messages: int = 10
     max_bytes: int = MAX_UNCOMPRESSED_BYTES
-    """Of all of them together, as promised by their first chunks."""
+    """Total size of these messages, as announced by their first chunks."""
     expiry_s: float = 60.0
-    """Without a further chunk."""
+    """How long a message waits for its next chunk, in seconds."""
 
 
-class Joined(NamedTuple):
-    """What became of chunks: an entry, or None where they only repeated a message that was joined before."""
+class JoinedMessage(NamedTuple):
+    """Result of joining: an entry, or None if the chunks only repeat a message that was joined before."""
 
     entry: Entry | None
-    places: tuple[EntryId, ...]
-    """Of all chunks, in the order in which they came; to acknowledge the entry is to acknowledge them all."""
+    chunk_ids: tuple[EntryId, ...]
+    """Ids of all chunks in the order received; acknowledging the message means acknowledging all of them."""
     given_up: bool = False
-    """Its last chunk did not come: the entry has the place of the last one that did, which may lie far behind by now."""
+    """True if the last chunk is missing: the entry has the id of the last chunk received, which may be far back by now."""
 
 
-class _Open:
+class _IncompleteMessage:
     """A message that waits for chunks."""
 
-    __slots__ = ("chunks", "defect", "first", "have", "metadata", "next", "pieces", "places", "promised", "since")
+    __slots__ = (
+        "announced_bytes",
+        "chunk_ids",
+        "defect",
+        "first",
+        "metadata",
+        "next",
+        "parts",
+        "received_bytes",
+        "since",
+        "total",
+    )
 
     def __init__(self, entry: Entry) -> None:
         self.metadata = entry.metadata
         self.first = entry
-        self.chunks = entry.metadata.num_chunks_from_msg
-        self.promised = entry.metadata.total_chunk_msg_size
-        self.pieces: list[bytes] = []
-        self.have = self.next = 0
-        self.places: list[EntryId] = []
+        self.total = entry.metadata.num_chunks_from_msg
+        self.announced_bytes = entry.metadata.total_chunk_msg_size
+        self.parts: list[bytes] = []
+        self.received_bytes = self.next = 0
+        self.chunk_ids: list[EntryId] = []
         self.since = 0.0
         self.defect: str | None = None
-        if self.chunks > MAX_CHUNKS:
-            self.spoil(f"it says that it has {self.chunks} chunks, where {MAX_CHUNKS} are allowed")
+        if self.total > MAX_CHUNKS:
+            self.set_defect(f"the message announces {self.total} chunks, more than the limit of {MAX_CHUNKS}")
 
     def add(self, entry: Entry) -> None:
-        """One more chunk, or one that came before."""
-        number = entry.metadata.chunk_id
-        self.places.append((entry.ledger, entry.entry))
-        if self.defect is not None or number < self.next:
+        """Add the next chunk, or a repeated one."""
+        chunk_id = entry.metadata.chunk_id
+        self.chunk_ids.append((entry.ledger, entry.entry))
+        if self.defect is not None or chunk_id < self.next:
             return
-        if number != self.next:
-            self.spoil(f"chunk {self.next} of the {self.chunks} of {self.metadata.uuid} is missing, chunk {number} came")
+        if chunk_id != self.next:
+            self.set_defect(f"chunk {self.next} of {self.total} of {self.metadata.uuid} is missing: received chunk {chunk_id}")
             return
-        self.pieces.append(entry.payload)
-        self.have += len(entry.payload)
+        self.parts.append(entry.payload)
+        self.received_bytes += len(entry.payload)
         self.next += 1
-        if self.have > self.promised:
-            self.spoil(f"the chunks of {self.metadata.uuid} hold more than the {self.promised} bytes that they promise")
+        if self.received_bytes > self.announced_bytes:
+            self.set_defect(f"the chunks of {self.metadata.uuid} hold more than the announced {self.announced_bytes} bytes")
 
-    def spoil(self, why: str) -> None:
-        """It cannot be read any more: what was kept is let go."""
-        self.defect = why
-        self.pieces.clear()
-        self.promised = 0
+    def set_defect(self, reason: str) -> None:
+        """Mark the message as unreadable and free its chunks."""
+        self.defect = reason
+        self.parts.clear()
+        self.announced_bytes = 0
 
     def is_same(self, metadata: MessageMetadata) -> bool:
-        """A named producer that starts anew may use a uuid again, but not within the same millisecond."""
-        return metadata.publish_time == self.metadata.publish_time and metadata.num_chunks_from_msg == self.chunks
+        """Return True if a chunk belongs here: a restarted named producer may reuse a uuid, but not in the same millisecond."""
+        return metadata.publish_time == self.metadata.publish_time and metadata.num_chunks_from_msg == self.total
 
-    def finish(self, *, given_up: bool = False) -> Joined:
-        """As one entry."""
-        if self.defect is None and (self.next != self.chunks or self.have != self.promised):
-            self.defect = f"only {self.next} of the {self.chunks} chunks of {self.metadata.uuid} came ({self.have} bytes)"
+    def finish(self, *, given_up: bool = False) -> JoinedMessage:
+        """Return the message as one entry."""
+        if self.defect is None and (self.next != self.total or self.received_bytes != self.announced_bytes):
+            self.defect = (
+                f"only {self.next} of {self.total} chunks of {self.metadata.uuid} received ({self.received_bytes} bytes)"
+            )
         metadata = MessageMetadata()
         metadata.CopyFrom(self.metadata)
         for field in CHUNK_FIELDS:
             metadata.ClearField(field)
-        ledger, number = self.places[-1]
+        ledger, entry_id = self.chunk_ids[-1]
         entry = Entry(
             metadata,
-            b"".join(self.pieces),
+            b"".join(self.parts),
             ledger=ledger,
-            entry=number,
+            entry=entry_id,
             partition=self.first.partition,
             redelivery_count=self.first.redelivery_count,
             defect=self.defect,
         )
         entry.chunks_before = self.first.metadata.chunk_id
-        return Joined(entry, tuple(self.places), given_up)
+        return JoinedMessage(entry, tuple(self.chunk_ids), given_up)
 
 
 class ChunkJoiner:
-    """Joins the chunks that one consumer receives; the caller brings the clock."""
+    """Joins the chunks that one consumer receives; the caller passes the time."""
 
-    __slots__ = ("_completed", "_limits", "_open")
+    __slots__ = ("_completed", "_incomplete", "_limits")
 
     def __init__(self, limits: ChunkLimits) -> None:
         self._limits = limits
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._incomplete: OrderedDict[str, _IncompleteMessage] = OrderedDict()
         self._completed: OrderedDict[tuple[str, int], EntryId] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._incomplete)
 
     @property
     def held_bytes(self) -> int:
-        """Of the chunks that wait."""
-        return sum(each.have for each in self._open.values() if each.defect is None)
+        """Bytes of the chunks that wait."""
+        return sum(message.received_bytes for message in self._incomplete.values() if message.defect is None)
 
-    def firsts(self) -> list[EntryId]:
-        """The place of the first chunk of every message that is not complete."""
-        return [each.places[0] for each in self._open.values()]
+    def first_chunk_ids(self) -> list[EntryId]:
+        """Return the id of the first chunk of every incomplete message."""
+        return [message.chunk_ids[0] for message in self._incomplete.values()]
 
     def clear(self) -> None:
-        """All chunks will be delivered again."""
-        self._open.clear()
+        """Drop all chunks: the broker will deliver them again."""
+        self._incomplete.clear()
 
-    def add(self, entry: Entry, now: float) -> list[Joined]:
-        """A chunk; what is finished by it: nothing, the message, or others that had to give way."""
+    def add(self, entry: Entry, now: float) -> list[JoinedMessage]:
+        """Add a chunk; return the messages that it completes, and those that are given up to stay within the limits."""
         metadata = entry.metadata
-        uuid, place = metadata.uuid, (entry.ledger, entry.entry)
-        if (why := why_no_chunk(metadata)) is not None:
-            entry.defect = why
-            return [Joined(entry, (place,))]
+        uuid, entry_id = metadata.uuid, (entry.ledger, entry.entry)
+        if (defect := chunk_defect(metadata)) is not None:
+            entry.defect = defect
+            return [JoinedMessage(entry, (entry_id,))]
         completed = self._completed.get((uuid, metadata.publish_time))
-        if completed is not None and place > completed and uuid not in self._open:
-            return [Joined(None, (place,))]  # sent once more, after the whole of it was there
-        finished: list[Joined] = []
-        found = self._open.get(uuid)
-        if found is not None and not found.is_same(metadata):
-            found.spoil(f"another message came under the id {uuid} before it was complete")
-            finished.append(self._open.pop(uuid).finish(given_up=True))
-            found = None
-        if found is None:
-            found = self._open[uuid] = _Open(entry)
-            finished += self._make_room()
-        found.add(entry)
-        found.since = now
-        if uuid not in self._open:
+        if completed is not None and entry_id > completed and uuid not in self._incomplete:
+            return [JoinedMessage(None, (entry_id,))]  # sent again after the whole message was received
+        finished: list[JoinedMessage] = []
+        message = self._incomplete.get(uuid)
+        if message is not None and not message.is_same(metadata):
+            message.set_defect(f"another message with the uuid {uuid} arrived before the message was complete")
+            finished.append(self._incomplete.pop(uuid).finish(given_up=True))
+            message = None
+        if message is None:
+            message = self._incomplete[uuid] = _IncompleteMessage(entry)
+            finished += self._enforce_limits()
+        message.add(entry)
+        message.since = now
+        if uuid not in self._incomplete:
             return finished
-        if metadata.chunk_id >= found.chunks - 1:
+        if metadata.chunk_id >= message.total - 1:
             finished.append(self._complete(uuid))
-        elif len(found.places) > min(found.chunks, MAX_CHUNKS) + MAX_REPEATED:
-            found.spoil(f"its chunks came {len(found.places)} times, and the last one never")
-            finished.append(self._open.pop(uuid).finish(given_up=True))
+        elif len(message.chunk_ids) > min(message.total, MAX_CHUNKS) + MAX_REPEATED_CHUNKS:
+            message.set_defect(f"received {len(message.chunk_ids)} chunks, but never the last one")
+            finished.append(self._incomplete.pop(uuid).finish(given_up=True))
         return finished
 
-    def _complete(self, uuid: str) -> Joined:
-        found = self._open.pop(uuid)
-        joined = found.finish()
-        if found.defect is None:
-            key = (uuid, found.metadata.publish_time)
-            self._completed[key] = max(found.places[-1], self._completed.get(key, found.places[-1]))
-            if len(self._completed) > COMPLETED_MEMO:
+    def _complete(self, uuid: str) -> JoinedMessage:
+        message = self._incomplete.pop(uuid)
+        joined = message.finish()
+        if message.defect is None:
+            key = (uuid, message.metadata.publish_time)
+            self._completed[key] = max(message.chunk_ids[-1], self._completed.get(key, message.chunk_ids[-1]))
+            if len(self._completed) > MAX_COMPLETED:
                 self._completed.popitem(last=False)
         return joined
 
-    def _make_room(self) -> list[Joined]:
-        """Give up the oldest while there are too many; a message that is too large by itself is spoilt and waits for its end."""
+    def _enforce_limits(self) -> list[JoinedMessage]:
+        """Give up the oldest messages beyond the limits; a message too large by itself gets a defect and waits for its end."""
         finished = []
-        while len(self._open) > self._limits.messages or (len(self._open) > 1 and self._promised > self._limits.max_bytes):
-            uuid = next(iter(self._open))
-            self._open[uuid].spoil(f"too many chunked messages at a time: those of {uuid} did not come together soon enough")
-            finished.append(self._open.pop(uuid).finish(given_up=True))
-        for each in self._open.values():
-            if each.promised > self._limits.max_bytes:
-                each.spoil(f"{each.promised} bytes of {each.metadata.uuid} are more than the {self._limits.max_bytes} allowed")
+        while len(self._incomplete) > self._limits.messages or (
+            len(self._incomplete) > 1 and self._announced_bytes > self._limits.max_bytes
+        ):
+            uuid = next(iter(self._incomplete))
+            self._incomplete[uuid].set_defect(
+                f"too many incomplete chunked messages: the chunks of {uuid} did not arrive in time"
+            )
+            finished.append(self._incomplete.pop(uuid).finish(given_up=True))
+        for message in self._incomplete.values():
+            if message.announced_bytes > self._limits.max_bytes:
+                message.set_defect(
+                    f"{message.announced_bytes} bytes of {message.metadata.uuid} exceed the limit of {self._limits.max_bytes}"
+                )
         return finished
 
     @property
-    def _promised(self) -> int:
-        return sum(each.promised for each in self._open.values())
+    def _announced_bytes(self) -> int:
+        return sum(message.announced_bytes for message in self._incomplete.values())
 
-    def touch(self, now: float) -> None:
-        """No chunk could come in the meantime: let all wait anew."""
-        for each in self._open.values():
-            each.since = now
+    def restart_timers(self, now: float) -> None:
+        """Let all messages wait anew, because no chunk could arrive in the meantime."""
+        for message in self._incomplete.values():
+            message.since = now
 
-    def expire(self, now: float) -> list[Joined]:
-        """What has waited too long, as it is."""
-        late = [uuid for uuid, each in self._open.items() if each.since + self._limits.expiry_s <= now]
-        return [self._open.pop(uuid).finish(given_up=True) for uuid in late]
+    def expire(self, now: float) -> list[JoinedMessage]:
+        """Give up and return the messages that waited too long."""
+        late = [uuid for uuid, message in self._incomplete.items() if message.since + self._limits.expiry_s <= now]
+        return [self._incomplete.pop(uuid).finish(given_up=True) for uuid in late]

@@ -1,7 +1,7 @@
-"""Messages that are larger than an entry: cut into chunks by the producer, joined again by the consumer (`chunk_joiner`).
+"""Messages larger than an entry: the producer splits them into chunks, the consumer joins them (`chunk_joiner`).
 
-Each chunk is an entry of its own with all the metadata, the same `uuid` and sequence id, and its number. Compression comes before
-the cut.
+Each chunk is an entry of its own with all the metadata, the same `uuid` and sequence id, and its chunk id. Compression comes
+before the split.
 """
 
 from collections.abc import Iterator
@@ -9,34 +9,34 @@ from collections.abc import Iterator
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 CHUNK_FIELDS = ("uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id")
-CHUNK_HEAD_BYTES = 64
-"""At most what the chunk fields add to the metadata, besides the producer's name in the uuid."""
+CHUNK_FIELDS_BYTES = 64
+"""Maximum size of the chunk fields in the metadata, besides the producer's name in the uuid."""
 
 
-def cut(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -> Iterator[tuple[MessageMetadata, bytes]]:
-    """The chunks of a payload (compressed already) whose metadata has its producer name and sequence id."""
+def split_payload(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -> Iterator[tuple[MessageMetadata, bytes]]:
+    """Yield the chunks of a payload (already compressed) whose metadata has its producer name and sequence id."""
     total = -(-len(payload) // chunk_bytes)
     uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
-    for number in range(total):
+    for chunk_id in range(total):
         chunk = MessageMetadata()
         chunk.CopyFrom(metadata)
-        chunk.uuid, chunk.chunk_id, chunk.num_chunks_from_msg, chunk.total_chunk_msg_size = uuid, number, total, len(payload)
-        yield chunk, payload[number * chunk_bytes : (number + 1) * chunk_bytes]
+        chunk.uuid, chunk.chunk_id, chunk.num_chunks_from_msg, chunk.total_chunk_msg_size = uuid, chunk_id, total, len(payload)
+        yield chunk, payload[chunk_id * chunk_bytes : (chunk_id + 1) * chunk_bytes]
 
 
-def chunk_room(metadata: MessageMetadata, max_message_size: int) -> int:
-    """Bytes of payload for each chunk: brokers and clients count the metadata in."""
-    return max_message_size - metadata.ByteSize() - len(metadata.producer_name.encode()) - CHUNK_HEAD_BYTES
+def max_chunk_payload(metadata: MessageMetadata, max_message_size: int) -> int:
+    """Return the payload bytes that fit into a chunk: brokers and clients count the metadata as well."""
+    return max_message_size - metadata.ByteSize() - len(metadata.producer_name.encode()) - CHUNK_FIELDS_BYTES
 
 
 def is_chunk(metadata: MessageMetadata) -> bool:
-    """Whether an entry is only a part of its message, or says so with numbers that cannot be (`why_no_chunk`)."""
+    """Return True if an entry is only a part of its message, also if its chunk fields are invalid (`chunk_defect`)."""
     return metadata.HasField("num_chunks_from_msg") and (metadata.num_chunks_from_msg != 1 or metadata.chunk_id != 0)
 
 
-def why_no_chunk(metadata: MessageMetadata) -> str | None:
-    """What is impossible about the numbers of a chunk."""
-    number, total, size = metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size
-    if 0 <= number < total and size >= 0:
+def chunk_defect(metadata: MessageMetadata) -> str | None:
+    """Return why the chunk fields are invalid; None if they are valid."""
+    chunk_id, total, size = metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size
+    if 0 <= chunk_id < total and size >= 0:
         return None
-    return f"chunk {number} of {total} of {metadata.uuid}, {size} bytes in all, cannot be"
+    return f"invalid chunk fields: chunk {chunk_id} of {total} of {metadata.uuid}, {size} bytes in total"

@@ -1,6 +1,6 @@
-"""Control commands as frames: what a client asks, in the order of a connection's life.
+"""Control commands of a client as frames, in the order of a connection's life.
 
-Each function returns the whole frame. Answers are read straight from the protobuf objects that `parse_frame` gives.
+Each function returns the whole frame. Responses are read directly from the protobuf objects that `parse_frame` returns.
 """
 
 from collections.abc import Iterable
@@ -35,20 +35,20 @@ def connect(client_version: str, auth_method: str, auth_data: bytes, proxy_to: s
 
 
 def auth_response(client_version: str, auth_method: str, auth_data: bytes) -> bytes:
-    """AUTH_RESPONSE with fresh credentials."""
+    """Encode AUTH_RESPONSE with fresh credentials."""
     data = pb.AuthData(auth_method_name=auth_method, auth_data=auth_data)
     command = pb.CommandAuthResponse(client_version=client_version, response=data, protocol_version=PROTOCOL_VERSION)
     return encode_command(BaseCommand(type=BaseCommand.AUTH_RESPONSE, authResponse=command))
 
 
 def partition_metadata(request_id: int, topic: str, create: bool) -> bytes:
-    """PARTITIONED_METADATA. With `create` the broker may create the topic by being asked."""
+    """Encode PARTITIONED_METADATA. With `create` the broker may auto-create the topic."""
     command = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id, metadata_auto_creation_enabled=create)
     return encode_command(BaseCommand(type=BaseCommand.PARTITIONED_METADATA, partitionMetadata=command))
 
 
 def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
-    """LOOKUP."""
+    """Encode LOOKUP."""
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     return encode_command(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=command))
 
@@ -57,13 +57,13 @@ def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
 
 
 def producer(request_id: int, command: pb.CommandProducer) -> bytes:
-    """PRODUCER; it has too many fields to repeat them here."""
+    """Encode PRODUCER; the command has too many fields to repeat them as parameters."""
     command.request_id = request_id
     return encode_command(BaseCommand(type=BaseCommand.PRODUCER, producer=command))
 
 
 def close_producer(request_id: int, producer_id: int) -> bytes:
-    """CLOSE_PRODUCER."""
+    """Encode CLOSE_PRODUCER."""
     command = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
     return encode_command(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=command))
 
@@ -72,20 +72,20 @@ def close_producer(request_id: int, producer_id: int) -> bytes:
 
 
 def subscribe(request_id: int, command: pb.CommandSubscribe) -> bytes:
-    """SUBSCRIBE; it has too many fields to repeat them here."""
+    """Encode SUBSCRIBE; the command has too many fields to repeat them as parameters."""
     command.request_id = request_id
     return encode_command(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=command))
 
 
 def flow(consumer_id: int, permits: int) -> bytes:
-    """FLOW of at least one message."""
+    """Encode FLOW; `permits` is at least one."""
     return encode_command(
         BaseCommand(type=BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
     )
 
 
 def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdData], request_id: int | None = None) -> bytes:
-    """ACK; with a request id the broker answers."""
+    """Encode ACK; with a request id the broker sends ACK_RESPONSE."""
     command = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -96,14 +96,14 @@ def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdDa
 
 
 def redeliver(consumer_id: int, message_ids: Iterable[pb.MessageIdData], epoch: int | None) -> bytes:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids everything."""
+    """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids it asks for everything."""
     command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=message_ids, consumer_epoch=epoch)
     kind = BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
     return encode_command(BaseCommand(type=kind, redeliverUnacknowledgedMessages=command))
 
 
 def seek(request_id: int, consumer_id: int, *, to: ids.EntryId | None = None, publish_time: int | None = None) -> bytes:
-    """SEEK to an entry, itself included, or to a publish time in ms."""
+    """Encode SEEK to an entry (inclusive) or to a publish time in ms."""
     command = pb.CommandSeek(
         consumer_id=consumer_id,
         request_id=request_id,
@@ -114,24 +114,24 @@ def seek(request_id: int, consumer_id: int, *, to: ids.EntryId | None = None, pu
 
 
 def get_last_message_id(request_id: int, consumer_id: int) -> bytes:
-    """GET_LAST_MESSAGE_ID."""
+    """Encode GET_LAST_MESSAGE_ID."""
     command = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
     return encode_command(BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID, getLastMessageId=command))
 
 
 def consumer_stats(request_id: int, consumer_id: int) -> bytes:
-    """CONSUMER_STATS."""
+    """Encode CONSUMER_STATS."""
     command = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
     return encode_command(BaseCommand(type=BaseCommand.CONSUMER_STATS, consumerStats=command))
 
 
 def unsubscribe(request_id: int, consumer_id: int, force: bool = False) -> bytes:
-    """UNSUBSCRIBE: delete the subscription; by force also while others are connected (4.0 and later)."""
+    """Encode UNSUBSCRIBE: delete the subscription; with `force` also while other consumers are connected (4.0 and later)."""
     command = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id, force=force or None)
     return encode_command(BaseCommand(type=BaseCommand.UNSUBSCRIBE, unsubscribe=command))
 
 
 def close_consumer(request_id: int, consumer_id: int) -> bytes:
-    """CLOSE_CONSUMER."""
+    """Encode CLOSE_CONSUMER."""
     command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
     return encode_command(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=command))

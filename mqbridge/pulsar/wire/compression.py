@@ -1,7 +1,7 @@
-"""Compression of an entry's payload. `decompress` gives exactly the bytes that the metadata promised, or raises.
+"""Compression of an entry's payload. `decompress` returns exactly the number of bytes that the metadata announces, or raises.
 
-LZ4 and Snappy are raw blocks, Zstandard an ordinary frame. Java never finishes its zlib streams (it ends them by a sync flush),
-so they are read by a decompressor object, which does not ask for the end.
+LZ4 and Snappy are raw blocks, Zstandard is an ordinary frame. Java never finishes its zlib streams (it ends them with a sync
+flush), so zlib is read by a decompressor object, which does not require the end of the stream.
 """
 
 import zlib
@@ -13,16 +13,16 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 
 MAX_UNCOMPRESSED_BYTES = 64 << 20
-"""A larger promise is refused before any memory is taken: clients cut batches at 128 KiB, brokers take 5 MiB compressed."""
+"""A larger announced size is refused before memory is allocated: clients limit batches to 128 KiB, brokers accept 5 MiB."""
 
 CodecName = Literal["none", "lz4", "zlib", "zstd", "snappy"]
-"""The codecs as configuration spells them."""
-NAMES = {name: pb.CompressionType.Value(name.upper()) for name in get_args(CodecName)}
-"""Their numbers."""
+"""Codec names as the configuration spells them."""
+CODEC_NUMBERS = {name: pb.CompressionType.Value(name.upper()) for name in get_args(CodecName)}
+"""Codec name -> number on the wire."""
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """The payload as it is sent."""
+    """Compress a payload."""
     match codec:
         case pb.NONE:
             return data
@@ -34,27 +34,27 @@ def compress(codec: int, data: bytes) -> bytes:
             return bytes(cramjam.zstd.compress(data))
         case pb.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(data))
-    raise ValueError(f"codec {codec} is not known")
+    raise ValueError(f"unknown codec {codec}")
 
 
 def decompress(codec: int, data: bytes, size: int, limit: int = MAX_UNCOMPRESSED_BYTES) -> bytes:
-    """The original `size` bytes. Raises RemoteProtocolError when they are not in there."""
+    """Return the original `size` bytes. Raises RemoteProtocolError if the data does not contain exactly them."""
     if codec == pb.NONE:
         return data
     if size > limit:
-        raise RemoteProtocolError(f"{size} bytes after decompression are more than the {limit} that are allowed")
+        raise RemoteProtocolError(f"{size} bytes after decompression exceed the limit of {limit}")
     try:
         plain = _decompress(codec, data, size)
     except (cramjam.DecompressionError, zlib.error, ValueError, OverflowError) as error:
         raise RemoteProtocolError(f"{len(data)} bytes do not decompress with codec {codec}: {error}") from error
     if len(plain) != size:
-        raise RemoteProtocolError(f"{len(plain)} bytes after decompression where {size} were promised")
+        raise RemoteProtocolError(f"{len(plain)} bytes after decompression, expected {size}")
     return plain
 
 
 def _decompress(codec: int, data: bytes, size: int) -> bytes:
     if codec == pb.ZLIB:
-        return zlib.decompressobj().decompress(data, size + 1)  # a byte more, so that a longer stream shows
+        return zlib.decompressobj().decompress(data, size + 1)  # one byte more, to detect a longer stream
     out = bytearray(size)
     if codec == pb.LZ4:
         written = cramjam.lz4.decompress_block_into(data, out, output_len=size)
@@ -63,5 +63,5 @@ def _decompress(codec: int, data: bytes, size: int) -> bytes:
     elif codec == pb.SNAPPY:
         written = cramjam.snappy.decompress_raw_into(data, out)
     else:
-        raise RemoteProtocolError(f"codec {codec} is not known")
+        raise RemoteProtocolError(f"unknown codec {codec}")
     return bytes(out) if written == size else bytes(out[:written])

@@ -1,9 +1,9 @@
-"""Entries: what one SEND stores and one MESSAGE brings; the unit of acknowledgement, deduplication and checksums.
+"""Entries: one SEND stores an entry, one MESSAGE delivers it; the unit of acknowledgement, deduplication and checksums.
 
     [0x0e02 uint32 size BrokerEntryMetadata] [0x0e01 CRC32C] uint32 metadataSize MessageMetadata payload
 
-The checksum covers everything after itself. A damaged entry is still an entry: it says so in `defect`, keeps its raw bytes, and
-never raises, because one bad entry must not end a connection that carries others.
+The checksum covers everything after itself. A damaged entry is decoded as an `Entry` with a `defect` and its raw bytes; it never
+raises, because one bad entry must not close a connection that carries others.
 """
 
 import struct
@@ -14,35 +14,36 @@ from google.protobuf.message import DecodeError
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.compression import decompress
-from mqbridge.pulsar.wire.frame import encode_head
+from mqbridge.pulsar.wire.frame import encode_frame_prefix
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 MAGIC_CHECKSUM = 0x0E01
 MAGIC_BROKER_METADATA = 0x0E02
 
 MIN_MESSAGE_BYTES = 6
-"""Of a message in a batch: four bytes are the size of its metadata, two at least its metadata, which has the size of its payload.
-So the mask of a batch's messages is smaller than what is in memory anyway."""
+"""Minimum size of a message in a batch: four bytes for the size of its metadata, at least two for the metadata (payload size).
+So the bit mask of a batch's messages is never larger than the payload, which is in memory anyway."""
 
 ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
-"""What an entry holds besides its payload, and each property of its own metadata; measured as resident memory."""
+"""Memory of an entry besides its payload, and of each property in its own metadata; measured as resident memory."""
 
 _SHORT = struct.Struct(">H")
 _SIZE = struct.Struct(">I")
 _MAGIC_AND_SUM = struct.Struct(">HI")
-_BROKER_HEAD = struct.Struct(">HI")
+_BROKER_PREFIX = struct.Struct(">HI")
 _SUM_AND_SIZE = struct.Struct(">HII")
 
 
 class Entry:
-    """An entry as a consumer received it.
+    """An entry as received by a consumer.
 
-    `payload` is decompressed, with the batch's framing still in it where the metadata has `num_messages_in_batch`. With a
-    `defect` it holds the bytes as they came. `ack_set` is empty when all messages of a batch are to be delivered.
-    `first_chunk` is where a message in chunks begins, whose id is that of its last chunk; `chunks_before` counts those that came
-    before who reads it began to.
+    payload        after `unpack`: decompressed, still with batch framing if the metadata has `num_messages_in_batch`; with a
+                   `defect`: the bytes as received
+    ack_set        words of the messages to deliver; empty for all messages
+    first_chunk    id of the first chunk of a chunked message, whose own id is that of its last chunk
+    chunks_before  number of its chunks that lie before the start of reading
 
-    The compiled module's `PulsarEntry` has the same attributes, for entries that came whole and unpacked (see `client/runs.py`).
+    The compiled module's `PulsarEntry` has the same attributes, for whole and uncompressed entries (see `client/runs.py`).
     """
 
     __slots__ = (
@@ -85,60 +86,59 @@ class Entry:
 
     @property
     def count(self) -> int:
-        """Messages in it, whether or not they are to be delivered; a damaged entry is one.
+        """Number of messages, delivered or not; 1 for a damaged entry.
 
-        Until it is unpacked this is what its producer says, who can write anything there.
+        Until `unpack` this is the producer's unchecked value.
         """
         return 1 if self.defect is not None else max(1, self.metadata.num_messages_in_batch)
 
     @property
     def size(self) -> int:
-        """Bytes of its messages: its payload as it is once it is unpacked."""
+        """Size of the payload after decompression, in bytes."""
         return max(len(self.payload), self.metadata.uncompressed_size)
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory, as it is now."""
+        """Current memory use, in bytes."""
         return len(self.payload) + ENTRY_BYTES + PROPERTY_BYTES * len(self.metadata.properties)
 
     @property
     def publish_time(self) -> int:
-        """Ms since the epoch; 0 for a damaged entry."""
+        """Publish time in ms since the epoch; 0 for a damaged entry."""
         return self.metadata.publish_time
 
     @property
     def is_batch(self) -> bool:
-        """Presence decides: C++ and Go frame a single message as a batch of one, Java does not."""
+        """True if the payload has batch framing, decided by presence: C++ and Go frame a single message as a batch of one."""
         return self.metadata.HasField("num_messages_in_batch")
 
     @property
     def is_chunk(self) -> bool:
-        """Whether it is only a part of its message, or says so."""
+        """True if the entry is only a part of its message, also if its chunk fields are invalid."""
         return self.defect is None and is_chunk(self.metadata)
 
     def is_due(self, index: int) -> bool:
-        """Whether a message of the batch is to be delivered: it is not acknowledged yet."""
+        """Return True if the message at this index of the batch is to be delivered (not acknowledged yet)."""
         word, bit = divmod(index, 64)
         return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
 
     @property
     def place(self) -> tuple[int, int]:
-        """Ledger and entry."""
+        """The entry's id: (ledger, entry)."""
         return self.ledger, self.entry
 
     def unpack(self) -> None:
-        """Decompress the payload and see that its messages can be in it; a failure becomes the `defect`. Once is enough."""
+        """Decompress the payload and check its size against the message count; a failure sets `defect`. Runs once."""
         if not self._packed:
             return
         self._packed = False
         metadata = self.metadata
         if metadata.encryption_keys:
-            self.defect = "it is encrypted, and the gateway has no keys"
+            self.defect = "the entry is encrypted, and the gateway has no keys"
             return
         if metadata.num_chunks_from_msg > 1:
-            self.defect = (
-                f"it is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg} of {metadata.uuid}, not joined with the rest"
-            )
+            total = metadata.num_chunks_from_msg
+            self.defect = f"chunk {metadata.chunk_id} of {total} of {metadata.uuid} is not joined with the other chunks"
             return
         try:
             if metadata.compression:
@@ -148,40 +148,40 @@ class Entry:
             return
         size = len(self.payload)
         if self.is_batch and self.count * MIN_MESSAGE_BYTES > size:
-            self.defect = f"it says that it is a batch of {self.count} messages, which {size} bytes cannot be"
+            self.defect = f"invalid batch: {self.count} messages do not fit into {size} bytes"
 
 
 def decode_entry(data: bytes, at: int = 0) -> Entry:
-    """Read what lies behind `at`, checksum verified, payload not yet unpacked. Never raises: see `Entry.defect`."""
+    """Decode the entry at `at` and verify its checksum, without unpacking the payload. Never raises: see `Entry.defect`."""
     size = len(data)
     if size - at >= 6 and _SHORT.unpack_from(data, at)[0] == MAGIC_BROKER_METADATA:
-        at += 6 + _BROKER_HEAD.unpack_from(data, at)[1]
+        at += 6 + _BROKER_PREFIX.unpack_from(data, at)[1]
     if size - at >= 6 and _SHORT.unpack_from(data, at)[0] == MAGIC_CHECKSUM:
-        told = _MAGIC_AND_SUM.unpack_from(data, at)[1]
+        stored = _MAGIC_AND_SUM.unpack_from(data, at)[1]
         at += 6
-        found = crc32c(memoryview(data)[at:])
-        if found != told:
-            return Entry(MessageMetadata(), data[at:], defect=f"its CRC32C is {found:08x} where {told:08x} was stored")
+        computed = crc32c(memoryview(data)[at:])
+        if computed != stored:
+            return Entry(MessageMetadata(), data[at:], defect=f"CRC32C mismatch: computed {computed:08x}, stored {stored:08x}")
     if size - at < 4:
-        return Entry(MessageMetadata(), data[at:], defect="it ends before its metadata")
+        return Entry(MessageMetadata(), data[at:], defect="the entry ends before its metadata")
     end = at + 4 + _SIZE.unpack_from(data, at)[0]
     if end > size:
-        return Entry(MessageMetadata(), data[at:], defect=f"its metadata of {end - at - 4} bytes does not fit")
+        return Entry(MessageMetadata(), data[at:], defect=f"metadata of {end - at - 4} bytes exceeds the entry")
     try:
         return Entry(MessageMetadata.FromString(data[at + 4 : end]), data[end:])
     except DecodeError:
-        return Entry(MessageMetadata(), data[at:], defect=f"its {end - at - 4} bytes of metadata cannot be read")
+        return Entry(MessageMetadata(), data[at:], defect=f"metadata of {end - at - 4} bytes cannot be parsed")
 
 
 def has_valid_checksum(data: bytes, at: int = 0) -> bool:
-    """Whether the entry without broker metadata is what its checksum says; an entry without one is."""
+    """Return True if the entry (without broker metadata) matches its checksum, or has none."""
     if len(data) - at < 6 or _SHORT.unpack_from(data, at)[0] != MAGIC_CHECKSUM:
         return True
     return bool(crc32c(memoryview(data)[at + 6 :]) == _MAGIC_AND_SUM.unpack_from(data, at)[1])
 
 
-def encode_entry_head(metadata: MessageMetadata, payload: bytes) -> bytes:
-    """The entry up to its payload: magic, checksum and metadata. The payload is read once and not copied."""
+def encode_entry_prefix(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """Return the entry up to its payload: magic, checksum and metadata. The payload is read once and not copied."""
     data = metadata.SerializeToString()
     length = _SIZE.pack(len(data))
     checksum = crc32c(payload, crc32c(length + data))
@@ -189,7 +189,7 @@ def encode_entry_head(metadata: MessageMetadata, payload: bytes) -> bytes:
 
 
 class SendEncoder:
-    """Encodes SEND frames of one producer, with a command object that is made once."""
+    """Encodes SEND frames of one producer; reuses one command object."""
 
     __slots__ = ("_command", "_send")
 
@@ -201,7 +201,7 @@ class SendEncoder:
     def encode(
         self, sequence_id: int, highest: int, count: int, metadata: MessageMetadata, payload: bytes, is_chunk: bool = False
     ) -> bytes:
-        """The frame up to its payload. `highest` equals `sequence_id` when the whole entry counts as one."""
+        """Return the frame up to its payload. `highest` equals `sequence_id` if the entry has a single sequence id."""
         send = self._send
         send.sequence_id = sequence_id
         send.num_messages = count
@@ -213,5 +213,5 @@ class SendEncoder:
             send.is_chunk = True
         else:
             send.ClearField("is_chunk")
-        head = encode_entry_head(metadata, payload)
-        return encode_head(self._command, len(head) + len(payload)) + head
+        prefix = encode_entry_prefix(metadata, payload)
+        return encode_frame_prefix(self._command, len(prefix) + len(payload)) + prefix

@@ -1,8 +1,8 @@
-"""Frames: a total size, a command, and behind SEND and MESSAGE the stored entry.
+"""Frames: a total size, a command, and after SEND and MESSAGE the stored entry.
 
-    uint32 totalSize (excludes itself) | uint32 commandSize | BaseCommand | the rest
+    uint32 totalSize (excludes itself) | uint32 commandSize | BaseCommand | entry
 
-Everything outside of protobuf is big-endian. What follows the command is opaque here: `entry.py` reads and writes it.
+Everything outside of protobuf is big-endian. The bytes after the command are opaque here: `entry.py` reads and writes them.
 """
 
 import struct
@@ -13,22 +13,22 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 DEFAULT_MAX_MESSAGE_SIZE = 5 << 20
-"""Bytes of a payload as sent, until CONNECTED announces another limit."""
+"""Limit of a payload as sent, in bytes, until CONNECTED announces another one."""
 FRAME_PADDING = 10 << 10
-"""A frame may exceed the largest payload by this much, for the command and the metadata."""
+"""Bytes by which a frame may exceed the largest payload, for the command and the metadata."""
 
 _SIZE = struct.Struct(">I")
 _SIZES = struct.Struct(">II")
 _TYPE_TAG = 0x08
-"""The tag of BaseCommand.type, which every known implementation writes first."""
-_WITHOUT_TEXT = frozenset(
+"""Tag of BaseCommand.type, which every known implementation writes first."""
+_WITHOUT_STRINGS = frozenset(
     {BaseCommand.MESSAGE, BaseCommand.SEND, BaseCommand.SEND_RECEIPT, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG}
 )
-"""The frequent commands, which have no field of text."""
+"""Frequent commands that have no string field."""
 
 
 class FrameMeter:
-    """Measures frames for a `FrameCutter`; the limit follows what the broker announces."""
+    """Measures frames for a `FrameCutter`; the limit follows the broker's maxMessageSize."""
 
     __slots__ = ("_limit",)
 
@@ -36,21 +36,21 @@ class FrameMeter:
         self.allow(max_message_size)
 
     def allow(self, max_message_size: int) -> None:
-        """Accept frames that carry payloads up to this size."""
+        """Accept frames with payloads up to this size."""
         self._limit = max_message_size + FRAME_PADDING
 
     def measure(self, data: bytes, at: int) -> int:
-        """Bytes needed from `at`. Raises RemoteProtocolError beyond the limit."""
+        """Return the bytes needed from offset `at`. Raises RemoteProtocolError beyond the limit."""
         if len(data) - at < 4:
             return 4
         (size,) = _SIZE.unpack_from(data, at)
         if not 4 <= size <= self._limit:
-            raise RemoteProtocolError(f"a frame of {size} bytes; this connection takes 4 to {self._limit}")
+            raise RemoteProtocolError(f"frame of {size} bytes; this connection accepts 4 to {self._limit}")
         return int(size) + 4
 
 
 class Frame:
-    """A frame taken apart: the number of the command's type, the command, the whole frame and where its rest begins."""
+    """A parsed frame: the command's type number, the command, the whole frame, and the offset `rest` of the bytes behind it."""
 
     __slots__ = ("command", "data", "rest", "type")
 
@@ -59,49 +59,51 @@ class Frame:
 
 
 def parse_frame(data: bytes) -> Frame:
-    """Read a whole frame. Raises RemoteProtocolError when sizes or the command make no sense.
+    """Parse a whole frame. Raises RemoteProtocolError if the sizes or the command are invalid.
 
-    `type` is the number on the wire: an unknown one would read as CONNECT from the parsed command.
+    `type` is the number on the wire: the parsed command would show CONNECT for an unknown one.
     """
     if len(data) < 8:
-        raise RemoteProtocolError(f"a frame of {len(data)} bytes has no command")
+        raise RemoteProtocolError(f"frame of {len(data)} bytes has no command")
     total, size = _SIZES.unpack_from(data)
     end = 8 + size
     if total != len(data) - 4 or end > len(data) or size < 2:
-        raise RemoteProtocolError(f"a command of {size} bytes in a frame of {len(data)} that says {total}")
+        raise RemoteProtocolError(
+            f"invalid sizes: command of {size} bytes in a frame of {len(data)} bytes with totalSize {total}"
+        )
     try:
         command = BaseCommand.FromString(data[8:end])
     except DecodeError as error:
-        raise RemoteProtocolError(f"a command of {size} bytes that is no BaseCommand: {error}") from error
+        raise RemoteProtocolError(f"command of {size} bytes is not a BaseCommand: {error}") from error
     if data[8] == _TYPE_TAG and data[9] < 0x80:
         number = int(data[9])
     elif command.HasField("type"):
         number = command.type
     else:
-        raise RemoteProtocolError("a command without a known type")
-    if number not in _WITHOUT_TEXT:
-        _check_text(command)
+        raise RemoteProtocolError("command without a known type")
+    if number not in _WITHOUT_STRINGS:
+        _check_strings(command)
     return Frame(number, command, data, end)
 
 
-def _check_text(message: Message) -> None:
-    """Text that is not UTF-8 would be read as bytes by the protobuf library, and fail much later."""
+def _check_strings(message: Message) -> None:
+    """Reject strings that are not UTF-8: the protobuf library returns them as bytes, which would fail much later."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             if isinstance(value, bytes) or (not isinstance(value, str) and any(isinstance(each, bytes) for each in value)):
-                raise RemoteProtocolError(f"a command whose {field.name} is not UTF-8")
+                raise RemoteProtocolError(f"field {field.name} of a command is not UTF-8")
         elif field.type == field.TYPE_MESSAGE:
             for each in [value] if isinstance(value, Message) else value:
-                _check_text(each)
+                _check_strings(each)
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """A frame that is only a command."""
+    """Return a frame that holds only a command."""
     data = command.SerializeToString()
     return _SIZES.pack(len(data) + 4, len(data)) + data
 
 
-def encode_head(command: BaseCommand, rest_bytes: int) -> bytes:
-    """The frame up to the end of its command, when `rest_bytes` are going to follow."""
+def encode_frame_prefix(command: BaseCommand, rest_bytes: int) -> bytes:
+    """Return the frame up to the end of its command; `rest_bytes` follow it."""
     data = command.SerializeToString()
     return _SIZES.pack(len(data) + 4 + rest_bytes, len(data)) + data

@@ -16,12 +16,12 @@ _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A topic name, taken apart."""
+    """A parsed topic name."""
 
     domain: str
     tenant: str
     namespace: str
-    """Without its tenant."""
+    """Namespace without its tenant."""
     local: str
 
     def __str__(self) -> str:
@@ -33,30 +33,30 @@ class TopicName:
         return f"{self.tenant}/{self.namespace}/{self.local}"
 
     def short(self, default_namespace: str = DEFAULT_NAMESPACE) -> str:
-        """The shortest text that parses back to this name."""
+        """Return the shortest text that parses back to this name."""
         if self.domain != DOMAINS[0]:
             return str(self)
         return self.local if f"{self.tenant}/{self.namespace}" == default_namespace else self.path
 
     def partition(self, index: int) -> "TopicName":
-        """The name of one partition of this topic."""
+        """Return the name of one partition of this topic."""
         return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}-partition-{index}")
 
     @property
     def partition_index(self) -> int:
-        """The number of the partition that this name says, -1 when it names none."""
+        """Partition index in this name, -1 without one."""
         found = _PARTITION.match(self.local)
         return int(found[2]) if found else -1
 
     @property
     def parent(self) -> "TopicName":
-        """The partitioned topic that this partition belongs to; the name itself when it is no partition."""
+        """Partitioned topic of this partition; the name itself if it names no partition."""
         found = _PARTITION.match(self.local)
         return TopicName(self.domain, self.tenant, self.namespace, found[1]) if found else self
 
 
 def parse_topic(text: str, default_namespace: str = DEFAULT_NAMESPACE) -> TopicName:
-    """Read any form of a name. Raises ValueError that says what is wrong with it."""
+    """Parse any form of a topic name. Raises ValueError with the reason."""
     domain, scheme, path = text.partition("://")
     if not scheme:
         domain, path = DOMAINS[0], text if "/" in text else f"{default_namespace}/{text}"
@@ -68,7 +68,7 @@ def parse_topic(text: str, default_namespace: str = DEFAULT_NAMESPACE) -> TopicN
     *entities, local = parts
     for entity in entities:
         if not _ENTITY.match(entity):
-            raise ValueError(f"topic name {text!r}: {entity!r} may only have letters, digits and - = : . _")
+            raise ValueError(f"topic name {text!r}: {entity!r} may only contain letters, digits and - = : . _")
     if not local.strip() or "/" in local:
-        raise ValueError(f"topic name {text!r}: its last part is empty or has a slash")
+        raise ValueError(f"topic name {text!r}: its last part is empty or contains a slash")
     return TopicName(domain, entities[0], "/".join(entities[1:]), local)

@@ -1,7 +1,7 @@
-"""Schemas: what the broker's registry keeps about the bodies of a topic's messages. Bodies stay bytes here.
+"""Schemas of topics, as the broker's registry stores them. Message bodies stay bytes here.
 
-A schema has a type and a definition: for JSON and Avro the Avro definition as JSON text. "Bytes" never travels: it is the absence
-of a schema. Versions are opaque bytes (8, big-endian, counted from 0) that a message's metadata repeats.
+A schema has a type and a definition: for JSON and Avro the Avro definition as JSON text. "Bytes" is never sent: it is the absence
+of a schema. Versions are opaque bytes (8, big-endian, counted from 0) that the metadata of messages repeats.
 """
 
 import json
@@ -18,7 +18,7 @@ Types = pb.Schema
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A definition; `name` is what the registry calls it (`tenant/namespace/topic` when fetched)."""
+    """A schema; `name` is its name in the registry (`tenant/namespace/topic` when fetched)."""
 
     type: int
     definition: bytes = b""
@@ -26,7 +26,7 @@ class Schema:
     properties: tuple[tuple[str, str], ...] = ()
 
     def to_wire(self) -> pb.Schema:
-        """As commands carry it."""
+        """Return the protobuf form for commands."""
         data = pb.Schema(name=self.name, schema_data=self.definition, type=self.type)  # type: ignore[arg-type]
         for key, value in self.properties:
             data.properties.add(key=key, value=value)
@@ -34,8 +34,8 @@ class Schema:
 
     @classmethod
     def from_wire(cls, data: pb.Schema) -> "Schema":
-        """As an answer has it."""
-        # The generated types take KeyValue for the enum's value of that name.
+        """Read the protobuf form of a response."""
+        # The generated type stubs resolve KeyValue to the enum value of that name.
         properties = tuple((pair.key, pair.value) for pair in data.properties)  # type: ignore[attr-defined]
         return cls(data.type, data.schema_data, data.name, properties)
 
@@ -45,12 +45,12 @@ STRING = Schema(Types.String)
 
 
 def avro(definition: str | Mapping[str, Any]) -> Schema:
-    """Avro bodies; the definition as JSON text or as what it parses to."""
+    """Return an Avro schema; the definition is JSON text or parsed JSON."""
     return Schema(Types.Avro, _text(definition))
 
 
 def json_record(definition: str | Mapping[str, Any]) -> Schema:
-    """JSON bodies, described by an Avro record."""
+    """Return a schema of JSON bodies, described by an Avro record."""
     return Schema(Types.Json, _text(definition))
 
 
@@ -59,17 +59,17 @@ def _text(definition: str | Mapping[str, Any]) -> bytes:
 
 
 def version_number(version: bytes) -> int | None:
-    """The version as the number that tools show; None for no schema. A form of other than 8 bytes is no number."""
+    """Return the version as the number that tools show; None unless it has 8 bytes, as without a schema."""
     return int.from_bytes(version, "big", signed=True) if len(version) == 8 else None
 
 
 def get_schema(request_id: int, topic: str, version: bytes | None) -> bytes:
-    """GET_SCHEMA, the latest without a version."""
+    """Encode GET_SCHEMA; without a version it asks for the latest."""
     command = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version)
     return encode_command(BaseCommand(type=BaseCommand.GET_SCHEMA, getSchema=command))
 
 
 def get_or_create_schema(request_id: int, topic: str, schema: Schema) -> bytes:
-    """GET_OR_CREATE_SCHEMA; the topic must be loaded at the broker that is asked."""
+    """Encode GET_OR_CREATE_SCHEMA; the topic must be loaded at the receiving broker."""
     command = pb.CommandGetOrCreateSchema(request_id=request_id, topic=topic, schema=schema.to_wire())
     return encode_command(BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA, getOrCreateSchema=command))

@@ -1,6 +1,6 @@
-"""SingleMessageMetadata by hand, as producers frame it: a third of the time that a protobuf object takes.
+"""Hand-written encoder of SingleMessageMetadata with its size prefix: a third of the time that a protobuf object takes.
 
-The bytes are those that protobuf writes: fields in the order of their tags, so properties and key come first. A property is a
+The bytes are the same as protobuf's: fields in the order of their tags, so properties and key come first. A property is a
 KeyValue: name and value, each with its length.
 """
 
@@ -12,52 +12,52 @@ from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint
 
 MAX_CACHED_LENGTH = 16384
 """Prefixes are cached for lengths below this."""
-MAX_CACHED_BEGINNINGS = 4096
-"""Of properties: names times lengths of values."""
-LONGEST_CACHED_NAME = 256
+MAX_CACHED_PROPERTY_PREFIXES = 4096
+"""Cache entries: property names times lengths of values."""
+MAX_CACHED_NAME_LENGTH = 256
 MAX_CACHED_TIMES = 64
-"""Messages of one batch were made within a few milliseconds."""
+"""Cached event times: the messages of one batch are made within a few milliseconds."""
 _UINT64 = (1 << 64) - 1
 _SIZE = struct.Struct(">I")
 
 
-class _Beginnings(dict[tuple[str, int], bytes]):
-    """By name and size of the value: a property up to its value."""
+class _PropertyPrefixes(dict[tuple[str, int], bytes]):
+    """(name, size of the value) -> the encoded property up to its value."""
 
     def __missing__(self, key: tuple[str, int]) -> bytes:
         name, size = key
         data = name.encode()
         field = b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12", encode_varint(size)))
-        begin = b"\x0a" + encode_varint(len(field) + size) + field
-        if len(name) <= LONGEST_CACHED_NAME:
-            if len(self) >= MAX_CACHED_BEGINNINGS:
+        prefix = b"\x0a" + encode_varint(len(field) + size) + field
+        if len(name) <= MAX_CACHED_NAME_LENGTH:
+            if len(self) >= MAX_CACHED_PROPERTY_PREFIXES:
                 self.clear()
-            self[key] = begin
-        return begin
+            self[key] = prefix
+        return prefix
 
 
-_BEGINNINGS = _Beginnings()
+_PROPERTY_PREFIXES = _PropertyPrefixes()
 
 
 def encode_property(name: str, value: str) -> bytes:
-    """A property."""
+    """Encode one property."""
     return b"".join(encode_properties([(name, value)]))
 
 
 def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Properties in pieces: what stands before a value, and the value."""
-    pieces: list[bytes] = []
-    add, beginnings = pieces.append, _BEGINNINGS
+    """Encode properties as a list of byte strings: prefix and value of each."""
+    parts: list[bytes] = []
+    add, prefixes = parts.append, _PROPERTY_PREFIXES
     for name, value in properties:
         data = value.encode()
-        add(beginnings[name, len(data)])
+        add(prefixes[name, len(data)])
         add(data)
-    return pieces
+    return parts
 
 
 @lru_cache(maxsize=MAX_CACHED_TIMES)
 def _event_time(time: int) -> bytes:
-    if 1 << 28 <= time < 1 << 42:  # from 1970-01-04 to 2109: six bytes, each two of them from a table
+    if 1 << 28 <= time < 1 << 42:  # from 1970-01-04 to 2109: six bytes, each pair from a table
         return b"".join((b"\x28", CONTINUED[time & 0x3FFF], CONTINUED[time >> 14 & 0x3FFF], SMALL[time >> 28]))
     return b"\x28" + encode_varint(time & _UINT64)
 
@@ -71,9 +71,9 @@ def encode_prefix(
     event_time: int = 0,
     before: bytes = b"",
 ) -> bytes:
-    """The metadata and, before it, its uint32 size. -1 is the payload size of a null value, 0 an event time that is none.
+    """Return the uint32 size of the metadata, and the metadata. Payload size -1 means a null value, event time 0 means none.
 
-    `before` are properties that are encoded already.
+    `before` holds properties that are already encoded.
     """
     fields = [before, *encode_properties(properties)]
     if key is not None:
@@ -93,7 +93,7 @@ def encode_prefix(
 
 
 class _PlainPrefixes(dict[int, bytes]):
-    """By payload size: size and metadata of a message that has only a payload."""
+    """Payload size -> size and metadata of a message that has only a payload."""
 
     def __missing__(self, size: int) -> bytes:
         prefix = encode_prefix(size)

@@ -1,7 +1,7 @@
-"""Which topics a namespace has: asked once, asked again by the hash of the last answer, or watched.
+"""Topic lists of a namespace: requested once, requested again with the hash of the last response, or watched.
 
-Names are full ones and each partition is listed by itself. A pattern is a regular expression over `tenant/namespace/topic` of
-the whole topic, without scheme and partition, as brokers match it; they may apply it or not, so whoever asks does it again.
+Names are full names, and each partition is listed by itself. A pattern is a regular expression over `tenant/namespace/topic`,
+without scheme and partition suffix, as brokers match it. A broker may ignore the pattern, so the client applies it again.
 """
 
 import re
@@ -16,20 +16,20 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """What brokers call the hash of a list: CRC32C of the sorted names, its bytes in little-endian order."""
+    """Return the brokers' hash of a topic list: CRC32C of the sorted names, as hex of its little-endian bytes."""
     joined = ",".join(sorted(names))
     return crc32c(joined.encode()).to_bytes(4, "little").hex() if joined else "00000000"
 
 
-def whole_topics(names: Iterable[str], pattern: str | None = None) -> set[str]:
-    """The topics of a list of names: without partition suffixes, and only those that match."""
-    wanted = None if pattern is None else re.compile(pattern)
+def parent_topics(names: Iterable[str], pattern: str | None = None) -> set[str]:
+    """Return the topics of a list of names, without partition suffixes; with a pattern only those that match."""
+    regex = None if pattern is None else re.compile(pattern)
     topics = {parse_topic(name).parent for name in names}
-    return {str(topic) for topic in topics if wanted is None or wanted.fullmatch(topic.path)}
+    return {str(topic) for topic in topics if regex is None or regex.fullmatch(topic.path)}
 
 
 def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> bytes:
-    """GET_TOPICS_OF_NAMESPACE, persistent ones. With the hash of an earlier answer only a change is told."""
+    """Encode GET_TOPICS_OF_NAMESPACE (persistent topics). With the hash of an earlier response only changes are reported."""
     command = pb.CommandGetTopicsOfNamespace(
         request_id=request_id,
         namespace=namespace,
@@ -40,7 +40,7 @@ def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = N
 
 
 def watch_topic_list(request_id: int, watcher_id: int, namespace: str, pattern: str, known_hash: str | None) -> bytes:
-    """WATCH_TOPIC_LIST; the answer has all names, updates come until the connection ends."""
+    """Encode WATCH_TOPIC_LIST; the response has all names, updates follow until the connection ends."""
     command = pb.CommandWatchTopicList(
         request_id=request_id,
         watcher_id=watcher_id,
@@ -52,6 +52,6 @@ def watch_topic_list(request_id: int, watcher_id: int, namespace: str, pattern: 
 
 
 def watch_topic_list_close(request_id: int, watcher_id: int) -> bytes:
-    """WATCH_TOPIC_LIST_CLOSE."""
+    """Encode WATCH_TOPIC_LIST_CLOSE."""
     command = pb.CommandWatchTopicListClose(request_id=request_id, watcher_id=watcher_id)
     return encode_command(BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_CLOSE, watchTopicListClose=command))

@@ -1,6 +1,6 @@
-"""RocketMQ as the gateway sees it: queues are partitions, offsets are positions.
+"""Adapter of a RocketMQ cluster: queues are partitions, offsets are positions.
 
-Every inbound is a client of its own, because Brokers know the members of a group by their client's id.
+Every inbound has its own client, because Brokers identify the members of a group by client id.
 """
 
 import asyncio
@@ -13,29 +13,29 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.stretches import dense_stretches
-from mqbridge.adapter.topics import Bounds, Stretch, Topic
+from mqbridge.adapter.topics import Bounds, Topic, UnitRange
+from mqbridge.adapter.unit_ranges import dense_unit_ranges
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking
-from mqbridge.rocketmq.adapter.beforehand import check_admission, check_group_can_be_joined
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.deadlines import by_deadline
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
-from mqbridge.rocketmq.adapter.operations import RocketMQOperations, name_of
+from mqbridge.rocketmq.adapter.operations import RocketMQOperations, partition_name
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
-from mqbridge.rocketmq.adapter.reading import read_range
-from mqbridge.rocketmq.client.access import AccessRefused
+from mqbridge.rocketmq.adapter.preflight import check_admission, check_group_can_be_joined
+from mqbridge.rocketmq.adapter.range_reader import read_range
+from mqbridge.rocketmq.client.access_errors import AccessRefused
+from mqbridge.rocketmq.client.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.client.base_client import connectivity_of
-from mqbridge.rocketmq.client.client import RocketmqClient, Timing
+from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.client.compat_v4 import delay_levels
-from mqbridge.rocketmq.client.consumer import join
-from mqbridge.rocketmq.client.names import check_group, check_topic
-from mqbridge.rocketmq.client.rebalance import STRATEGIES
-from mqbridge.rocketmq.client.rights import check_may_consume, check_may_produce
+from mqbridge.rocketmq.client.consumer_settings import READER_GROUP, ConsumerSettings, MessageModel, StartOffset
+from mqbridge.rocketmq.client.name_rules import check_group, check_topic
+from mqbridge.rocketmq.client.permission_checks import check_may_consume, check_may_produce
+from mqbridge.rocketmq.client.pull_consumer import join
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import READER_GROUP, GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.mapping.preview import preview
 from mqbridge.rocketmq.mapping.table import TABLE
@@ -55,22 +55,22 @@ class RocketMQ:
         self._config = config
         self._tls = None if config.tls is None else config.tls.make(name)
         self._credentials = None if config.auth is None else config.auth.make()
-        self._connected: RocketmqClient | None = None
+        self._connected: ClusterClient | None = None
         self._levels: dict[str, Sequence[int]] = {}
-        """Delay levels by the address of a Broker."""
+        """Delay levels by Broker address."""
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """When certificates end, ours and the servers'."""
+        """Expiry times of our certificates and the servers'."""
         return {} if self._tls is None else self._tls.expiries
 
     @property
     def operations(self) -> Operations:
-        """What people may ask."""
+        """Administrative operations on topics and groups."""
         return RocketMQOperations(self._client, self)
 
     async def connect(self) -> None:
-        """Reach a name server, and learn of a Broker; where we have to be let in, every Broker is asked whether it does."""
+        """Connect to a name server and find a Broker; with TLS or credentials, check that every Broker accepts us."""
         self.connectivity.open()
         self._connected = client = self._make_client()
         try:
@@ -89,15 +89,15 @@ class RocketMQ:
         if client is not None:
             await by_deadline(client.close(), deadline, f"cluster {self.name!r}")
 
-    def _make_client(self) -> RocketmqClient:
+    def _make_client(self) -> ClusterClient:
         config = self._config
         timing = Timing(request=config.request_timeout, route=config.refresh, heartbeat=config.heartbeat)
-        return RocketmqClient(
+        return ClusterClient(
             config.name_servers, timing=timing, tls=self._tls, credentials=self._credentials, connectivity=self.connectivity
         )
 
     @property
-    def _client(self) -> RocketmqClient:
+    def _client(self) -> ClusterClient:
         if self._connected is None:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
         return self._connected
@@ -105,16 +105,16 @@ class RocketMQ:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
-        """All topics but the system's own and those of groups."""
+        """All topics except system topics and the retry and dead-letter topics of groups."""
         return await self._client.admin.user_topics()
 
     async def describe(self, topic: str) -> Topic | None:
-        """The topic, its queues sorted by Broker and number."""
+        """Return the topic, its queues sorted by Broker and number; None if it does not exist."""
         route = await self._client.admin.route(topic, fresh=True)
-        return None if route is None else Topic(topic, tuple(map(name_of, route.read_queues())))
+        return None if route is None else Topic(topic, tuple(map(partition_name, route.read_queues())))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create it or grow it; every master gets the same number of queues, so there may be a few more than asked for."""
+        """Create or grow a topic; every master gets the same number of queues, so there may be a few more than requested."""
         await self.check_create(topic, partitions)
         admin = self._client.admin
         route = await self._client.routes.get(topic, fresh=True)
@@ -123,25 +123,25 @@ class RocketMQ:
             await admin.create_topic(topic, -(-partitions // len(masters)))
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Whether it is a name, and a Broker is there."""
+        """Check the name and the number, and that a Broker is available."""
         if partitions < 1:
             raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it one at least")
         check_topic(topic)
         await self._client.admin.masters()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset of every queue."""
+        """Return the first and the next offset of every queue."""
         stats = await self._client.admin.topic_stats(topic)
-        return {name_of(queue): Bounds((found.min_offset,), (found.max_offset,)) for queue, found in stats.items()}
+        return {partition_name(queue): Bounds((held.min_offset,), (held.max_offset,)) for queue, held in stats.items()}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The committed offsets of a group."""
+        """Return the committed offsets of a group."""
         positions, queues = self._client.positions, await self.queues(topic)
-        found = await asyncio.gather(*(positions.committed(queue, group) for queue in queues))
-        return {name_of(queue): (offset,) for queue, offset in zip(queues, found, strict=True) if offset is not None}
+        offsets = await asyncio.gather(*(positions.committed(queue, group) for queue in queues))
+        return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
 
     async def queues(self, topic: str) -> Sequence[Queue]:
-        """The queues of a topic that can be read. Raises ClusterError."""
+        """Return the readable queues of a topic. Raises ClusterError."""
         return (await self._route(topic)).read_queues()
 
     async def _route(self, topic: str) -> TopicRoute:
@@ -150,11 +150,11 @@ class RocketMQ:
             raise ClusterError(f"there is no topic {topic!r} in cluster {self.name!r}", Failure.FATAL)
         return route
 
-    # --- ends -------------------------------------------------------------------------------------------------------
+    # --- reading and writing -------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """By a reader without a group."""
-        names = {name_of(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
+        """Read a range of a queue with a reader that has no group."""
+        names = {partition_name(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
         if partition not in names:
             raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no queue {partition}", Failure.FATAL)
         index, queue = names[partition]
@@ -163,20 +163,20 @@ class RocketMQ:
             async for batch in batches:
                 yield batch
 
-    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
-        """By offsets: a unit is a message, or nothing where a Broker has compacted its topic."""
-        return dense_stretches(begin, end)
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
+        """Measure in offsets: a unit is a message, or a hole in a compacted topic."""
+        return dense_unit_ranges(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group."""
+        """Join a group with a client of its own."""
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
         for topic in spec.topics:
             await self._route(topic)
         check_group(spec.group)
-        group = GroupSpec(
+        group = ConsumerSettings(
             group=spec.group,
             subscriptions=_subscriptions(spec),
-            model=Model.CLUSTERING,
+            model=MessageModel.CLUSTERING,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
             came_later=lambda queue: spec.start_of(queue.topic, f"{queue.broker}:{queue.id}") is Start.EARLIEST,
             orderly=options.orderly,
@@ -195,7 +195,7 @@ class RocketMQ:
         return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group))
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there and may be consumed, the filter is one, and the group is there or may be made."""
+        """Check the topics, the filter, the rights to consume, and that the group exists or can be created."""
         routes = [await self._route(topic) for topic in spec.topics]
         _subscriptions(spec)
         await check_group_can_be_joined(self._client, spec.group)
@@ -204,7 +204,7 @@ class RocketMQ:
                 await check_may_consume(self._client, spec.group, route)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a way into a topic."""
+        """Open a producer for a topic."""
         options = _outbound_options(spec)
         client, most = self._client, self._config.max_message_size
         route = await self._route(spec.topic)
@@ -224,16 +224,16 @@ class RocketMQ:
         return outbound
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there and has queues that may be written to, by us too."""
+        """Check that the topic exists and has writable queues, and that we may write to it."""
         await (await self.outbound(spec)).close()
         if self._credentials is not None:
             route, options = await self._route(spec.topic), _outbound_options(spec)
             await check_may_produce(self._client, options.producer_group, route)
-            if spec.sender is not None:  # what is stored will be read back
+            if spec.sender is not None:  # its stored messages will be read back
                 await check_may_consume(self._client, READER_GROUP, route)
 
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
-        """Those of the first Broker that knows no other delays; none when all do. Each Broker is asked until it has answered."""
+        """Return the levels of the first Broker that has levels only, else none. Each Broker is asked until it has answered."""
         for address in route.masters():
             if address not in self._levels:
                 try:
@@ -241,7 +241,11 @@ class RocketMQ:
                 except AccessRefused:
                     raise
                 except ClusterError as error:
-                    log.warning("%s is taken to hold messages until any time, as it cannot be asked now: %s", address, error)
+                    log.warning(
+                        "assuming that %s delays messages until any time: its delay levels cannot be queried now: %s",
+                        address,
+                        error,
+                    )
         return next((levels for address in route.masters() if (levels := self._levels.get(address))), ())
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a RocketMQ cluster, and of the routes' ends at it."""
+"""The configuration of a RocketMQ cluster, and the options of its inbounds and outbounds."""
 
 from typing import Any, Literal, Self
 
@@ -12,12 +12,12 @@ from mqbridge.config.urls import split_url
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT
-from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
+from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES
 from mqbridge.secret import IS_SHOWN, Secret
 
 SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"
 BATCH_BYTES = 1 << 20
-"""A batch larger than this gains nothing; Brokers take up to 4 MiB."""
+"""A larger batch gains nothing; Brokers accept up to 4 MiB."""
 
 
 class RocketMQAuth(Options):
@@ -32,7 +32,7 @@ class RocketMQAuth(Options):
     )
 
     def make(self) -> Credentials:
-        """These, to be read."""
+        """Make the credentials, which are read when needed."""
         return Credentials(self.access_key, self.secret_key, self.security_token)
 
 

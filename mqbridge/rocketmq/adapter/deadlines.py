@@ -9,10 +9,10 @@ from mqbridge.adapter.deadlines import seconds_until
 log = logging.getLogger(__name__)
 
 
-async def by_deadline(closing: Coroutine[None, None, None], deadline: float | None, what: str) -> None:
-    """Close it; what is not done by the deadline is cut short, and logged."""
+async def by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
+    """Run `closing`; at the deadline cancel it and log that."""
     try:
         async with asyncio.timeout(seconds_until(deadline)):
             await closing
     except TimeoutError:
-        log.warning("%s was closed without waiting for every answer: the deadline has passed", what)
+        log.warning("%s was closed without waiting for every answer: the deadline has passed", name)

@@ -1,6 +1,6 @@
-"""Consuming as a member of a push consumer group, beside Java members if there are any: a lane per assigned queue.
+"""Consumes as a member of a push consumer group, possibly beside Java members: a lane per assigned queue.
 
-What members sent back comes in the group's retry queues, the messages of all its topics mixed; see `retries`.
+Messages that members sent back arrive in the group's retry queues, where all its topics are mixed; see `retry_queue`.
 """
 
 import asyncio
@@ -15,57 +15,57 @@ from mqbridge.rocketmq.adapter.deadlines import by_deadline
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.consumer import GroupConsumer
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.pull_consumer import PullConsumer
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.stream import QueueStream
 
 
 class RocketMQInbound:
-    """A member of a group; owns the client that it is a member with."""
+    """A member of a group; owns its client."""
 
     individual_ack = False
 
     def __init__(
-        self, cluster: str, client: RocketmqClient, consumer: GroupConsumer, topics: Sequence[str], send_back: SendBack
+        self, cluster: str, client: ClusterClient, consumer: PullConsumer, topics: Sequence[str], send_back: SendBack
     ) -> None:
         self._cluster, self._client, self._consumer = cluster, client, consumer
         self._topics, self._send_back = topics, send_back
         self._retries: list[RetryQueue] = []
-        self._new: asyncio.Queue[RocketMQLane | RetryLane | MqbridgeError | None] = asyncio.Queue()
+        self._new_lanes: asyncio.Queue[RocketMQLane | RetryLane | MqbridgeError | None] = asyncio.Queue()
         self._closing: asyncio.Task[None] | None = None
         self._task = spawn(self._accept(), f"queues of {consumer.name}")
 
     async def lanes(self) -> AsyncIterator[RocketMQLane | RetryLane]:
-        """Queues as the group's members divide them, and a lane per topic of what was sent back."""
-        while (lane := await self._new.get()) is not None:
+        """Yield a lane for each assigned queue, and for each topic with messages that were sent back."""
+        while (lane := await self._new_lanes.get()) is not None:
             if isinstance(lane, MqbridgeError):
                 raise lane
             yield lane
-        self._new.put_nowait(None)
+        self._new_lanes.put_nowait(None)
 
     async def _accept(self) -> None:
         try:
-            async for stream in self._consumer.streams():
-                topic, broker, number = stream.queue
+            async for assigned in self._consumer.assigned_queues():
+                topic, broker, number = assigned.queue
                 if topic in self._topics:
-                    partition = Partition(self._cluster, topic, f"{broker}:{number}", await self._index(stream))
-                    self._new.put_nowait(RocketMQLane(partition, stream))
+                    partition = Partition(self._cluster, topic, f"{broker}:{number}", await self._index(assigned))
+                    self._new_lanes.put_nowait(RocketMQLane(partition, assigned))
                 else:
-                    back = partial(self._send_back.later, stream.queue)
-                    self._retries = [queue for queue in self._retries if not queue.stream.revoked]
-                    self._retries.append(RetryQueue(stream, self._cluster, self._topics, self._new.put_nowait, back))
+                    send_back = partial(self._send_back.later, assigned.queue)
+                    self._retries = [queue for queue in self._retries if not queue.assigned.revoked]
+                    self._retries.append(RetryQueue(assigned, self._cluster, self._topics, self._new_lanes.put_nowait, send_back))
         except MqbridgeError as error:
-            self._new.put_nowait(error)
+            self._new_lanes.put_nowait(error)
 
-    async def _index(self, stream: QueueStream) -> int:
-        """The place of a queue among those of its topic; one that has just left the route gets the place behind the last."""
-        route = await self._client.routes.get(stream.queue.topic)
+    async def _index(self, assigned: AssignedQueue) -> int:
+        """Return the index of a queue in its topic; a queue that has just left the route gets the index behind the last."""
+        route = await self._client.routes.get(assigned.queue.topic)
         queues = [] if route is None else list(route.read_queues())
-        return queues.index(stream.queue) if stream.queue in queues else len(queues)
+        return queues.index(assigned.queue) if assigned.queue in queues else len(queues)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Give everything back and leave. One task does that: a caller that is cancelled stops waiting for it."""
+        """Release all queues and leave the group, in one task: a cancelled caller only stops waiting for it."""
         if self._closing is None:
             at = deadline_of(deadline)
             self._closing = spawn(self._close(at), f"closing {self._consumer.name}")
@@ -75,5 +75,5 @@ class RocketMQInbound:
         await asyncio.gather(*(queue.release(deadline) for queue in self._retries))
         await self._consumer.close(deadline)
         await cancel(self._task)
-        self._new.put_nowait(None)
+        self._new_lanes.put_nowait(None)
         await by_deadline(self._client.close(), deadline, self._consumer.name)

@@ -1,6 +1,6 @@
-"""What people ask of a cluster's groups and topics: who is a member, moving a group, finding a time, how a topic is set up.
+"""Administrative operations on groups and topics: list members, move a group, find the offset of a time, show settings.
 
-A Broker knows a group's members, and each member knows its queues: it is asked through the Broker.
+A Broker knows a group's members; each member knows its queues and is queried through the Broker.
 """
 
 import asyncio
@@ -13,25 +13,25 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 from mqbridge.retention import LATE, group_warnings, target_warnings
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import Connection
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import Perm
-from mqbridge.rocketmq.wire.bodies.running import RunningInfo
+from mqbridge.rocketmq.wire.bodies.running_info import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.groups import RunningInfoHeader
 
 _PERMS = {Perm.READ: "read", Perm.WRITE: "write", Perm.READ_WRITE: "read and write"}
 
 
-def name_of(queue: Queue) -> str:
-    """A queue as a partition's name."""
+def partition_name(queue: Queue) -> str:
+    """Return the partition name of a queue."""
     return f"{queue.broker}:{queue.id}"
 
 
-class Topics(Protocol):
-    """The cluster that is asked."""
+class TopicQueries(Protocol):
+    """Queries to the cluster."""
 
     async def queues(self, topic: str) -> Sequence[Queue]:
         """The queues of a topic. Raises ClusterError."""
@@ -44,24 +44,24 @@ class Topics(Protocol):
 
 
 class RocketMQOperations:
-    """On one connected cluster. Each call raises ClusterError."""
+    """Operations on one connected cluster. Each call raises ClusterError."""
 
     backlog_unit = "messages"
 
-    def __init__(self, client: RocketmqClient, topics: Topics) -> None:
+    def __init__(self, client: ClusterClient, topics: TopicQueries) -> None:
         self._client, self._topics = client, topics
         self._admin, self._positions, self._groups = client.admin, client.positions, client.groups
 
     async def groups(self, topic: str) -> list[str]:
-        """Groups that consume the topic, or have offsets of it."""
+        """Return the groups that consume the topic, or have offsets in it."""
         return await self._groups.groups_of(topic)
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Messages from the group's offsets to the ends."""
+        """Return the number of messages behind the group's offset, by partition."""
         return dense_backlog(*await asyncio.gather(self._topics.committed(topic, group), self._topics.bounds(topic)))
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Who is connected as the group, and the queues of the topic that each says it has."""
+        """Return the connected members of the group, each with the queues of the topic that it reports."""
         found = await self._groups.consumers(group)
         if found is None or topic not in {one.topic for one in found.subscriptions}:
             return []
@@ -69,7 +69,7 @@ class RocketMQOperations:
         return [Member(one.client_id, one.address, names) for one, names in zip(found.connections, held, strict=True)]
 
     async def _queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
-        """None when the member does not answer, or cannot tell (a 5.x proxy's client has no queues)."""
+        """Return a member's queues; None if it does not answer or has none to report (a client of a 5.x proxy)."""
         ext = RunningInfoHeader(group, member.client_id).encode()
         for address in (await self._admin.masters()).values():
             try:
@@ -77,15 +77,15 @@ class RocketMQOperations:
             except ClusterError:
                 continue  # it may be connected to another Broker
             queues = RunningInfo.decode(answer.body).queues
-            return tuple(name_of(queue) for queue in sorted(queues) if queue.topic == topic)
+            return tuple(partition_name(queue) for queue in sorted(queues) if queue.topic == topic)
         return None
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Commit these offsets as the group. FATAL while it is connected: its members would go on from their own."""
+        """Commit these offsets for the group. FATAL while it is connected: its members would continue from their own offsets."""
         if (found := await self._groups.consumers(group)) is not None and found.connections:
             names = ", ".join(one.client_id for one in found.connections)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
-        known = {name_of(queue): queue for queue in await self._topics.queues(topic)}
+        known = {partition_name(queue): queue for queue in await self._topics.queues(topic)}
         if unknown := positions.keys() - known.keys():
             raise ClusterError(f"topic {topic!r} has no queue {', '.join(sorted(unknown))}", Failure.FATAL)
         if group not in await self._groups.configs():
@@ -93,30 +93,30 @@ class RocketMQOperations:
         await self._groups.write(group, {known[name]: position[0] for name, position in positions.items()})
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """By the time of storing."""
+        """Return the offset of the first message stored at this time or later, by partition."""
         queues = await self._topics.queues(topic)
         offsets = await asyncio.gather(*(self._positions.at(queue, time_ms) for queue in queues))
-        return {name_of(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
+        return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """So many before the end."""
+        """Return the position `count` messages before the end, by partition."""
         return dense_newest(await self._topics.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """As its Brokers have it; what differs between them stands there once for each."""
+        """Return the topic's settings; a value that differs between Brokers lists each Broker."""
         found: dict[str, dict[str, str]] = {}
         for broker, config in (await self._admin.topic_config(topic)).items():
-            for name, value in _said(config).items():
+            for name, value in _topic_settings(config).items():
                 found.setdefault(name, {})[broker] = value
         return {name: _joined(values) for name, values in found.items()}
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Brokers delete what was stored more than `fileReservedTime` hours ago, read or not."""
+        """Warn about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not."""
         configs = await self._admin.at_masters(self._admin.broker_config)
-        told = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
-        if not told:
+        retention_hours = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
+        if not retention_hours:
             return []
-        hours = min(told)
+        hours = min(retention_hours)
         kept = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, kept, hours * 3600.0)
@@ -127,7 +127,7 @@ class RocketMQOperations:
         return group_warnings(topic, group, kept, of_group, bounds, younger)
 
 
-def _said(config: TopicConfig) -> dict[str, str]:
+def _topic_settings(config: TopicConfig) -> dict[str, str]:
     return {
         "permission": _PERMS.get(config.perm, str(config.perm)),
         "read_queues": str(config.read_queues),

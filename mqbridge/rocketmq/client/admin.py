@@ -1,7 +1,7 @@
 """Administration of topics and brokers. Groups are in `group_admin`, offsets in `positions`, single messages in `query`.
 
-A topic lives at brokers, each with queues of its own, and name servers only repeat what brokers register. So changes go to every
-master, and are there when every name server's route shows them.
+A topic exists at brokers, each with its own queues; name servers only show what brokers register. So changes go to every master,
+and are complete once the route shows them.
 """
 
 import asyncio
@@ -10,23 +10,23 @@ from typing import TypeVar
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
-from mqbridge.rocketmq.client.names import check_topic
+from mqbridge.rocketmq.client.name_rules import check_topic
 from mqbridge.rocketmq.client.route import MASTER, TopicRoute
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig, TopicConfigs
 from mqbridge.rocketmq.wire.bodies.offsets import QueueStats, TopicStats
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, Perm, TopicList
+from mqbridge.rocketmq.wire.broker_settings import decode_settings, encode_settings
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.admin import ClusterHeader, CreateTopicHeader, TopicHeader
-from mqbridge.rocketmq.wire.settings import decode_settings, encode_settings
 
 SHOWN_TIMEOUT_S = 30.0
-"""A broker registers a new topic with the name servers at once, and everything every 30 s."""
+"""A broker registers a new topic with the name servers at once, and all topics every 30 s."""
 SHOWN_POLL_S = 0.05
 SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
 REPLY_SUFFIX = "_REPLY_TOPIC"
-"""Of the topic for answers to requests that each cluster has."""
+"""Suffix of each cluster's topic for replies to requests."""
 SYSTEM_TOPICS = frozenset(
     {"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC"}
 )
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Admin:
-    """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
+    """Administration of one cluster. Each call raises ClusterError, and RemoteProtocolError for an invalid response."""
 
     def __init__(self, client: BaseClient) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class Admin:
     # --- brokers ----------------------------------------------------------------------------------------------------
 
     async def cluster(self) -> ClusterInfo:
-        """Every broker that is registered, with its addresses, and the clusters that they are in."""
+        """Return every registered broker with its addresses, and the clusters."""
         found = await self._client.name_servers.ask(
             Code.GET_BROKER_CLUSTER_INFO, {}, lambda answer: ClusterInfo.decode(answer.body)
         )
@@ -51,7 +51,7 @@ class Admin:
         return found
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Addresses of the masters by broker name, sorted; of one cluster or of all. FATAL for a cluster that is not there."""
+        """Return the masters' addresses by broker name, sorted; of one cluster or all. FATAL if the cluster does not exist."""
         info = await self.cluster()
         names = sorted(info.brokers) if cluster is None else sorted(info.clusters.get(cluster, ()))
         found = {name: info.brokers[name].addresses for name in names if name in info.brokers}
@@ -63,9 +63,9 @@ class Admin:
         return masters
 
     async def route(self, topic: str, *, fresh: bool = False) -> TopicRoute | None:
-        """The route of a topic, None when it is missing; RETRY while the name servers know no master.
+        """Return the route of a topic, None if it does not exist; RETRY while the name servers know no master.
 
-        They forget the topics of a broker that goes. One that has come back meanwhile brought its topics along.
+        They drop the topics of a broker that stops. A broker that came back in the meantime has registered its topics again.
         """
         route = await self._client.routes.get(topic, fresh=fresh)
         if route is None:
@@ -74,22 +74,22 @@ class Admin:
         return route
 
     async def at_masters(self, call: Callable[[str], Awaitable[T]], cluster: str | None = None) -> dict[str, T]:
-        """What `call` gives for the address of every master, by broker name."""
+        """Call `call` with the address of every master; return the results by broker name."""
         masters = await self.masters(cluster)
         return dict(zip(masters, await asyncio.gather(*map(call, masters.values())), strict=True))
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """A broker's settings."""
+        """Return a broker's settings."""
         return decode_settings((await self._client.request(address, Code.GET_BROKER_CONFIG)).body)
 
     async def update_broker_config(self, address: str, settings: Mapping[str, object]) -> None:
-        """Change settings while it runs; most take effect at once. A name that the broker does not know is ignored by it."""
+        """Change settings at runtime; most take effect at once. The broker ignores unknown names."""
         await self._client.request(address, Code.UPDATE_BROKER_CONFIG, body=encode_settings(settings))
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self, cluster: str | None = None) -> list[str]:
-        """Every topic, the system's included; see `is_system`."""
+        """Return every topic, system topics included; see `is_system`."""
         code, ext = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, dict[str, str]()
         if cluster is not None:
             code, ext = Code.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster).encode()
@@ -97,7 +97,7 @@ class Admin:
         return sorted(found or ())
 
     async def user_topics(self) -> list[str]:
-        """Every topic but the system's own; every cluster and every broker has one of its name."""
+        """Return every topic except system topics; each cluster and each broker has one of its name."""
         topics, info = await asyncio.gather(self.topics(), self.cluster())
         own = {*info.clusters, *info.brokers, *(f"{cluster}{REPLY_SUFFIX}" for cluster in info.clusters)}
         return [topic for topic in topics if not is_system(topic) and topic not in own]
@@ -114,10 +114,10 @@ class Admin:
         cluster: str | None = None,
         timeout: float = SHOWN_TIMEOUT_S,
     ) -> None:
-        """Create a topic with so many queues at every master, or change it, and wait until the route shows it.
+        """Create or change a topic with this number of queues at every master, and wait until the route shows it.
 
-        `read_queues`: as many as to write by default; to shrink a topic without loss give the old number until they are read.
-        `attributes` (5.x) are like {"message.type": "FIFO"}. RequestTimeout when the route does not show it in time.
+        `read_queues`: default `queues`; to shrink a topic without loss, keep the old number until those queues are consumed.
+        `attributes` (5.x) are like {"message.type": "FIFO"}. RequestTimeout if the route does not show it in time.
         """
         header = CreateTopicHeader(
             check_topic(topic),
@@ -130,20 +130,20 @@ class Admin:
         ext = header.encode()
         done = await self.at_masters(lambda one: self._client.request(one, Code.UPDATE_AND_CREATE_TOPIC, ext), cluster)
         want = dict.fromkeys(done, (header.read_queue_nums if perm & Perm.READ else 0, queues if perm & Perm.WRITE else 0))
-        await self._shown(topic, lambda: self._serves(topic, want), timeout)
+        await self._wait_for(topic, lambda: self._serves(topic, want), timeout)
 
     async def delete_topic(self, topic: str, *, timeout: float = SHOWN_TIMEOUT_S) -> None:
         """Delete a topic and its messages everywhere, and wait until no name server shows it.
 
-        Deleting what is not there is no error.
+        Deleting a missing topic is no error.
         """
         ext = TopicHeader(topic).encode()
         await self.at_masters(lambda one: self._client.request(one, Code.DELETE_TOPIC_IN_BROKER, ext))
         await self._client.name_servers.each(Code.DELETE_TOPIC_IN_NAMESRV, ext)
-        await self._shown(topic, lambda: self._is_gone(topic), timeout)
+        await self._wait_for(topic, lambda: self._is_gone(topic), timeout)
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """A topic's configuration by broker name, of the masters that have it."""
+        """Return a topic's configuration by broker name, of the masters that have it."""
         ext = TopicHeader(topic).encode()
         accept = frozenset({Status.SUCCESS, Status.TOPIC_NOT_EXIST})
 
@@ -155,19 +155,19 @@ class Admin:
                     raise
             else:
                 return TopicConfig.decode(answer.body) if answer.code == Status.SUCCESS else None
-            every = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # before 5.0 that is all there is
+            every = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # the only request before 5.0
             return TopicConfigs.decode(every.body).topics.get(topic)
 
         return {name: config for name, config in (await self.at_masters(at)).items() if config is not None}
 
     async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
-        """First and next offset of every queue, and when it was written last. FATAL for a topic that is not there."""
+        """Return first and next offset of every queue, and its last write time. FATAL if the topic does not exist."""
         ext = TopicHeader(topic).encode()
         answers = await self.of_topic(topic, Code.GET_TOPIC_STATS_INFO, ext)
         return {queue: stats for answer in answers for queue, stats in TopicStats.decode(answer.body).queues.items()}
 
     async def of_topic(self, topic: str, code: int, ext: Mapping[str, str]) -> list[Command]:
-        """The answers of every master that has the topic. FATAL for a topic that is not there."""
+        """Return the responses of every master of the topic. FATAL if the topic does not exist."""
         route = await self._client.routes.get(topic, fresh=True)
         if route is None:
             raise ServerRefused(f"no name server knows topic {topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
@@ -175,7 +175,7 @@ class Admin:
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
-    async def _shown(self, topic: str, condition: Callable[[], Awaitable[bool]], timeout: float) -> None:
+    async def _wait_for(self, topic: str, condition: Callable[[], Awaitable[bool]], timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
                 while not await condition():  # noqa: ASYNC110 - other processes decide
@@ -185,7 +185,7 @@ class Admin:
             raise RequestTimeout(f"{problem}: do the brokers reach them?") from error
 
     async def _serves(self, topic: str, want: Mapping[str, tuple[int, int]]) -> bool:
-        """Whether every wanted broker shows its numbers of queues to read and to write."""
+        """Return True if the route shows the wanted numbers of readable and writable queues of every broker."""
         route = await self._client.routes.get(topic, fresh=True)
         if route is None:
             return False
@@ -197,5 +197,5 @@ class Admin:
 
 
 def is_system(topic: str) -> bool:
-    """Whether a topic is the system's own by its name, or a retry or dead-letter topic of a group."""
+    """Return True for the name of a system topic, or of a group's retry or dead letter topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)

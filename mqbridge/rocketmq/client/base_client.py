@@ -1,7 +1,7 @@
-"""What everything of a client stands on: name servers, routes, one connection per address, requests, heartbeats.
+"""Base of all clients: name servers, routes, one connection per address, requests, heartbeats.
 
-Nothing here knows producers, consumers or administration, which are built on it. All groups of a client share its connections and
-its id, and brokers know them by that id: two members of one consumer group need two clients, or two instance names.
+Producers, consumers and administration are built on it. All groups of a client share its connections and its id, by which brokers
+identify them: two members of one consumer group need two clients, or two instance names.
 """
 
 import itertools
@@ -22,47 +22,47 @@ from mqbridge.net.dial import split_address
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection
+from mqbridge.rocketmq.client.connection_pool import ConnectionPool
 from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT, NameServers
-from mqbridge.rocketmq.client.pool import Pool
-from mqbridge.rocketmq.client.routes import REFRESH_S, Routes
+from mqbridge.rocketmq.client.route_table import REFRESH_S, RouteTable
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData
-from mqbridge.rocketmq.wire.codes import Status, name_of, refused
+from mqbridge.rocketmq.wire.codes import Status, refused, request_name
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.ids import UniqueIds
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[str, Command], Command | None]
-"""Gets the address that asks and what it asks; what it returns is the answer.
+"""Gets the address of a broker and its request; returns the response.
 
-None: there is none, or `answer` brings it later.
+None: no response, or `answer` sends it later.
 """
 SUCCESS = frozenset({Status.SUCCESS})
 MAX_SENDS_IN_FLIGHT = 1000
-"""Of one client. A broker queues 10000 sends of all its producers, and drops those that waited for 200 ms."""
+"""Limit of one client. A broker queues 10000 sends of all its producers, and drops those that waited for 200 ms."""
 MAX_BYTES_IN_FLIGHT = 64 << 20
-"""Of one client; a broker on a fast network has far less on the way to its log."""
+"""Limit of one client; a broker on a fast network needs far less in flight."""
 
 _instances = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Deadlines and rhythms in seconds."""
+    """Timeouts and intervals in seconds."""
 
     connect: float = CONNECT_TIMEOUT_S
     request: float = REQUEST_TIMEOUT_S
-    """For one answer, unless the request says otherwise."""
+    """Timeout of one response, unless the request sets another."""
     route: float = REFRESH_S
     heartbeat: float = HEARTBEAT_S
 
 
 class BaseClient:
-    """Made inside a running loop; `connect` before anything else, `close` at the end, or `async with`.
+    """Create it inside a running loop; call `connect` first and `close` last, or use `async with`.
 
-    `name_servers` are `host:port`. `instance` replaces the part of the client id that is unique otherwise. `credentials` sign
+    `name_servers` are `host:port`. `instance` replaces the part of the client id that is otherwise unique. `credentials` sign
     every request.
     """
 
@@ -78,7 +78,7 @@ class BaseClient:
     ) -> None:
         self.timing = timing = timing or Timing()
         self.connectivity = connectivity or connectivity_of(",".join(name_servers), name_servers)
-        self.pool = Pool(
+        self.pool = ConnectionPool(
             self._on_request,
             self._on_lost,
             self._greet,
@@ -88,9 +88,9 @@ class BaseClient:
             connectivity=self.connectivity,
         )
         self.name_servers = NameServers(name_servers, self.pool, timing.request)
-        self.routes = Routes(self.name_servers, timing.route)
+        self.routes = RouteTable(self.name_servers, timing.route)
         self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
-        """What all producers of this client may have on the way together."""
+        """Limits of sends in flight, for all producers of this client together."""
         self._instance = instance or f"{os.getpid()}#{time.time_ns()}{next(_instances)}"
         self._client_id = ""
         self._ids: UniqueIds | None = None
@@ -99,13 +99,13 @@ class BaseClient:
 
     @property
     def client_id(self) -> str:
-        """`ip@instance`, what brokers call us. There is none before `connect`."""
+        """`ip@instance`, by which brokers identify us; available after `connect`."""
         if not self._client_id:
             raise LocalProtocolError("a client has no id before it is connected")
         return self._client_id
 
     async def connect(self) -> None:
-        """Reach a name server. Raises Unreachable, which names all of them."""
+        """Connect to a name server. Raises Unreachable, which names all of them."""
         local = await self.name_servers.connect()
         if not self._client_id:
             self._client_id = f"{local}@{self._instance}"
@@ -114,7 +114,7 @@ class BaseClient:
         self.routes.start()
 
     async def close(self) -> None:
-        """Tell the brokers that every group of this client is gone, and close all connections."""
+        """Unregister every group of this client at the brokers, and close all connections."""
         try:
             await self.routes.close()
             await self._heartbeats.close()
@@ -129,12 +129,12 @@ class BaseClient:
         await self.close()
 
     def unique_id(self) -> str:
-        """A new UNIQ_KEY, what Java applications see as the message id."""
-        start, counter = self.reserve_ids(1)
-        return f"{start}{counter:04X}"
+        """Return a new UNIQ_KEY, which Java applications see as the message id."""
+        prefix, counter = self.reserve_ids(1)
+        return f"{prefix}{counter:04X}"
 
     def reserve_ids(self, count: int) -> tuple[str, int]:
-        """As many in a row: how all begin, and the first one's counter, which are the last four digits."""
+        """Reserve consecutive ids: return their common prefix and the first counter, the last four digits of an id."""
         if self._ids is None:
             raise LocalProtocolError("a client makes no ids before it is connected")
         now = time.time_ns() // 1_000_000
@@ -152,21 +152,21 @@ class BaseClient:
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Ask a server; its answer, if the code of that is in `accept`.
+        """Send a request; return the response if its code is in `accept`.
 
-        Raises ServerRefused (with what helps), Unreachable, ConnectionLost, RequestTimeout. After a REFRESH the route of the
-        request's topic is looked up again before it is used.
+        Raises ServerRefused (with its `Failure`), Unreachable, ConnectionLost, RequestTimeout. REFRESH invalidates the route of
+        the request's topic.
         """
         fields = ext or {}
         limit = self.timing.request if timeout is None else timeout
         connection = self.pool.ready(address) or await self.pool.get(address)
         answer = await connection.request(code, fields, body, limit)
-        if answer.code == Status.GO_AWAY:  # it was not looked at; the broker takes new connections until it is gone
+        if answer.code == Status.GO_AWAY:  # not processed; the broker accepts new connections until it stops
             self.pool.retire(connection)
             answer = await (await self.pool.get(address)).request(code, fields, body, limit)
         if answer.code in accept:
             return answer
-        error = refused(f"{name_of(code)} at {address}", answer.code, answer.remark)
+        error = refused(f"{request_name(code)} at {address}", answer.code, answer.remark)
         if error.failure is Failure.REFRESH and "topic" in fields:
             self.routes.invalidate(fields["topic"])
         raise error
@@ -174,17 +174,17 @@ class BaseClient:
     async def oneway(
         self, address: str, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
     ) -> None:
-        """Tell a server what it does not answer. Raises Unreachable or ConnectionLost."""
+        """Send a request without a response. Raises Unreachable or ConnectionLost."""
         (await self.pool.get(address)).oneway(code, ext or {}, body, remark)
 
-    # --- what brokers ask -------------------------------------------------------------------------------------------
+    # --- requests of brokers----------------------------------------------------------------------------------------
 
     def on(self, code: int, handler: Handler) -> None:
-        """Let `handler` answer requests of this kind; it replaces the one before."""
+        """Set the handler of requests with this code, replacing the previous one."""
         self._handlers[code] = handler
 
     def answer(self, address: str, request: Command, response: Command) -> None:
-        """Answer later what a handler answered by None. Without a connection nobody waits for it any more."""
+        """Send the response to a request whose handler returned None. Dropped if the connection is gone."""
         connection = self.pool.ready(address)
         if connection is not None and not request.is_oneway:
             connection.answer(request, response)
@@ -198,7 +198,7 @@ class BaseClient:
             try:
                 response = handler(connection.address, request)
             except MqbridgeError as error:
-                log.warning("%s from %s could not be handled: %s", name_of(request.code), connection.address, error)
+                log.warning("%s from %s could not be handled: %s", request_name(request.code), connection.address, error)
                 response = request.answer(Status.SYSTEM_ERROR, remark=str(error))
         if response is not None and not request.is_oneway:
             connection.answer(request, response)
@@ -206,29 +206,29 @@ class BaseClient:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def add_producer(self, group: str) -> None:
-        """Name this producer group in heartbeats from now on, until as many `remove_producer` have come."""
+        """Announce this producer group in heartbeats, until `remove_producer` was called as often."""
         self._heartbeats.add_producer(group)
 
     async def remove_producer(self, group: str) -> None:
-        """The producer group has one user less; the last one unregisters it."""
+        """Remove a producer of the group; the last one unregisters it."""
         await self._heartbeats.remove_producer(group)
 
     def add_consumer(self, consumer: ConsumerData) -> None:
-        """Name this consumer group in heartbeats from now on, in place of what was said of it before; see `heartbeat`."""
+        """Announce this consumer group in heartbeats, replacing its earlier data; see `heartbeat`."""
         self._heartbeats.consumers[consumer.group] = consumer
 
     replace_consumer = add_consumer
 
     async def remove_consumer(self, group: str) -> None:
-        """Unregister the consumer group at every broker that is connected."""
+        """Unregister the consumer group at every connected broker."""
         await self._heartbeats.remove_consumer(group)
 
     async def heartbeat(self) -> None:
-        """Tell every known broker about all groups now. One that cannot be told is logged; the next heartbeat tells it."""
+        """Send a heartbeat with all groups to every known broker now. Failures are logged; the next heartbeat retries."""
         await self._heartbeats.beat()
 
     def broker_version(self, address: str) -> int | None:
-        """The version (its ordinal) that a broker's answer to a heartbeat said."""
+        """Return the version (its ordinal) from a broker's response to a heartbeat."""
         return self._heartbeats.versions.get(address)
 
     async def _greet(self, connection: Connection) -> None:
@@ -236,17 +236,17 @@ class BaseClient:
             await self._heartbeats.greet(connection)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
-        log.log(level_of(error, logging.INFO), "%s", error)
+        log.log(level_of(error, logging.INFO), "lost the connection to %s: %s", connection.address, error)
         self.routes.lost(connection.address)
 
 
 def connectivity_of(name: str, name_servers: Sequence[str]) -> Connectivity:
-    """That of a cluster that begins with these name servers. Raises ValueError for an address that is none."""
+    """Make the connectivity of a cluster with these name servers. Raises ValueError for an invalid address."""
     return Connectivity(name, (split_address(address, DEFAULT_PORT) for address in name_servers))
 
 
 def _month_start(now: int) -> int:
-    """When the month of this time began, both in ms."""
+    """Return the start of the month of this time, both in ms."""
     return _day_month_start(now // 86_400_000)
 
 

@@ -1,4 +1,4 @@
-"""Requests to whichever broker serves a queue now."""
+"""Requests to the broker that currently serves a queue."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class Brokers:
-    """The way from a queue to its broker; what goes wrong there has the route looked up again."""
+    """Routes requests from a queue to its broker; failures invalidate the route."""
 
     def __init__(self, client: BaseClient) -> None:
         self.client = client
 
     async def master(self, topic: str, broker: str) -> str:
-        """The address of a topic's broker. Raises ClusterError (REFRESH) while it has no master."""
+        """Return the address of a broker's master. Raises ClusterError (REFRESH) while it has none."""
         route = await self.client.routes.usable(topic)
         address = route.master(broker) if route is not None else None
         if address is None:
@@ -28,7 +28,7 @@ class Brokers:
         return address
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
-        """Where to pull from, and whether that is the master. Raises ClusterError (REFRESH) for a broker that is gone."""
+        """Return the address to pull from, and True if it is the master. Raises ClusterError (REFRESH) if the broker is gone."""
         if (found := self.known_reader(topic, broker)) is not None:
             return found
         route = await self.client.routes.usable(topic)
@@ -38,13 +38,13 @@ class Brokers:
         return address, address == route.master(broker)
 
     def known_reader(self, topic: str, broker: str) -> tuple[str, bool] | None:
-        """The same by a route that needs not be asked for; None where there is none, or it does not name the broker."""
+        """Return the same from a cached route; None if there is none, or it lacks the broker."""
         route = self.client.routes.fresh(topic)
         address = route.reader(broker) if route is not None else None
         return None if route is None or address is None else (address, address == route.master(broker))
 
     def lost(self, topic: str, broker: str) -> ClusterError:
-        """The error for a broker that the route does not name."""
+        """Make the error for a broker that the route lacks."""
         self.client.routes.invalidate(topic)
         return ClusterError(f"no address of broker {broker} is known for topic {topic} at the moment", Failure.REFRESH)
 
@@ -58,7 +58,7 @@ class Brokers:
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Ask the master of a queue. Raises as `BaseClient.request`."""
+        """Send a request to the master of a queue. Raises as `BaseClient.request`."""
         address = await self.master(queue.topic, queue.broker)
         return await self.ask_at(address, queue.topic, code, ext, body, timeout=timeout, accept=accept)
 
@@ -73,7 +73,7 @@ class Brokers:
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Ask this broker about a topic; a failure that a new route may cure asks for one."""
+        """Send a request about a topic to this broker; failures that a new route may cure invalidate the route."""
         try:
             return await self.client.request(address, code, ext, body, timeout=timeout, accept=accept)
         except ServerRefused as error:
@@ -88,12 +88,12 @@ class Brokers:
             raise
 
     async def tell(self, queue: Queue, code: int, ext: Mapping[str, str]) -> None:
-        """Tell the master of a queue what it does not answer. Raises Unreachable, ConnectionLost, ClusterError (REFRESH)."""
+        """Send a one-way request to the master of a queue. Raises Unreachable, ConnectionLost, ClusterError (REFRESH)."""
         await self.client.oneway(await self.master(queue.topic, queue.broker), code, ext)
 
 
 async def twice(call: Callable[[], Awaitable[T]]) -> T:
-    """Once more when the connection was lost, over a new one: for what may as well be done twice."""
+    """Call an idempotent request; once more over a new connection if the connection was lost."""
     try:
         return await call()
     except ConnectionLost:
@@ -101,6 +101,6 @@ async def twice(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def by_broker(queues: Sequence[Queue]) -> dict[str, list[Queue]]:
-    """Queues by the name of their broker."""
+    """Group queues by broker name."""
     broker = attrgetter("broker")
     return {name: list(group) for name, group in groupby(sorted(queues, key=broker), key=broker)}

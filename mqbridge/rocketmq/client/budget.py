@@ -1,55 +1,56 @@
-"""How many bytes the queues of a consumer may hold, all together, and how that is shared.
+"""Memory budget of a consumer: the bytes that all its queues together may hold, and how they share it.
 
-A queue holds what its answers brought until somebody takes it, or, where a stream lends, gives it back. A pull is charged for
-what it may bring from the moment in which it is asked: it asks for so many messages as fit its part, by the size of those that
-came before. An answer that brings more is counted at once, and nothing is lent then until all fits again.
+A queue holds the bytes of its responses until they are taken, or, with `holds_budget`, released. A pull is charged when it is
+sent: it requests as many messages as fit the queue's part, judged by the size of earlier messages. A larger response is counted
+at once, and nothing is lent until everything fits again.
 
-Each queue has an equal share of the limit, and a fourth of that, its part, is its alone: a pull that fits there, beside what the
-queue holds, never waits for another queue. So a queue that is read goes on, whatever others hold. The rest is lent, in turn:
+Each queue has an equal share of the limit. A fourth of the share is its reserved part: a pull that fits there, beside what the
+queue holds, never waits for another queue. So a queue that is consumed keeps going, whatever others hold. The rest is lent, first
+come first served:
 
-- up to its share a queue borrows to have answers asked for while others wait to be taken;
-- one whose single message is larger than its share borrows for that message, when it holds nothing; at most half of the limit.
-  The first in the line keeps its turn until there is room, so all who take what they hold let it through;
-- as those who borrowed may not take anything for long, others pass by the first meanwhile, with a fourth of the limit at most:
-  beside that, and all parts, half of the limit is left.
+- a queue borrows up to its share, to pull ahead while responses wait to be taken;
+- a queue that holds nothing borrows for a single message larger than its share, up to half of the limit. The first in the line
+  keeps its place until there is room, so it is served once the others take what they hold;
+- as borrowers may not take anything for long, others overtake the first meanwhile, with a fourth of the limit at most: beside
+  that and all parts, half of the limit is left.
 
-A pull that waits at the broker keeps its charge for 20 s, so it asks for no more than a part. Where one message is too much for
-that, because queues are many or messages large, idle queues are asked without waiting, in turn.
+A pull held by the broker keeps its charge for up to 20 s, so it requests no more than a part. If one message exceeds that,
+because queues are many or messages large, idle queues pull without being held, one after the other.
 
-When queues come, what others hold by then is counted anew, by their smaller parts. Those that come have their own all the same:
-at most a fourth of the limit beyond it, until that is taken.
+When queues are added, the parts shrink and what others hold is counted anew. New queues get their parts all the same: at most a
+fourth of the limit beyond it, until that is taken.
 """
 
 import asyncio
 from collections import deque
 
 FIRST_MESSAGE_BYTES = 8 << 10
-"""What a message is expected to have before there was one: 32 of them are the most that a broker gives by default, 256 KiB."""
+"""Assumed size of a message before the first: 32 of them are a broker's default limit of a response, 256 KiB."""
 WAITING_MESSAGES = 32
-"""The most that a pull which waits for messages asks for: more are seldom there when the first has come."""
+"""Limit of messages in a held pull: more are seldom there when the first arrives."""
 PULL_PART = 4
-"""Of a queue's share: the fourth for one pull, so that answers are asked for while others wait to be taken."""
+"""The part of a queue is a fourth of its share, so that it can pull ahead while responses wait to be taken."""
 PASSING_PART = 4
-"""Of the limit: the fourth for those who pass by the first in the line."""
+"""A fourth of the limit is for queues that overtake the first in the line."""
 
 
 class Account:
-    """One queue's part of the books: bytes that it holds and asks for, and how large its messages are; 0 while nobody knows."""
+    """The account of one queue: bytes that it holds and has requested, and its average message size; 0 while unknown."""
 
     __slots__ = ("asked", "borrowed", "held", "message", "passed_by", "waiter")
 
     def __init__(self) -> None:
         self.held = self.asked = self.message = 0
         self.borrowed = 0
-        """What of both is beyond its part."""
+        """The bytes of both beyond its part."""
         self.passed_by = False
-        """It borrowed that while another was the first in the line."""
+        """It borrowed them while another queue was the first in the line."""
         self.waiter: Waiter | None = None
-        """What asked last."""
+        """Its pending reservation."""
 
 
 class Charge:
-    """What a pull may bring: `size` bytes of the budget, for at most `messages`. `may_wait`: at the broker, if none is there."""
+    """The reservation of a pull: `size` bytes, for at most `messages`. `may_wait`: the broker may hold it."""
 
     __slots__ = ("account", "may_wait", "messages", "size")
 
@@ -58,7 +59,7 @@ class Charge:
 
 
 class Waiter:
-    """A queue that wants to ask; `idle` when nothing is there to be read."""
+    """A queue that waits for a reservation; `idle`: it was read to its end."""
 
     __slots__ = ("account", "charge", "idle", "in_line")
 
@@ -68,27 +69,27 @@ class Waiter:
 
 
 class Budget:
-    """The books of one consumer."""
+    """The budget of one consumer."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._queues = 0
         self._share, self._part = max_bytes, max_bytes // PULL_PART
         self.held = 0
-        """Bytes received and not yet given back."""
+        """Bytes received and not yet released."""
         self.expected = 0
-        """Bytes that are being asked for."""
+        """Bytes reserved by pulls in flight."""
         self._borrowed = self._passing = 0
-        """Of both, what is beyond parts; and what of that was borrowed in passing."""
+        """Bytes of both beyond the parts; and those of them borrowed by overtaking."""
         self._message = FIRST_MESSAGE_BYTES
-        """How large messages are that came last, of whichever queue."""
+        """Average size of recent messages of all queues."""
         self._line: deque[Waiter] = deque()
         self._used: set[Account] = set()
-        """Accounts that hold or ask for something."""
+        """Accounts that hold or have requested something."""
 
     @property
     def queues(self) -> int:
-        """How many share. When that changes, all have another part: more is borrowed, or somebody fits into theirs."""
+        """The number of queues that share. A change resizes all parts: more is borrowed, or a waiting queue fits its part."""
         return self._queues
 
     @queues.setter
@@ -99,12 +100,12 @@ class Budget:
         for account in list(self._used):
             self._note(account)
         for waiter in [*self._line, *(account.waiter for account in self._used if account.waiter is not None)]:
-            self._look_at(waiter)
+            self._serve(waiter)
         self._lend()
 
     async def reserve(self, account: Account, *, idle: bool) -> Charge:
-        """Wait until this queue may ask; `idle` when nothing is there to be read. Ends by `settle` or `answered`."""
-        if not self._line:  # nobody waits: what fits is given without a future, as `_look_at` would give it
+        """Wait until this queue may pull; `idle`: it was read to its end. End the charge by `settle` or `answered`."""
+        if not self._line:  # nobody waits: grant without a future what `_serve` would grant
             charge = self._charge(account, idle=idle)
             uses, part = account.held + account.asked + charge.size, self._part
             free = self._max_bytes - part * self._queues - self._borrowed + account.borrowed
@@ -112,7 +113,7 @@ class Budget:
                 self._give(account, charge, passes_by=False)
                 return charge
         waiter = account.waiter = Waiter(account, idle=idle)
-        self._look_at(waiter)
+        self._serve(waiter)
         try:
             return await waiter.charge
         except asyncio.CancelledError:
@@ -123,7 +124,7 @@ class Budget:
             raise
 
     def settle(self, charge: Charge) -> None:
-        """The pull brought nothing, or was given up; nothing happens when it was answered."""
+        """End the charge of a pull without records; no effect after `answered`."""
         if size := charge.size:
             charge.size = 0
             self.expected -= size
@@ -132,7 +133,7 @@ class Budget:
             self._lend()
 
     def answered(self, account: Account, charge: Charge, size: int, messages: int) -> None:
-        """The pull brought this."""
+        """Replace the charge by the bytes that the pull returned."""
         average, expected = size // max(1, messages), self._message
         account.message = max(average, (account.message + 3 * average) // 4, 1)
         self._message = max(average, (expected + 3 * average) // 4, 1)
@@ -144,16 +145,16 @@ class Budget:
         self._note(account)
         if self._message < expected:
             for waiter in [one for one in self._line if not one.account.message]:
-                self._look_at(waiter)
+                self._serve(waiter)
         self._lend()
 
     def taken(self, account: Account, size: int) -> None:
-        """Bytes that the queue holds no longer."""
+        """The queue no longer holds these bytes."""
         account.held -= size
         self.held -= size
         self._note(account)
         if account.waiter is not None:
-            self._look_at(account.waiter)
+            self._serve(account.waiter)
         self._lend()
 
     def _charge(self, account: Account, *, idle: bool) -> Charge:
@@ -161,11 +162,11 @@ class Budget:
         messages = max(1, part // message)
         if idle:
             messages = min(messages, WAITING_MESSAGES)
-        size = min(messages * message, self._max_bytes // 2)  # so that it fits beside those that pass by
+        size = min(messages * message, self._max_bytes // 2)  # so that it fits beside those that overtake
         return Charge(account, size, messages, may_wait=message <= part)
 
-    def _look_at(self, waiter: Waiter) -> None:
-        """Let it ask out of its own part, or join the line; who holds its share does neither, until something is taken."""
+    def _serve(self, waiter: Waiter) -> None:
+        """Grant from its own part, or put it in the line; a queue that holds its share waits until something is taken."""
         if waiter.charge.done():
             return
         account, charge = waiter.account, self._charge(waiter.account, idle=waiter.idle)
@@ -179,7 +180,7 @@ class Budget:
             self._lend()
 
     def _lend(self) -> None:
-        """Let those in the line ask, in turn, and others pass by the first as long as that leaves it its room."""
+        """Grant to the line in order; others overtake the first as long as its room is kept."""
         if not self._line:
             return
         part, most_passing = self._part, self._max_bytes // PASSING_PART
@@ -198,7 +199,7 @@ class Budget:
                 continue
             kept.append(waiter)
             if len(kept) > 1 and needs <= most_passing:
-                break  # the next to pass by; those before it are too large for that
+                break  # the next to overtake; those before it are too large for that
         self._line.extendleft(reversed(kept))
 
     def _give(self, account: Account, charge: Charge, *, passes_by: bool) -> None:
@@ -211,7 +212,7 @@ class Budget:
         self._note(account)
 
     def _note(self, account: Account) -> None:
-        """What it borrows now."""
+        """Update the borrowed bytes of an account."""
         used, part = account.held + account.asked, self._part
         borrowed = used - part if used > part else 0
         if more := borrowed - account.borrowed:

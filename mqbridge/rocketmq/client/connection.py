@@ -1,9 +1,9 @@
-"""One connection: requests in both directions, matched by opaque, answered in any order.
+"""One connection: requests in both directions, matched by opaque, with responses in any order.
 
-There is no handshake. The two directions are separate number spaces: what a broker asks may carry the opaque of a request of ours
-that is still waiting. A late answer to a request that was given up finds nobody and is dropped.
+There is no handshake. Each direction has its own numbers: a broker's request may carry the opaque of a pending request of ours. A
+late response to a request that timed out is dropped.
 
-With credentials every request is signed, as the last thing before it is encoded; see `signed_requests`.
+With credentials every request is signed, as the last step before encoding; see `signed_requests`.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from collections.abc import Callable, Mapping
 
 from mqbridge.errors import ClusterError, ConnectionLost, PeerSilent, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Connectivity, Link
-from mqbridge.net.dial import dial, lasting, split_address
+from mqbridge.net.dial import dial, refusal_failure, split_address
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
 from mqbridge.net.tls.tls import Tls
-from mqbridge.rocketmq.client.access import access_refused
+from mqbridge.rocketmq.client.access_errors import access_refused
 from mqbridge.rocketmq.client.credentials import Credentials, Keys
 from mqbridge.rocketmq.client.signed_requests import SignedRequest, SignedRequests
-from mqbridge.rocketmq.wire.codes import name_of
-from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode_at, encode, encode_head, measure
-from mqbridge.rocketmq.wire.refusals import STATUSES, Refusal, read_refusal
+from mqbridge.rocketmq.wire.access_denials import STATUSES, AccessDenial, parse_denial
+from mqbridge.rocketmq.wire.codes import request_name
+from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode_at, encode, encode_without_body, measure
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 3.0
 """The Java clients' default."""
 REQUEST_TIMEOUT_S = 10.0
-"""For one answer. The Java clients give up after 3 s; a send that is given up and repeated is stored twice, so we wait longer."""
+"""Timeout of one response. The Java clients wait 3 s; a repeated send may be stored twice, so we wait longer."""
 
 PLAIN_REFUSED = "does it take TLS only (tls.server.mode=enforcing)? Then switch on the option `tls`"
 TLS_REFUSED = "or does it take no TLS (tls.server.mode=disabled)? Then leave out the option `tls`"
@@ -39,7 +39,7 @@ OnLost = Callable[["Connection", Exception], None]
 
 
 class Connection:
-    """A connection that `open_connection` made. `on_request` gets what the broker asks, `on_lost` is called once at the end."""
+    """A connection made by `open_connection`. `on_request` gets the broker's requests, `on_lost` is called once at the end."""
 
     def __init__(self, address: str, on_request: OnRequest, on_lost: OnLost, credentials: Credentials | None = None) -> None:
         self.address = address
@@ -53,28 +53,27 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether requests may be sent."""
+        """True if requests may be sent."""
         return self.endpoint.alive
 
     @property
     def local_host(self) -> str:
-        """Our own address on this connection."""
+        """Our local address on this connection."""
         return self.endpoint.local_host
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def post(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> "asyncio.Future[Command]":
-        """Send a request now; the future gets the answer, whatever its code, or RequestTimeout or ConnectionLost.
+        """Send a request now; the future gets the response, whatever its code, or RequestTimeout or ConnectionLost.
 
-        A refusal of our credentials or rights is no answer but AccessRefused. Raises ConnectionLost when the connection is over
-        already.
+        Denied access becomes AccessRefused instead of a response. Raises ConnectionLost if the connection has ended.
         """
         opaque = _int32(next(self._opaques))
         if (signed := self._signed) is None:
             self.endpoint.send(*_frame(code, opaque, 0, ext, body))
-            return self._pending.add(opaque, name_of(code), timeout)
+            return self._pending.add(opaque, request_name(code), timeout)
         signed.send(opaque, SignedRequest(code, ext, body, signed.keys))
-        answer = self._pending.add(opaque, name_of(code), timeout)
+        answer = self._pending.add(opaque, request_name(code), timeout)
         answer.add_done_callback(lambda _: signed.forget(opaque))
         return answer
 
@@ -82,9 +81,9 @@ class Connection:
         self.endpoint.send(*_frame(request.code, opaque, 0, request.ext, request.body, keys=request.keys))
 
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
-        """Send a request and wait for its answer, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
+        """Send a request and wait for its response, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
 
-        A peer that has said nothing at all since the request was sent is taken for dead: the connection ends.
+        A peer that has sent nothing at all since the request counts as dead: the connection ends.
         """
         sent_at = self._loop.time()
         try:
@@ -94,28 +93,28 @@ class Connection:
             raise
 
     def suspect(self, since: float, error: Exception) -> None:
-        """A request from `since` (loop time) had no answer: end the connection if the peer has been silent ever since."""
+        """A request from `since` (loop time) timed out: end the connection if the peer has been silent ever since."""
         if self.alive and self.endpoint.received_at <= since:
             self.endpoint.abort(PeerSilent(f"{self.address} has been silent: {error}"))
 
     def oneway(self, code: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> None:
-        """Send what is not answered. Raises ConnectionLost when the connection is over already."""
+        """Send a request without a response. Raises ConnectionLost if the connection has ended."""
         keys = None if self._signed is None else self._signed.keys
         self.endpoint.send(*_frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark, keys=keys))
 
     def answer(self, request: Command, response: Command) -> None:
-        """Answer what the broker asked. When the connection is over by now, nobody waits for it any more."""
+        """Send the response to a broker's request; dropped if the connection has ended."""
         if self.alive:
             response.opaque, response.flag = request.opaque, RESPONSE
             self.endpoint.send(encode(response, binary=request.binary))
 
-    # --- what arrives -----------------------------------------------------------------------------------------------
+    # --- receiving ------------------------------------------------------------------------------------------------
 
     def _on_command(self, command: Command) -> None:
         if not command.is_response:
             self._on_request(self, command)
-        elif command.code in STATUSES and (refusal := read_refusal(command.code, command.remark)) is not None:
-            self._refused(command, refusal)
+        elif command.code in STATUSES and (denial := parse_denial(command.code, command.remark)) is not None:
+            self._refused(command, denial)
         else:
             self._pending.resolve(command.opaque, command)
 
@@ -129,40 +128,42 @@ class Connection:
         self._on_lost(self, lost)
 
     def _perhaps_wants_tls(self, lost: ConnectionLost) -> bool:
-        """Whether the server ended a plain connection without a word, and nobody let us in before."""
+        """Return True if the server closed a plain connection without a byte, and never accepted us before."""
         link, silent = self.endpoint.link, isinstance(lost, PeerSilent)
         unknown = link is None or not link.admitted
         return self.endpoint.tls is None and unknown and not (self.endpoint.heard or silent or self._closing)
 
-    # --- refusals ---------------------------------------------------------------------------------------------------
+    # --- denied access ----------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """The server let us in."""
+        """The server accepted us."""
         if self.endpoint.link is not None:
             self.endpoint.link.admit()
 
-    def _refused(self, answer: Command, refusal: Refusal) -> None:
+    def _refused(self, answer: Command, denial: AccessDenial) -> None:
         if self._signed is not None:
-            self._signed.refused(answer.opaque, refusal)
-        elif refusal.of_credentials:
-            self._pending.reject(answer.opaque, access_refused(refusal, 0, self.address, None, lasting(self.endpoint.link)))
+            self._signed.refused(answer.opaque, denial)
+        elif denial.of_credentials:
+            self._pending.reject(
+                answer.opaque, access_refused(denial, 0, self.address, None, refusal_failure(self.endpoint.link))
+            )
         else:
             self._pending.resolve(answer.opaque, answer)
 
-    def _reject(self, opaque: int, request: SignedRequest, refusal: Refusal) -> None:
-        if not refusal.of_credentials:
+    def _reject(self, opaque: int, request: SignedRequest, denial: AccessDenial) -> None:
+        if not denial.of_credentials:
             self.admit()
-        failure, access_key = lasting(self.endpoint.link), request.keys.access_key
-        self._pending.reject(opaque, access_refused(refusal, request.code, self.address, access_key, failure))
+        failure, access_key = refusal_failure(self.endpoint.link), request.keys.access_key
+        self._pending.reject(opaque, access_refused(denial, request.code, self.address, access_key, failure))
 
     async def close(self) -> None:
-        """Write what is queued and close; requests that wait fail."""
+        """Write queued bytes and close; pending requests fail."""
         self._closing = True
         await self.endpoint.close()
 
 
 class _Local(Endpoint):
-    """Also knows our own end's address, of which client ids are made, and reads frames where they are."""
+    """Endpoint that knows our local address, a part of client ids, and decodes frames in place."""
 
     local_host = ""
 
@@ -171,8 +172,8 @@ class _Local(Endpoint):
         self._on_command = on_command
 
     def _take(self, data: bytes) -> None:
-        for place in self._cutter.places(data):
-            self._on_command(decode_at(*place))
+        for span in self._cutter.feed_spans(data):
+            self._on_command(decode_at(*span))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -193,13 +194,13 @@ def _frame(
     *,
     keys: Keys | None = None,
 ) -> tuple[bytes, ...]:
-    """The pieces of a frame: its body is not copied."""
+    """Return the parts of a frame, without copying the body."""
     fields = ext if isinstance(ext, dict) and keys is None else dict(ext)
     command = Command(code, fields, body, opaque=opaque, flag=flag, remark=remark)
     if keys is not None:
         keys.sign(command)
-    head = encode_head(command)
-    return (head, body) if body else (head,)
+    prefix = encode_without_body(command)
+    return (prefix, body) if body else (prefix,)
 
 
 def _int32(number: int) -> int:
@@ -217,7 +218,7 @@ async def open_connection(
     timeout: float = CONNECT_TIMEOUT_S,
     connectivity: Connectivity | None = None,
 ) -> Connection:
-    """Connect to `host:port`. Raises Unreachable, ValueError for an address that is none, ClusterError for unreadable files."""
+    """Connect to `host:port`. Raises Unreachable, ValueError for an invalid address, ClusterError for unreadable files."""
     host, port = split_address(address, 0)
     connection = Connection(address, on_request, on_lost, credentials)
     link = None if connectivity is None else Link(connectivity, host, port)

@@ -1,6 +1,6 @@
-"""The keys that requests are signed with, read again while the client runs: keys that last for hours lie in files.
+"""The keys that sign requests. They are read again while the client runs, because short-lived keys come in files.
 
-They are read before each connection, with each round of heartbeats, and after a broker has refused a signature.
+They are read before each connection, with each heartbeat, and after a broker has refused a signature.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from mqbridge.rocketmq.wire.signing import UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERS
 from mqbridge.secret import Secret
 
 RENEW_PAUSE_S = 1.0
-"""Between two readings after refusals that brought nothing new: a command is not run again for each refused request."""
+"""Pause between readings that found unchanged keys after a refusal: not every refused request runs a command again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Keys:
     token: str | None = field(default=None, repr=False)
 
     def sign(self, command: Command) -> None:
-        """Put the credentials into a request, whose fields and body are final by now.
+        """Sign a request, whose fields and body must be final.
 
-        Queries by unique key have a field that brokers of 4.x leave out of what they verify, and 5.3 with clients up to 4.9.3.
+        Queries by unique key have a field that is not verified by 4.x brokers, nor by 5.3 for clients up to 4.9.3.
         """
         if UNIQUE_KEY_QUERY in command.ext:
             command.version = UNSIGNED_QUERY_VERSION
@@ -36,34 +36,34 @@ class Keys:
 
 
 class Credentials:
-    """Of one user. `read` before `keys`."""
+    """The credentials of one user. Call `read` before `keys`."""
 
     def __init__(self, access_key: Secret, secret_key: Secret, security_token: Secret | None = None) -> None:
-        """`security_token` comes with keys that a token service has made for a while."""
+        """`security_token` belongs to temporary keys of a token service."""
         self._access_key, self._secret_key, self._token = access_key, secret_key, security_token
         self._keys: Keys | None = None
-        self._in_vain_at = -math.inf
-        """Time of the last reading after a refusal that brought nothing new."""
+        self._unchanged_at = -math.inf
+        """Time of the last reading after a refusal that found unchanged keys."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     @property
     def keys(self) -> Keys:
-        """As they were read last. Raises LookupError before they were."""
+        """The keys read last. Raises LookupError before the first reading."""
         if self._keys is None:
             raise LookupError("the credentials were not read yet")
         return self._keys
 
     async def read(self, *, instead_of: Keys | None = None) -> None:
-        """Read all. `instead_of` are keys that were refused: when others are known by now, nothing is read.
+        """Read the keys. `instead_of` are refused keys: if the current keys differ already, nothing is read.
 
         Nor is anything when a moment ago nothing new was found in their place. Raises ClusterError (FATAL) when they cannot be
         read and never were.
         """
         loop = asyncio.get_running_loop()
-        if self._lock is None or self._lock[0] is not loop:  # a cluster may be used in one loop after another
+        if self._lock is None or self._lock[0] is not loop:  # a cluster may be used in several loops, one after the other
             self._lock = loop, asyncio.Lock()
-        async with self._lock[1]:  # what was read earlier must not replace what was read later
-            if instead_of is not None and (self._keys != instead_of or time.monotonic() - self._in_vain_at < RENEW_PAUSE_S):
+        async with self._lock[1]:  # an earlier reading must not replace a later one
+            if instead_of is not None and (self._keys != instead_of or time.monotonic() - self._unchanged_at < RENEW_PAUSE_S):
                 return
             fresh = instead_of is not None
             access_key = await self._access_key.read(fresh=fresh)
@@ -71,7 +71,7 @@ class Credentials:
             token = None if self._token is None else await self._token.read(fresh=fresh)
             self._keys = Keys(access_key, secret_key, token)
             if self._keys == instead_of:
-                self._in_vain_at = time.monotonic()
+                self._unchanged_at = time.monotonic()
 
     def __repr__(self) -> str:
         return f"Credentials({self._access_key!r}, {self._secret_key!r}, {self._token!r})"

@@ -1,6 +1,6 @@
-"""Administration of consumer groups: configuration, who is in one, how far it is, and setting it back or forth.
+"""Administration of consumer groups: configuration, members, progress, and moving offsets.
 
-A group lives at brokers like a topic, and each keeps the group's offsets of its own queues.
+A group exists at brokers like a topic; each broker keeps the group's offsets of its own queues.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from mqbridge.errors import ClusterError, ServerRefused
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.compat_v4 import topics_with_offsets
-from mqbridge.rocketmq.client.names import check_group
+from mqbridge.rocketmq.client.name_rules import check_group
 from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.client.route import shown
+from mqbridge.rocketmq.client.route import queue_label
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
 from mqbridge.rocketmq.wire.bodies.groups import GroupList
@@ -33,11 +33,11 @@ from mqbridge.rocketmq.wire.headers.groups import (
 ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
 PRODUCERS = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
 NO_GROUP = "not exist"
-"""In the remark of a SYSTEM_ERROR: how a broker says that no producer of a group is connected to it."""
+"""In the remark of a SYSTEM_ERROR: no producer of the group is connected to the broker."""
 
 
 class GroupAdmin:
-    """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
+    """Group administration of one cluster. Each call raises ClusterError, and RemoteProtocolError for an invalid response."""
 
     def __init__(self, client: BaseClient, admin: Admin, positions: Positions) -> None:
         self._client, self._admin, self._positions = client, admin, positions
@@ -52,12 +52,12 @@ class GroupAdmin:
         await self._admin.at_masters(lambda one: self._client.request(one, code, body=body), cluster)
 
     async def delete(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Delete a group at every master; without `clean_offsets` a group of the same name goes on where it was."""
+        """Delete a group at every master; without `clean_offsets` a new group of this name continues at its offsets."""
         ext = DeleteGroupHeader(group, clean_offsets).encode()
         await self._admin.at_masters(lambda one: self._client.request(one, Code.DELETE_SUBSCRIPTIONGROUP, ext))
 
     async def configs(self) -> dict[str, dict[str, GroupConfig]]:
-        """Every group's configuration, by group and broker name; those of the system included."""
+        """Return every group's configuration, by group and broker name; system groups included."""
         found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         groups: dict[str, dict[str, GroupConfig]] = {}
         for broker, answer in found.items():
@@ -65,10 +65,10 @@ class GroupAdmin:
                 groups.setdefault(name, {})[broker] = config
         return groups
 
-    # --- who and what -----------------------------------------------------------------------------------------------
+    # --- members ----------------------------------------------------------------------------------------------------
 
     async def consumers(self, group: str) -> ConsumerConnections | None:
-        """Who consumes, and what, as the first broker that knows says; None when nobody is connected."""
+        """Return members and subscriptions, from the first broker that knows the group; None if no member is connected."""
         ext = GroupHeader(group).encode()
         code = Code.GET_CONSUMER_CONNECTION_LIST
         found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=ONLINE))
@@ -76,7 +76,7 @@ class GroupAdmin:
         return known[0] if known else None
 
     async def producers(self, group: str) -> list[Connection]:
-        """The clients of a producer group, each once."""
+        """Return the clients of a producer group, without duplicates."""
         ext = ProducerGroupHeader(group).encode()
         code = Code.GET_PRODUCER_CONNECTION_LIST
         found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=PRODUCERS))
@@ -88,7 +88,7 @@ class GroupAdmin:
         return list({one.client_id: one for one in connected}.values())
 
     async def topics_of(self, group: str) -> list[str]:
-        """The topics that a group has offsets of."""
+        """Return the topics in which a group has offsets."""
         ext = GroupConfigHeader(group).encode()
 
         async def at(address: str) -> Iterable[str]:
@@ -103,9 +103,9 @@ class GroupAdmin:
         return sorted({topic for topics in (await self._admin.at_masters(at)).values() for topic in topics})
 
     async def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have offsets of it.
+        """Return the groups that consume a topic, or have offsets in it.
 
-        A 5.3.3 broker names the topic itself among them while anybody consumes it; that one counts if it is a group with offsets.
+        A 5.3.3 broker lists the topic itself while it is consumed; that counts only if it is a group with offsets.
         """
         answers = await self._admin.of_topic(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
         found = {group for answer in answers for group in _groups(answer.body)}
@@ -116,14 +116,14 @@ class GroupAdmin:
     # --- offsets ----------------------------------------------------------------------------------------------------
 
     async def progress(self, group: str, topic: str | None = None) -> dict[Queue, ConsumeOffsets]:
-        """How far the group is in every queue that it has offsets of, retry queues included; of one topic or of all."""
+        """Return the group's progress in every queue with offsets, retry queues included; of one topic or all."""
         ext = ConsumeStatsHeader(group, topic).encode()
         found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_CONSUME_STATS, ext))
         stats = [ConsumeStats.decode(answer.body) for answer in found.values()]
         return {queue: offsets for one in stats for queue, offsets in one.offsets.items()}
 
     async def offsets(self, group: str | None = None) -> dict[tuple[str, Queue], int]:
-        """Every committed offset by group and queue; of one group or of all."""
+        """Return every committed offset by group and queue; of one group or all."""
         found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_ALL_CONSUMER_OFFSET))
         return {
             (name, Queue(topic, broker, number)): offset
@@ -134,19 +134,19 @@ class GroupAdmin:
         }
 
     async def reset(self, group: str, topic: str, timestamp: int) -> dict[Queue, int]:
-        """Let a group go on with what was stored at `timestamp` (ms) or later, -1: with what comes; the offsets, by queue.
+        """Reset a group to messages stored at `timestamp` (ms) or later, -1: to the end; return the offsets by queue.
 
-        A consumer that runs gets them with its next pull, or by a request of the broker; one that does not begins there.
+        A running consumer gets them with its next pull, or by a request of the broker; a stopped one starts there.
         """
         header = ResetOffsetHeader(group, topic, timestamp)
         answers = await self._admin.of_topic(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
         return {queue: offset for answer in answers for queue, offset in ResetOffsets.decode(answer.body).offsets.items()}
 
     async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Set offsets of a group that does not run: a running consumer overwrites them with its own.
+        """Set offsets of a stopped group: a running consumer would overwrite them with its own.
 
-        Where a `reset` of a queue is pending until the group pulls from it, a 5.x broker answers well and ignores a commit; there
-        the reset itself is replaced. ClusterError (RETRY) when offsets are others all the same: somebody else writes them.
+        While a `reset` of a queue is pending, until the group pulls from it, a 5.x broker confirms a commit but ignores it; then
+        the reset itself is replaced. ClusterError (RETRY) if offsets differ all the same: another client writes them.
         """
         await asyncio.gather(*(self._positions.commit(queue, group, offset) for queue, offset in offsets.items()))
         pending = await self._other_than(group, offsets)
@@ -154,7 +154,9 @@ class GroupAdmin:
             await asyncio.gather(*(self._replace_reset(group, queue, offsets[queue]) for queue in pending))
             pending = await self._other_than(group, offsets)
         if pending:
-            problem = f"the offsets of {group} were not taken for {', '.join(map(shown, pending[:5]))} ({len(pending)} in all)"
+            problem = (
+                f"the offsets of {group} were not taken for {', '.join(map(queue_label, pending[:5]))} ({len(pending)} in all)"
+            )
             raise ClusterError(f"{problem}: the group is running; stop it")
 
     async def _other_than(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:

@@ -1,4 +1,4 @@
-"""What brokers know of a member: its heartbeat data, and who else is in the group."""
+"""Group membership: a member's heartbeat data, joining, and the list of members."""
 
 import asyncio
 import logging
@@ -7,8 +7,8 @@ import time
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ProtocolError, ServerRefused
 from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel
 from mqbridge.rocketmq.client.route import TopicRoute
-from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import Subscription, everything, retry_topic
 from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerData, ConsumerList, SubscriptionData
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -19,69 +19,71 @@ log = logging.getLogger(__name__)
 
 JOIN_TRIES = 10
 JOIN_PAUSE_S = 0.5
-"""A broker answers a heartbeat when it knows the group; only one that is overloaded or drops the heartbeat needs these."""
+"""Normally a broker knows the group once it answers a heartbeat; retries are for overloaded brokers and lost heartbeats."""
 
 
 class Membership:
-    """One member of one group. `topics` are its subscriptions' and, in clustering, that of the messages it sent back."""
+    """One member of one group. `topics` are those of its subscriptions and, in clustering, the retry topic."""
 
-    def __init__(self, brokers: Brokers, spec: GroupSpec) -> None:
+    def __init__(self, brokers: Brokers, settings: ConsumerSettings) -> None:
         self.version = time.time_ns() // 1_000_000
-        """subVersion: brokers keep the newest of a group, and refuse pulls that are newer than what they have."""
-        self._brokers, self._spec = brokers, spec
-        self._subscriptions = {subscription.topic: subscription for subscription in spec.subscriptions}
-        if spec.model is Model.CLUSTERING and spec.retries:
-            retries = everything(retry_topic(spec.group))
+        """subVersion: brokers keep the newest of a group, and refuse pulls with a newer one."""
+        self._brokers, self._settings = brokers, settings
+        self._subscriptions = {subscription.topic: subscription for subscription in settings.subscriptions}
+        if settings.model is MessageModel.CLUSTERING and settings.retries:
+            retries = everything(retry_topic(settings.group))
             self._subscriptions.setdefault(retries.topic, retries)
         self.topics = list(self._subscriptions)
 
     def subscription(self, topic: str) -> Subscription:
-        """What we read of a topic."""
+        """Return our subscription to a topic."""
         return self._subscriptions[topic]
 
     def data(self) -> list[SubscriptionData]:
-        """All subscriptions as heartbeats say them."""
+        """Return all subscriptions in the form of heartbeats."""
         return [subscription.data(self.version) for subscription in self._subscriptions.values()]
 
     async def join(self) -> None:
-        """Have SQL92 expressions checked, and tell the brokers of us until they count us in.
+        """Have SQL92 expressions checked, and send heartbeats until the brokers list us as a member.
 
         Raises ClusterError: FATAL for a bad filter or a group that brokers ignore.
         """
-        for subscription in self._spec.subscriptions:
+        for subscription in self._settings.subscriptions:
             if subscription.kind == SQL92:
                 await self._check(subscription)
         client = self._brokers.client
-        self._say(self.version)
-        topic = self._spec.subscriptions[0].topic
+        self._announce(self.version)
+        topic = self._settings.subscriptions[0].topic
         for _ in range(JOIN_TRIES):
             await client.heartbeat()
-            problem = await self._missing(topic)
+            problem = await self._is_missing(topic)
             if not problem:
                 return
             await asyncio.sleep(JOIN_PAUSE_S)
         if isinstance(problem, MqbridgeError):
-            raise ClusterError(f"group {self._spec.group} could not be joined: {problem}") from problem
+            raise ClusterError(f"group {self._settings.group} could not be joined: {problem}") from problem
         raise ClusterError(
-            f"the brokers of {topic} do not list {client.client_id} as a member of group {self._spec.group}, though it sent "
+            f"the brokers of {topic} do not list {client.client_id} as a member of group {self._settings.group}, though it sent "
             f"{JOIN_TRIES} heartbeats. Brokers with autoCreateSubscriptionGroup=false ignore groups that do not exist: create it",
             Failure.FATAL,
         )
 
     async def renew(self, after: int) -> None:
-        """Tell the brokers our subscriptions again, under a version that is newer than `after`; pulls say it when it is known."""
+        """Announce our subscriptions again, with a version newer than `after`; pulls use it once the brokers know it."""
         version = max(time.time_ns() // 1_000_000, after + 1)
-        self._say(version)
+        self._announce(version)
         await self._brokers.client.heartbeat()
         self.version = version
 
-    def _say(self, version: int) -> None:
-        spec = self._spec
+    def _announce(self, version: int) -> None:
+        settings = self._settings
         subscriptions = tuple(subscription.data(version) for subscription in self._subscriptions.values())
-        self._brokers.client.add_consumer(ConsumerData(spec.group, subscriptions, model=spec.model.value, start=spec.start.value))
+        self._brokers.client.add_consumer(
+            ConsumerData(settings.group, subscriptions, model=settings.model.value, start=settings.start.value)
+        )
 
-    async def _missing(self, topic: str) -> MqbridgeError | bool:
-        """Whether a broker does not list us, or the passing reason why it could not say. Raises ClusterError for others."""
+    async def _is_missing(self, topic: str) -> MqbridgeError | bool:
+        """Return True if a broker does not list us, or the transient error of the query. Raises other ClusterErrors."""
         client = self._brokers.client
         try:
             route = await client.routes.get(topic)
@@ -94,13 +96,13 @@ class Membership:
             raise
 
     async def leave(self) -> None:
-        """Tell the brokers that this member goes."""
-        await self._brokers.client.remove_consumer(self._spec.group)
+        """Unregister this member at the brokers."""
+        await self._brokers.client.remove_consumer(self._settings.group)
 
     async def members(self, route: TopicRoute) -> list[str] | None:
-        """The ids of the group's members, as a broker of this topic sees them; None when it knows of none. Raises ClusterError.
+        """Return the ids of the group's members from a broker of this topic; None if it knows none. Raises ClusterError.
 
-        When it does not know us, it is told and asked again: it may have been restarted.
+        If it does not know us, it gets a heartbeat and the query is repeated: it may have restarted.
         """
         listed = await self._list(route)
         client = self._brokers.client
@@ -116,20 +118,20 @@ class Membership:
         address = random.choice(masters)  # noqa: S311 - any will do; all are told the same
         try:
             answer = await self._brokers.ask_at(
-                address, route.topic, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._spec.group).encode()
+                address, route.topic, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._settings.group).encode()
             )
         except ServerRefused as error:
-            if error.code == Status.SYSTEM_ERROR and error.failure is Failure.RETRY:  # how a broker says "none"
+            if error.code == Status.SYSTEM_ERROR and error.failure is Failure.RETRY:  # a broker's response for "none"
                 return None
             raise
         return list(ConsumerList.decode(answer.body).client_ids)
 
     async def _check(self, subscription: Subscription) -> None:
-        """CHECK_CLIENT_CONFIG: whether every broker of the topic can read the expression and filters by properties."""
+        """CHECK_CLIENT_CONFIG: check that every broker of the topic can parse the expression and filters by properties."""
         client = self._brokers.client
         route = await client.routes.get(subscription.topic)
         for address in route.masters() if route is not None else ():
-            body = CheckClient(client.client_id, self._spec.group, subscription.data(self.version)).encode()
+            body = CheckClient(client.client_id, self._settings.group, subscription.data(self.version)).encode()
             try:
                 await client.request(address, Code.CHECK_CLIENT_CONFIG, body=body)
             except ServerRefused as error:

@@ -1,12 +1,12 @@
-"""Offsets of queues and groups, asked of the queue's broker: they are plain numbers, dense per queue.
+"""Queries and commits of offsets, at the queue's broker. Offsets are plain numbers, dense per queue.
 
-An offset request about a queue that does not exist is answered by 0, and not by an error: ask the route first.
+A broker answers an offset query about a missing queue with 0 instead of an error: check the route first.
 """
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.compat_v4 import find_time, is_old, topics_with_offsets
-from mqbridge.rocketmq.client.route import shown
+from mqbridge.rocketmq.client.route import queue_label
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.base import Header
@@ -23,30 +23,30 @@ NOT_FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 
 
 class Positions:
-    """Of one cluster. Each call raises ClusterError: REFRESH when the queue's broker has no master now."""
+    """Offsets of one cluster. Each call raises ClusterError: REFRESH if the queue's broker has no master now."""
 
     def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     async def first(self, queue: Queue) -> int:
-        """The offset of the oldest message that is still there; that of the next one when there is none."""
+        """Return the offset of the oldest message; the next offset if the queue is empty."""
         return await self._offset(queue, Code.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.id))
 
     async def next(self, queue: Queue) -> int:
-        """The offset of the next message to be stored."""
+        """Return the offset of the next message to be stored."""
         return await self._offset(queue, Code.GET_MAX_OFFSET, QueueHeader(queue.topic, queue.id))
 
     async def earliest_time(self, queue: Queue) -> int | None:
-        """When the oldest message was stored, ms; None for an empty queue."""
+        """Return the store time of the oldest message, ms; None for an empty queue."""
         ext = QueueHeader(queue.topic, queue.id).encode()
         answer = await self._client.request(await self.master(queue), Code.GET_EARLIEST_MSG_STORETIME, ext)
         time = TimestampResult.decode(answer.ext).timestamp
         return time if time >= 0 else None
 
     async def at(self, queue: Queue, timestamp: int, *, upper: bool = False) -> int:
-        """The offset of the first message stored at `timestamp` (ms) or later; the next offset if there is none.
+        """Return the offset of the first message stored at `timestamp` (ms) or later; the next offset if there is none.
 
-        `upper`: that of the last one stored until then.
+        `upper`: the offset of the last message stored until then.
         """
         header = SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
         address = await self.master(queue)
@@ -57,7 +57,7 @@ class Positions:
         return await find_time(self._client, address, queue, timestamp, *bounds, upper=upper)
 
     async def committed(self, queue: Queue, group: str, *, exact: bool = True) -> int | None:
-        """What the group committed; None when it never did. Not `exact`: a broker before 5.0 may then say 0 for the latter."""
+        """Return the committed offset; None if there is none. Not `exact`: a broker before 5.0 may return 0 instead."""
         header = QueryOffsetHeader(group, queue.topic, queue.id, set_zero_if_not_found=False)
         address = await self.master(queue)
         answer = await self._client.request(address, Code.QUERY_CONSUMER_OFFSET, header.encode(), accept=NOT_FOUND)
@@ -70,7 +70,7 @@ class Positions:
         return offset
 
     async def commit(self, queue: Queue, group: str, offset: int) -> None:
-        """Let the group go on at `offset`, also backwards. FATAL for a group that the broker does not know: create it before."""
+        """Commit `offset`, also backwards. FATAL for a group that the broker does not know: create it first."""
         header = UpdateOffsetHeader(group, queue.topic, queue.id, offset)
         await self._client.request(await self.master(queue), Code.UPDATE_CONSUMER_OFFSET, header.encode())
 
@@ -79,12 +79,12 @@ class Positions:
         return OffsetResult.decode(answer.ext).offset
 
     async def master(self, queue: Queue) -> str:
-        """The address of the queue's broker."""
+        """Return the address of the queue's master."""
         route = await self._client.routes.usable(queue.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {queue.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
         address = route.master(queue.broker)
         if address is None:
             self._client.routes.invalidate(queue.topic)
-            raise ClusterError(f"the route names no master for {shown(queue)} now", Failure.REFRESH)
+            raise ClusterError(f"the route names no master for {queue_label(queue)} now", Failure.REFRESH)
         return address

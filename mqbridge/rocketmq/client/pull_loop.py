@@ -1,10 +1,10 @@
-"""The task that pulls one queue: asks, judges the answer, tells the queue's state, and waits where asking again would not help.
+"""The task that pulls one queue: sends pulls, checks responses, updates the queue's state, pauses when a retry would not help.
 
-One pull of a run is on its way at a time; the next one leaves when its answer is there and the budget has room. A pull waits at
-the broker only when the queue is known to be read to its end, so `at_end` is known at once and only idle queues wait there. An
-answer that moves nothing is followed by a pause, as a broker may hold no pulls, and a slave may be behind.
+One pull of a run is in flight at a time; the next follows when its response is there and the budget has room. A pull may be held
+at the broker only if the queue was read to its end: so `at_end` is known at once, and only idle queues wait there. A response
+without progress is followed by a pause, because a broker may hold no pulls, and a slave may be behind.
 
-Brokers tell of a reset once, in the answer to whichever pull they have: so one that was overtaken by a new run is still heard.
+A broker reports a reset once, in the response to any pull that it has: so responses to pulls of older runs are checked for one.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, Prot
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client import pull_request
 from mqbridge.rocketmq.client.budget import Account, Budget, Charge
+from mqbridge.rocketmq.client.cleanup_policies import CleanupPolicies
 from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
-from mqbridge.rocketmq.client.pulled import Pulled
-from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
+from mqbridge.rocketmq.client.pull_request import Puller, PullResponse
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.queue_state import Pull, QueueState
-from mqbridge.rocketmq.client.queue_table import Event
+from mqbridge.rocketmq.client.queue_transitions import Event
 from mqbridge.rocketmq.client.subscription import Subscription
-from mqbridge.rocketmq.client.topic_policies import TopicPolicies
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.tags import TAG
@@ -33,14 +33,14 @@ from mqbridge.rocketmq.wire.tags import TAG
 log = logging.getLogger(__name__)
 
 FLOW_CONTROL_WAIT_S = 0.02
-"""After answer 215, as the Java clients have it."""
+"""Pause after response 215, as in the Java clients."""
 FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
 HELD_S, MOST_IDLE_S = 0.02, 1.0
-"""An answer that moves nothing and comes sooner than HELD_S was not held; the pauses after it grow from there."""
+"""A response without progress that takes less than HELD_S was not held; pauses after it grow from HELD_S to MOST_IDLE_S."""
 SUBSCRIPTION_WAIT_S = 1.0
-"""After an answer that the broker does not know our subscription, and the heartbeat that tells it."""
+"""Pause after a heartbeat that announces our subscription to a broker that did not know it."""
 NULL_TRIES = 5
-"""Answers in a row that a part of the queue's index is missing, before it is believed."""
+"""Consecutive responses that report a missing part of the queue's index before we treat it as a gap."""
 
 _UNKNOWN_SUBSCRIPTION = frozenset(
     {
@@ -53,24 +53,24 @@ _UNKNOWN_SUBSCRIPTION = frozenset(
 
 
 class PullContext(Protocol):
-    """What pulling needs of its consumer."""
+    """The consumer, as pulling needs it."""
 
     budget: Budget
-    policies: TopicPolicies
+    policies: CleanupPolicies
 
     @property
     def commits_with_pulls(self) -> bool:
-        """Whether pulls may carry the group's offset along."""
+        """True if pulls may carry a commit."""
 
     async def announce(self) -> None:
-        """Send a heartbeat, which tells brokers our subscriptions."""
+        """Send a heartbeat, which announces our subscriptions to the brokers."""
 
-    def look_again(self) -> None:
-        """The queues may have changed: divide them anew."""
+    def request_rebalance(self) -> None:
+        """Request a rebalance: the queues may have changed."""
 
 
 class PullLoop:
-    """Pulls `queue` into `state`. `changed` is called when there is news, `ended` when reading ended by itself."""
+    """Pulls `queue` into `state`. `changed` is called after a change, `ended` when pulling ended with an error."""
 
     def __init__(
         self,
@@ -86,35 +86,35 @@ class PullLoop:
         reset: Callable[[int, str], Awaitable[None]],
     ) -> None:
         self.first_offset = self.end_offset = 0
-        """Where the queue began and ended when the last answer came."""
+        """First and end offset of the queue at the last response."""
         self.answered_ms = 0
-        """When the last answer came, ms since the epoch."""
+        """Time of the last response, ms since the epoch."""
         self.commits = CommitCarryingPulls()
         self._name, self._queue, self._state, self._context = name, queue, state, context
         self._tags, self._puller = subscription.tags, puller
         self._unfiltered = subscription.kind == TAG and not subscription.tags
         self._changed, self._ended, self._reset = changed, ended, reset
         self._account = Account()
-        self._lent = 0
+        self._held_by_caller = 0
         self._nulls = 0
         self._errors = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
         self._idle = Backoff(HELD_S, MOST_IDLE_S)
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
-        """The task whose pull is on its way."""
+        """The task whose pull is in flight."""
         self._older: set[asyncio.Task[None]] = set()
-        """Tasks of older runs whose pulls are on their way."""
+        """Tasks of older runs whose pulls are in flight."""
         self._charge = Charge(self._account)
-        """Of the last pull."""
+        """The charge of the last pull."""
         self._loop = asyncio.get_running_loop()
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait to be taken, or are lent."""
+        """Bytes that wait to be taken, or that the caller still holds on the budget."""
         return self._account.held
 
     def restart(self) -> None:
-        """Pull from where the state now is; an answer to an older pull is dropped, unless it tells of a reset."""
+        """Pull from the current position; the response to an older pull is dropped, unless it reports a reset."""
         task = self._task
         if task is not None and task is self._asking:
             self._context.budget.settle(self._charge)
@@ -129,7 +129,7 @@ class PullLoop:
         self._task = spawn(self._run(self._state.run), f"rocketmq pulls of {self._name}")
 
     def stop(self) -> None:
-        """Pull no more; an answer that still comes is dropped."""
+        """Stop pulling; a response that still arrives is dropped."""
         self._stop_current()
         for task in self._older - {asyncio.current_task()}:
             self.commits.end(task)
@@ -141,17 +141,17 @@ class PullLoop:
             self.commits.end(task)
 
     def settle_budget(self) -> None:
-        """Give back what was taken or forgotten, but for what is lent."""
-        if (gone := self._account.held - self._state.waiting_bytes - self._lent) > 0:
+        """Release bytes that were taken or dropped from the budget, except those that the caller holds."""
+        if (gone := self._account.held - self._state.waiting_bytes - self._held_by_caller) > 0:
             self._context.budget.taken(self._account, gone)
 
-    def lend(self, size: int) -> None:
-        """So many bytes were taken, and count until they are given back."""
-        self._lent += size
+    def hold(self, size: int) -> None:
+        """Keep taken bytes on the budget until `release_budget`."""
+        self._held_by_caller += size
 
-    def give_back(self, size: int | None = None) -> None:
-        """Bytes that were lent count no longer; None: all."""
-        self._lent -= self._lent if size is None else min(size, self._lent)
+    def release_budget(self, size: int | None = None) -> None:
+        """Release bytes that the caller held on the budget; None: all."""
+        self._held_by_caller -= self._held_by_caller if size is None else min(size, self._held_by_caller)
         self.settle_budget()
 
     async def _run(self, run: int) -> None:
@@ -167,7 +167,7 @@ class PullLoop:
                     await self._failed(run, error)
 
     async def _round(self, task: "asyncio.Task[None]") -> None:
-        """One pull and what follows from its answer. Raises what is wrong with it."""
+        """Send one pull and process its response. Raises the error of either."""
         budget = self._context.budget
         self._charge = charge = await budget.reserve(self._account, idle=self._state.at_end)
         moved = True
@@ -175,7 +175,7 @@ class PullLoop:
             asked_at, pull, answer = await self._ask(task, charge)
             if self._state.is_current(pull):
                 self.first_offset, self.end_offset = answer.first, answer.end
-                moved = await self._judge(pull, answer, charge)
+                moved = await self._process(pull, answer, charge)
                 if moved:
                     self._idle.reset()
             elif answer.is_reset:
@@ -185,7 +185,7 @@ class PullLoop:
         if not moved and (not pull.hold or self._loop.time() - asked_at < HELD_S):
             await asyncio.sleep(self._idle.delay())
 
-    async def _ask(self, task: "asyncio.Task[None]", charge: Charge) -> tuple[float, Pull, PullAnswer]:
+    async def _ask(self, task: "asyncio.Task[None]", charge: Charge) -> tuple[float, Pull, PullResponse]:
         state = self._state
         try:
             asked_at = self._loop.time()
@@ -196,7 +196,7 @@ class PullLoop:
             try:
                 answer = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
             except BaseException:
-                state.asked_in_vain(pull, failed=True)
+                state.abandon_pull(pull, failed=True)
                 raise
             finally:
                 if self._asking is task:
@@ -206,25 +206,25 @@ class PullLoop:
         self.answered_ms = time.time_ns() // 1_000_000
         return asked_at, pull, answer
 
-    # --- what an answer means -----------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------------------
 
-    async def _judge(self, pull: Pull, answer: PullAnswer, charge: Charge) -> bool:
-        """Tell the state; whether anything moved, or was waited for. Raises what is wrong with the answer."""
+    async def _process(self, pull: Pull, answer: PullResponse, charge: Charge) -> bool:
+        """Update the state; return True after progress, or after a pause here. Raises the error in the response."""
         try:
-            if answer.kind == pulling.MOVED:
+            if answer.kind == pull_request.MOVED:
                 await self._moved(answer)
                 return True
-            pulled = self._cut(answer) if answer.kind == pulling.FOUND else None
+            pulled = self._records(answer) if answer.kind == pull_request.FOUND else None
             if pulled is not None and self._is_missing_some(pulled) and not await self._context.policies.compacted(self._queue):
                 raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
             if pulled is None and not self._plausible(answer):
                 await asyncio.sleep(self._errors.delay())
                 return True
-            return self._believe(pull, answer, pulled, charge)
+            return self._accept(pull, answer, pulled, charge)
         finally:
-            self._state.asked_in_vain(pull, failed=False)
+            self._state.abandon_pull(pull, failed=False)
 
-    def _believe(self, pull: Pull, answer: PullAnswer, pulled: Pulled | None, charge: Charge) -> bool:
+    def _accept(self, pull: Pull, answer: PullResponse, pulled: PulledRecords | None, charge: Charge) -> bool:
         if not self._state.is_current(pull):
             return False
         self._nulls = 0
@@ -235,23 +235,23 @@ class PullLoop:
         self._changed()
         return moved
 
-    def _cut(self, answer: PullAnswer) -> Pulled:
-        """What the answer brought. Raises RemoteProtocolError for one that makes no sense."""
+    def _records(self, answer: PullResponse) -> PulledRecords:
+        """Return the records of the response. Raises RemoteProtocolError for an inconsistent response."""
         position = self._state.position
         if answer.next <= position or not answer.body:
             raise RemoteProtocolError(
-                f"an answer with {len(answer.body)} bytes for offset {position} of {self._name} goes on at {answer.next}"
+                f"a response with {len(answer.body)} bytes for offset {position} of {self._name} continues at {answer.next}"
             )
-        return Pulled(self._queue, answer.body, position, answer.next, self._tags)
+        return PulledRecords(self._queue, answer.body, position, answer.next, self._tags)
 
-    def _is_missing_some(self, pulled: Pulled) -> bool:
-        """Whether the broker left out what we would have read, as far as one can tell."""
+    def _is_missing_some(self, pulled: PulledRecords) -> bool:
+        """Return True if the broker skipped messages that we would have read, as far as we can tell."""
         return self._unfiltered and pulled.first_stored > self._state.position and not self._state.first_start
 
-    def _plausible(self, answer: PullAnswer) -> bool:
-        """Whether an answer without messages may be believed; if not, the same offset is asked for again. Raises GapError."""
+    def _plausible(self, answer: PullResponse) -> bool:
+        """Return True if a response without messages is plausible; else the same offset is pulled again. Raises GapError."""
         position, first_start = self._state.position, self._state.first_start
-        lost = answer.remark in (pulling.FOUND_NULL, pulling.REMOVING) and answer.next > position and not first_start
+        lost = answer.remark in (pull_request.FOUND_NULL, pull_request.REMOVING) and answer.next > position and not first_start
         if not lost and answer.next >= position and (answer.next > position or answer.next >= answer.end):
             return True
         self._nulls += 1
@@ -259,37 +259,37 @@ class PullLoop:
             raise self._gap(answer.next, f"the broker says {answer.remark}")
         return False
 
-    async def _moved(self, answer: PullAnswer) -> None:
-        """Answer 21: a reset by an administrator, our own start that is gone already, or messages that are lost."""
+    async def _moved(self, answer: PullResponse) -> None:
+        """Process response 21: a reset by an administrator, our chosen start is already deleted, or messages are lost."""
         position = self._state.position
         if answer.is_reset or answer.first <= position <= answer.end:
             await self._reset(answer.next, "as an administrator has set the group's offset")
         elif self._state.first_start:
-            log.info("%s: begins at offset %d, since %d is gone", self._name, answer.next, position)
+            log.info("%s: starting at offset %d, since %d is deleted", self._name, answer.next, position)
             self._state.move(answer.next, own_start=True)
             self.restart()
         elif answer.next > position:
             raise self._gap(answer.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
         else:
             raise GapError(
-                f"{self._name} ends at offset {answer.next}, reading was to go on at {position}: the topic was made anew, or the "
-                "broker lost what it had not written to disk. Reset the group's offset to go on"
+                f"{self._name} ends at offset {answer.next}, before the next offset {position}: the topic was recreated, or the "
+                "broker lost messages that it had not written to disk. Reset the group's offset to continue"
             )
 
     def _gap(self, next_: int, why: str) -> GapError:
         position = self._state.position
         return GapError(f"{self._name} has a gap: offsets {position} to {next_ - 1} were not read, {why}", (next_,))
 
-    # --- what goes wrong ----------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
     async def _failed(self, run: int, error: ClusterError | ProtocolError) -> None:
-        """Wait, tell the broker our subscriptions, or end."""
+        """Pause, announce our subscriptions to the broker, or end."""
         if not isinstance(error, ServerRefused):
             await self._pause(error)
         elif error.code == Status.FLOW_CONTROL:
             await asyncio.sleep(FLOW_CONTROL_WAIT_S)
         elif error.code in _UNKNOWN_SUBSCRIPTION:
-            log.info("%s: a heartbeat goes first: %s", self._name, error)
+            log.info("%s: sending a heartbeat first: %s", self._name, error)
             await self._context.announce()
             await asyncio.sleep(SUBSCRIPTION_WAIT_S)
         elif error.failure is Failure.FATAL:
@@ -299,13 +299,13 @@ class PullLoop:
 
     async def _pause(self, error: MqbridgeError) -> None:
         delay = self._errors.delay()
-        log.log(level_of(error, logging.WARNING), "%s: pulling goes on in %.1f s: %s", self._name, delay, error)
+        log.log(level_of(error, logging.WARNING), "%s: pull failed, retrying in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
-            self._context.look_again()
+            self._context.request_rebalance()
         await asyncio.sleep(delay)
 
     def _end(self, run: int, event: Event, error: MqbridgeError) -> None:
-        """It ends by itself; what waits can still be taken."""
+        """End with an error; what waits can still be taken."""
         if self._state.reads(run) and self._state.end(event):
             log.error("%s", error)
             self._ended(error)

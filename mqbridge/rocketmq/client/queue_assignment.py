@@ -1,79 +1,79 @@
-"""Which queues are ours, and where to begin to read each of them.
+"""Assignment: which queues belong to this member, and the start offset of each.
 
-Each member asks a broker who is in the group and divides the queues as all others do. What a topic has when we join began before
-us: there the group's start applies; everything in a queue that came later is read.
+Each member queries a broker for the members of the group and divides the queues with the same algorithm. The group's start
+applies to the queues that a topic has when we join; a queue added later is read from its beginning.
 """
 
 import asyncio
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.rocketmq.client.admin import Admin
+from mqbridge.rocketmq.client.allocation_strategies import divide
 from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.membership import Membership
-from mqbridge.rocketmq.client.offsets import OffsetStore, start_of
+from mqbridge.rocketmq.client.offset_store import OffsetStore, start_of
 from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.client.rebalance import divide
-from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 RETRY_TOPIC_S = 60.0
-"""How long after joining a missing retry topic is looked for every second; then with every round."""
+"""How long after joining a missing retry topic is checked every second; later with every rebalance."""
 
 
 class QueueAssignment:
-    """The division of queues as one member of a group makes it."""
+    """The assignment of queues to one member of a group."""
 
-    def __init__(self, client: BaseClient, spec: GroupSpec, membership: Membership, store: OffsetStore) -> None:
-        self._client, self._spec, self._membership, self._store = client, spec, membership, store
+    def __init__(self, client: BaseClient, settings: ConsumerSettings, membership: Membership, store: OffsetStore) -> None:
+        self._client, self._settings, self._membership, self._store = client, settings, membership, store
         self._positions = Positions(client)
-        self._early: dict[str, frozenset[Queue]] = {}
-        """The queues that each topic had when we joined."""
+        self._initial_queues: dict[str, frozenset[Queue]] = {}
+        """The queues of each topic when we joined."""
         self._joined_at = 0.0
         self._loop = asyncio.get_running_loop()
 
     async def find_topics(self, reader: str) -> None:
-        """Learn which queues are there before us. Raises ClusterError: FATAL when a topic does not exist."""
-        for subscription in self._spec.subscriptions:
+        """Record the initial queues. Raises ClusterError: FATAL if a topic does not exist."""
+        for subscription in self._settings.subscriptions:
             topic = subscription.topic
             route = await Admin(self._client).route(topic)
             if route is None:
                 raise ClusterError(f"{reader} cannot read topic {topic}: no name server knows it", Failure.FATAL)
-            self._early[topic] = frozenset(route.read_queues())
+            self._initial_queues[topic] = frozenset(route.read_queues())
 
     def joined(self) -> None:
-        """The group knows us from now on."""
+        """Note the time of joining the group."""
         self._joined_at = self._loop.time()
 
     def may_stay_missing(self, topic: str) -> bool:
-        """Whether a topic without a route needs no further look before the next round: a retry topic that nothing made."""
-        return topic not in self._early and self._loop.time() - self._joined_at > RETRY_TOPIC_S
+        """Return True if a topic without a route can wait for the next rebalance: a retry topic that nothing created."""
+        return topic not in self._initial_queues and self._loop.time() - self._joined_at > RETRY_TOPIC_S
 
     async def part_of(self, topic: str) -> tuple[list[Queue] | None, bool]:
-        """Our queues of a topic, None for those that we hold; and whether nobody else is in the group. Raises ClusterError."""
-        if self._spec.model is Model.ASSIGNED:
-            return [queue for queue in self._spec.queues if queue.topic == topic], True
-        # The retry topic is made by our heartbeat, and shows some milliseconds later: what is missing is asked for each time.
+        """Return our queues of a topic (None: keep those we hold), and True if we are the only member. Raises ClusterError."""
+        if self._settings.model is MessageModel.ASSIGNED:
+            return [queue for queue in self._settings.queues if queue.topic == topic], True
+        # Our heartbeat creates the retry topic, which appears milliseconds later: a missing route is queried each time.
         route = await self._client.routes.get(topic) or await self._client.routes.get(topic, fresh=True)
         if route is None:
             return None, True
-        if self._spec.model is Model.BROADCASTING:
+        if self._settings.model is MessageModel.BROADCASTING:
             return list(route.read_queues()), True
         members = await self._membership.members(route)
         if members is None:
             return None, True
-        return divide(self._spec.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
+        return divide(self._settings.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
 
     async def start_of(self, queue: Queue) -> tuple[int, bool]:
-        """Where to begin, and whether that is our own choice. Raises ClusterError."""
-        given = self._spec.offsets.get(queue)
+        """Return the start offset of a queue, and True if we chose it. Raises ClusterError."""
+        given = self._settings.offsets.get(queue)
         if given is not None:
             return given, False
         stored = await self._store.load(queue)
         if stored is not None:
             return stored, False
-        early = self._early.get(queue.topic)
-        told = self._spec.came_later
-        late = early is None or queue not in early or (told is not None and told(queue))
-        # All of a retry topic's messages, and of a queue that the topic got later, came after the group had its start.
-        start = StartOffset.EARLIEST if late else self._spec.start
-        return await start_of(self._positions, queue, start, self._spec.start_ms), True
+        initial = self._initial_queues.get(queue.topic)
+        came_later = self._settings.came_later
+        added_later = initial is None or queue not in initial or (came_later is not None and came_later(queue))
+        # All messages of a retry topic, and of a queue added later, are newer than the group's start.
+        start = StartOffset.EARLIEST if added_later else self._settings.start
+        return await start_of(self._positions, queue, start, self._settings.start_ms), True

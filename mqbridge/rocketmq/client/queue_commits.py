@@ -1,4 +1,4 @@
-"""The commits of one queue that wait for the store's answer; the others travel with pulls, or with those of all queues."""
+"""Commits of one queue that wait for the store; other commits travel with pulls, or with those of all queues."""
 
 import asyncio
 import logging
@@ -8,33 +8,33 @@ from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.client.brokers import twice
 from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
-from mqbridge.rocketmq.client.offsets import OffsetStore
+from mqbridge.rocketmq.client.offset_store import OffsetStore
 from mqbridge.rocketmq.client.queue_state import QueueState
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
 OVERTAKEN_S = 3.0
-"""How long the last commit waits for the answer to a pull that carries one; a broker that is well needs milliseconds."""
+"""How long the last commit waits for a pull that carries a commit; a healthy broker answers within milliseconds."""
 REVOKED_S = 0.25
-"""The same for a queue that another member takes over: that one asks for the offset half a second after it heard of us."""
+"""The same for a queue that another member takes over: it queries the offset half a second after it learns of us."""
 
 
 class CommitContext(Protocol):
-    """What committing needs of the consumer."""
+    """The consumer, as committing needs it."""
 
     store: OffsetStore
 
 
 class QueueCommits:
-    """Tells the store where `state` stands, behind what `carrying` pulls tell it."""
+    """Commits the offset of `state` to the store, after the commits that `carrying` pulls bring."""
 
     def __init__(self, name: str, queue: Queue, state: QueueState, context: CommitContext, carrying: CommitCarryingPulls) -> None:
         self._name, self._queue, self._state, self._context, self._carrying = name, queue, state, context, carrying
         self._loop = asyncio.get_running_loop()
 
     async def save(self) -> None:
-        """Tell the store and wait for its answer. A failure is logged: what was read after the last commit comes again."""
+        """Commit and wait for the store. A failure is logged: messages read after the last commit come again."""
         await self._carrying.wait(REVOKED_S if self._state.taken_away else OVERTAKEN_S)
         try:
             await twice(self._save)
@@ -47,14 +47,19 @@ class QueueCommits:
                 error,
             )
 
+    async def flush(self) -> None:
+        """Tell the store and wait for its answer. Raises ClusterError."""
+        await self._carrying.wait(OVERTAKEN_S)
+        await self._save()
+
     async def _save(self) -> None:
         state = self._state
         offset, run = state.unsaved(self._loop.time()), state.run
         if offset is not None:
             await self._context.store.save(self._queue, offset)
             if run == state.run:
-                state.saved(offset)
+                state.mark_saved(offset)
 
     async def cancel(self) -> None:
-        """Wait no more for pulls that carry a commit."""
+        """Cancel the pulls that carry a commit."""
         await self._carrying.cancel()

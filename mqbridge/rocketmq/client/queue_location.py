@@ -1,21 +1,21 @@
-"""Where a queue's master is, by a route that the last error does not put in doubt."""
+"""Finds the master of a queue after an error, with a refreshed route if the error puts the known one in doubt."""
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ServerRefused, Unreachable
-from mqbridge.rocketmq.client.route import shown
+from mqbridge.rocketmq.client.route import queue_label
 from mqbridge.rocketmq.client.sender_context import SenderContext
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 
 
 class QueueGone(ClusterError):
-    """The queue was there and is not any more: choose another."""
+    """The queue no longer exists: choose another."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem, Failure.REFRESH)
 
 
 async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | None) -> str:
-    """The address of the queue's master after this error. Raises QueueGone, ClusterError."""
+    """Return the address of the queue's master after this error. Raises QueueGone, ClusterError."""
     topic, routes = queue.topic, context.client.routes
     if isinstance(error, Unreachable):
         routes.distrust(topic)
@@ -27,5 +27,5 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     if address is None:
         raise ClusterError(f"the route of {topic} names no master of {queue.broker} now", Failure.REFRESH)
     if not route.takes(queue):
-        raise QueueGone(f"{shown(queue)} takes no messages any more: the topic shrank, or its broker is being emptied")
+        raise QueueGone(f"{queue_label(queue)} no longer accepts messages: the topic shrank, or its broker is being emptied")
     return address

@@ -1,7 +1,6 @@
-"""Giving a queue back: what is out gets a moment where a lock allows it, then the last commit and the unlock.
+"""Releases a queue: messages in flight get a moment if a lock protects the queue, then follow the last commit and the unlock.
 
-It is one task, whoever asks for it and however often: a caller that is cancelled stops waiting, the queue is given back all the
-same.
+One task does it, however often it is requested: a cancelled caller stops waiting, the release goes on.
 """
 
 import asyncio
@@ -12,16 +11,16 @@ from collections.abc import Awaitable, Callable
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.queue_commits import QueueCommits
 from mqbridge.rocketmq.client.queue_state import QueueState
-from mqbridge.rocketmq.client.queue_table import Event, State
+from mqbridge.rocketmq.client.queue_transitions import Event, State
 
 log = logging.getLogger(__name__)
 
 SETTLE_S = 3.0
-"""How long a locked queue that is taken away waits for what is out, before its lock goes to another member."""
+"""How long a revoked queue with a lock waits for messages in flight, before the lock goes to another member."""
 
 
 class QueueRelease:
-    """Takes `state` from SETTLING or RELEASING to its end; `unlock` gives the lock back, `dropped` is called at the end."""
+    """Takes `state` from SETTLING or RELEASING to its end; `unlock` releases the lock, `dropped` is called at the end."""
 
     def __init__(
         self,
@@ -38,22 +37,22 @@ class QueueRelease:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the queue is being given back, or was."""
+        """True once the release has begun."""
         return self._task is not None
 
     def all_acknowledged(self) -> None:
-        """All that was handed out is acknowledged, or is waited for no more."""
+        """Stop waiting: all messages handed out are acknowledged, or no longer awaited."""
         self._quiet.set()
 
     async def wait(self, deadline: float | None) -> None:
-        """Give it back, or wait for that; at `deadline` (loop time) what is not done by then is left, for all who wait."""
+        """Release the queue, or wait for a release under way; at `deadline` (loop time) it is cut short for all callers."""
         if self._task is None:
             if self._state.state not in (State.SETTLING, State.RELEASING):
-                return  # it never began, or its lock is lost: nothing may be said any more
-            self._task = spawn(self._give_back(), f"rocketmq giving back {self._name}")
+                return  # it never began, or its lock is lost: nothing may be committed
+            self._task = spawn(self._run(), f"rocketmq release of {self._name}")
         task = self._task
         if deadline is None:
-            await asyncio.wait([task])  # and not the task itself: its cancellation by a deadline is not ours
+            await asyncio.wait([task])  # not the task itself: its cancellation by a deadline is not ours
         else:
             left = max(0.0, deadline - self._loop.time())
             self._loop.call_later(left / 2, self._quiet.set)  # the other half is for the last commit and the unlock
@@ -62,7 +61,7 @@ class QueueRelease:
                 task.cancel()
                 log.warning("%s: offset %d was not committed by the deadline", self._name, self._state.acknowledged)
 
-    async def _give_back(self) -> None:
+    async def _run(self) -> None:
         try:
             if self._state.state is State.SETTLING:
                 await self._settle()
@@ -73,7 +72,7 @@ class QueueRelease:
             self._dropped()
 
     async def _commit_and_unlock(self) -> None:
-        """Once more after a reset that was told meanwhile: what was said before it does not count."""
+        """Commit and unlock; repeat after a reset in the meantime, which voids the commit before it."""
         run = -1
         while run != self._state.run:
             run = self._state.run
@@ -84,7 +83,7 @@ class QueueRelease:
                 await self._unlock()
 
     async def _settle(self) -> None:
-        if self._state.locked_at is not None and not self._state.is_quiet:
+        if self._state.locked_at is not None and not self._state.nothing_in_flight:
             self._quiet.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), SETTLE_S)

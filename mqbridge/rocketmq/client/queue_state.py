@@ -1,29 +1,28 @@
-"""The life of one queue while it is ours: its state (see `queue_table`) and its positions; no IO, and no clock of its own.
+"""State machine of one assigned queue: its state (see `queue_transitions`) and its offsets; no IO, no clock.
 
-The positions are offsets, and never out of order: acknowledged <= handed_out <= position, and what waits to be handed out lies
-between the last two. `position` is what the next pull asks for. `acknowledged` is what the group's offset becomes: everything
-below it is consumed, or was left out by a filter. It goes back only by `move` and `reset`.
+Invariant: acknowledged <= handed_out <= position; records that wait to be handed out lie between the last two. `position` is the
+offset of the next pull. `acknowledged` becomes the group's offset: everything below it is consumed, or was removed by a filter.
+It decreases only by `move` and `reset`.
 
-A run begins with `start` and ends when reading goes on elsewhere (`move`, `rewind`), or would for the next owner (`reset`). A
-pull carries the run in which it was asked, and an answer of an older run changes nothing. An acknowledgement of what an older run
-handed out counts up to where reading was rewound to since, as everything behind that is handed out again; after a move or a reset
-it counts nothing.
+A run begins with `start` and ends when reading continues elsewhere (`move`, `rewind`), or will for the next member (`reset`). A
+pull carries its run; the response to a pull of an older run has no effect. An acknowledgement of an older run counts up to the
+offset of the latest rewind, as everything behind is handed out again; after a move or a reset it does not count.
 """
 
 from collections import deque
 from typing import NamedTuple
 
 from mqbridge.errors import LocalProtocolError
-from mqbridge.rocketmq.client.pulled import Pulled
-from mqbridge.rocketmq.client.queue_table import ACKNOWLEDGING, HANDING_OUT, TABLE, Event, State
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.queue_transitions import ACKNOWLEDGING, HANDING_OUT, TRANSITIONS, Event, State
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 
 LOCK_VALID_S = 30.0
-"""How long a lock is trusted (as the Java clients do); the broker lets it go 60 s after it was last taken."""
+"""How long a lock is trusted, as in the Java clients; at the broker it expires 60 s after it was last taken."""
 
 
 class Pull(NamedTuple):
-    """A pull to be asked: for `offset`, storing `commit` on the way; `hold`: the broker may let it wait."""
+    """A pull to send: from `offset`, committing `commit` as well; `hold`: the broker may hold it."""
 
     run: int
     offset: int
@@ -32,38 +31,38 @@ class Pull(NamedTuple):
 
 
 class QueueState:
-    """See the module. Times are those of the event loop."""
+    """State and offsets of a queue; see the module. Times are loop times."""
 
     def __init__(self) -> None:
         self.state = State.ASSIGNED
         self.run = 0
         self.position = self.handed_out = self.acknowledged = 0
         self.first_start = False
-        """We chose the start, and nothing has been read yet: messages that are missing there are not missed."""
+        """We chose the start and have read nothing yet: missing messages there are no gap."""
         self.at_end = False
-        """The last answer said that nothing comes after it."""
+        """The last response reached the end of the queue."""
         self.gap_at: int | None = None
-        """The offset at which it ended with a gap."""
+        """The offset of the gap that ended the queue."""
         self.taken_away = False
-        """Another member gets the queue, and may be waiting for our last commit."""
+        """Another member gets the queue, and may wait for our last commit."""
         self.locked_at: float | None = None
-        """Time before the last lock; None where no lock is needed."""
-        self.waiting: deque[Pulled] = deque()
+        """Time of the last lock request that succeeded; None if no lock is needed."""
+        self.waiting: deque[PulledRecords] = deque()
         self.waiting_bytes = 0
-        self._told: int | None = None
-        """The offset that the store was told last, if it was told."""
+        self._reported: int | None = None
+        """The offset sent to the store last; None if that failed."""
         self._saved: int | None = None
-        """The offset that the store is known to have."""
+        """The offset that the store has confirmed."""
         self._pull: Pull | None = None
         self._limits: dict[int, int] = {}
-        """How far acknowledgements of each older run count."""
+        """Up to which offset acknowledgements of each older run count."""
 
     def may(self, event: Event) -> bool:
-        """Whether this may happen now."""
-        return (self.state, event) in TABLE
+        """Return True if this event is allowed now."""
+        return (self.state, event) in TRANSITIONS
 
-    def _go(self, event: Event) -> None:
-        after = TABLE.get((self.state, event))
+    def _transition(self, event: Event) -> None:
+        after = TRANSITIONS.get((self.state, event))
         if after is None:
             raise LocalProtocolError(f"a queue that is {self.state.value} cannot {event.value}")
         self.state = after
@@ -71,66 +70,66 @@ class QueueState:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def start(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
-        """Begin to read. `first_start`: there was no offset to go on from; the start that we chose is committed."""
-        self._go(Event.START)
+        """Begin to read. `first_start`: the group had no offset; the start that we chose is committed."""
+        self._transition(Event.START)
         self.locked_at, self.first_start = locked_at, first_start
         if not first_start:
-            self._told = self._saved = offset
+            self._reported = self._saved = offset
         self._begin_run(offset)
         self.acknowledged = offset
 
     def reads(self, run: int) -> bool:
-        """Whether pulls of this run are to be asked."""
+        """Return True if pulls of this run are to be sent."""
         return self.state is State.READING and run == self.run
 
     def pull(self, now: float, *, with_commit: bool, may_hold: bool = True) -> Pull:
-        """The next pull; one is on its way at a time. `may_hold`: it may wait at the broker, if nothing is there."""
+        """Return the next pull; one is in flight at a time. `may_hold`: the broker may hold it if there is nothing."""
         if self.state is not State.READING or self._pull is not None:
             raise LocalProtocolError(f"a queue that is {self.state.value} cannot be pulled, or is being pulled already")
         commit = self.acknowledged if with_commit and self.lock_holds(now) else None
         if commit is not None:
-            self._told = commit
+            self._reported = commit
         self._pull = Pull(self.run, self.position, self.at_end and may_hold, commit)
         return self._pull
 
     def is_current(self, pull: Pull) -> bool:
-        """Whether its answer still counts."""
+        """Return True if the response to this pull still counts."""
         return self._pull is pull and self.reads(pull.run)
 
-    def answered(self, pull: Pull, next_: int, end: int, pulled: Pulled | None = None) -> bool:
-        """The answer to a pull: what it brought, the offset to go on with, the end of the queue. Whether anything moved.
+    def answered(self, pull: Pull, next_: int, end: int, pulled: PulledRecords | None = None) -> bool:
+        """Apply the response to a pull: its records, the offset to continue at, the end of the queue. Return True after progress.
 
-        One that does not count any more changes nothing.
+        A response that no longer counts has no effect.
         """
         if not self.is_current(pull):
             return False
         if next_ < self.position:
-            raise LocalProtocolError(f"an answer goes on at {next_}, before {self.position}")
-        self._go(Event.ANSWER)
+            raise LocalProtocolError(f"a response continues at {next_}, before {self.position}")
+        self._transition(Event.ANSWER)
         self._pull, self.first_start = None, False
         at_end, before = next_ >= end, (self.position, self.at_end)
         self.position, self.at_end = next_, at_end
         if pulled is not None:
             self.waiting.extend(pulled.split(MAX_UNPACKED_BYTES))
             self.waiting_bytes += pulled.size
-        self._follow()
+        self._acknowledge_filtered()
         return (self.position, self.at_end) != before
 
-    def asked_in_vain(self, pull: Pull, *, failed: bool) -> None:
-        """The same offset is asked for again. `failed`: nobody knows whether its commit arrived."""
+    def abandon_pull(self, pull: Pull, *, failed: bool) -> None:
+        """Give up a pull; its offset is pulled again. `failed`: its commit may or may not have arrived."""
         if failed:
-            self._told = None
+            self._reported = None
         if self._pull is pull:
             self._pull = None
 
     # --- handing out ------------------------------------------------------------------------------------------------
 
     def can_take(self, now: float) -> bool:
-        """Whether `take` has something."""
+        """Return True if `take` has records."""
         return bool(self.waiting) and self.state in HANDING_OUT and self.lock_holds(now)
 
-    def take(self, now: float) -> Pulled | None:
-        """Hand out what one pull brought, if something waits and nobody else may have the queue."""
+    def take(self, now: float) -> PulledRecords | None:
+        """Hand out the records of one pull, if some wait and no other member may have the queue."""
         if not self.can_take(now):
             return None
         pulled = self.waiting.popleft()
@@ -139,52 +138,52 @@ class QueueState:
         return pulled
 
     def acknowledge(self, offset: int, run: int | None = None) -> bool:
-        """Everything below `offset` is consumed, as it was handed out in `run` (None: this one).
+        """Everything below `offset` is consumed, as handed out in `run` (None: the current run).
 
-        What was not handed out, will be handed out again, or is acknowledged, changes nothing.
+        No effect for messages that were not handed out, will be handed out again, or are acknowledged.
         """
         if self.state not in ACKNOWLEDGING or not self.acknowledged < offset <= self._limit(run):
             return False
         self.acknowledged = offset
-        self._follow()
+        self._acknowledge_filtered()
         return True
 
     def _limit(self, run: int | None) -> int:
         return self.handed_out if run is None or run == self.run else self._limits.get(run, -1)
 
-    def _follow(self) -> None:
-        """When nothing is out, what a filter left out is done with as well."""
-        if self.is_quiet and not self.waiting:
+    def _acknowledge_filtered(self) -> None:
+        """If nothing is in flight or waits, acknowledge the filtered messages up to `position`."""
+        if self.nothing_in_flight and not self.waiting:
             self.acknowledged = self.handed_out = self.position
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether all that was handed out is acknowledged."""
+    def nothing_in_flight(self) -> bool:
+        """True if everything handed out is acknowledged."""
         return self.acknowledged == self.handed_out
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def rewind(self, offset: int, run: int | None = None) -> bool:
-        """Hand out again from `offset` on. False, and nothing happens, if `run` did not hand that out, or it is acknowledged."""
+        """Hand out again from `offset`. False without effect if `run` did not hand it out, or it is acknowledged."""
         if not self.may(Event.MOVE) or not self.acknowledged <= offset <= self._limit(run):
             return False
-        self._go(Event.MOVE)
+        self._transition(Event.MOVE)
         self._limits[self.run] = self.handed_out
         self._limits = {run: min(limit, offset) for run, limit in self._limits.items() if limit > self.acknowledged}
         self._begin_run(offset)
         return True
 
     def move(self, offset: int, *, own_start: bool = False) -> bool:
-        """Go on elsewhere: all positions lose their meaning. `own_start`: the start that we chose is gone, and this is the next.
+        """Continue elsewhere with new offsets. `own_start`: the start that we chose is deleted, this is the next.
 
-        False, and nothing happens, when the queue is not ours any more.
+        False without effect if the queue is no longer ours.
         """
         if not self.may(Event.MOVE):
             return False
-        self._go(Event.MOVE)
+        self._transition(Event.MOVE)
         self._begin_run(offset)
         self.acknowledged, self.first_start = offset, own_start
-        self._told = self._saved = None
+        self._reported = self._saved = None
         self._limits = {}
         return True
 
@@ -192,10 +191,10 @@ class QueueState:
         self.run += 1
         self._pull = self.gap_at = None
         self.at_end = False
-        self._forget_what_waits()
+        self._drop_waiting()
         self.position = self.handed_out = offset
 
-    def _forget_what_waits(self) -> None:
+    def _drop_waiting(self) -> None:
         self.waiting.clear()
         self.waiting_bytes = 0
         self.position = self.handed_out
@@ -203,69 +202,69 @@ class QueueState:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def end(self, event: Event) -> bool:
-        """GAP or REFUSE: reading ended by itself; what waits can be taken, the queue stays ours. False if it was not reading."""
+        """GAP or REFUSE: reading failed; waiting records can be taken, the queue stays ours. False if it did not read."""
         if not self.may(event):
             return False
-        self._go(event)
+        self._transition(event)
         self.gap_at = self.position if event is Event.GAP else None
         return True
 
     def leave(self, event: Event) -> bool:
-        """REVOKE, RELEASE or LOSE_LOCK: pull and hand out no more. False when that is so already."""
+        """REVOKE, RELEASE or LOSE_LOCK: stop pulling and handing out. False if it had stopped already."""
         if not self.may(event):
             return False
-        self._go(event)
+        self._transition(event)
         self.taken_away = event is Event.REVOKE
-        self._forget_what_waits()
+        self._drop_waiting()
         return True
 
     def reset(self, offset: int) -> bool:
-        """An administrator set the group's offset while the queue is being given back: what is out counts no longer."""
+        """An administrator set the group's offset during the release: messages in flight no longer count."""
         if not self.may(Event.RESET):
             return False
-        self._go(Event.RESET)
+        self._transition(Event.RESET)
         self.run += 1
         self.position = self.handed_out = self.acknowledged = offset
-        self._told = self._saved = None
+        self._reported = self._saved = None
         self._limits = {}
         return True
 
     def settle(self) -> None:
-        """What is out has been acknowledged, or was waited for long enough."""
-        self._go(Event.SETTLE)
+        """Messages in flight are acknowledged, or their time is up."""
+        self._transition(Event.SETTLE)
 
     def given_back(self) -> None:
-        """The last offset is committed and the lock given back, as far as that could be done."""
-        self._go(Event.GIVEN_BACK)
+        """The last offset is committed and the queue unlocked, as far as possible."""
+        self._transition(Event.GIVEN_BACK)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was neither taken away nor given back."""
+        """True unless it was revoked, lost or released."""
         return self.state in HANDING_OUT or self.state is State.ASSIGNED
 
     @property
     def rests_at_gap(self) -> bool:
-        """Whether it stands at a gap and the group's offset is ours: all that was handed out is acknowledged, and saved."""
-        return self.state is State.AT_GAP and not self.waiting and self.is_quiet and self._saved == self.acknowledged
+        """True if it is at a gap, and everything handed out is acknowledged and saved."""
+        return self.state is State.AT_GAP and not self.waiting and self.nothing_in_flight and self._saved == self.acknowledged
 
     # --- committing -------------------------------------------------------------------------------------------------
 
-    def due(self, now: float) -> int | None:
-        """The offset to tell the store, if it has not been told."""
-        return self.acknowledged if self.acknowledged != self._told and self._may_commit(now, ACKNOWLEDGING) else None
+    def unreported(self, now: float) -> int | None:
+        """Return the offset to commit; None if it was already sent to the store."""
+        return self.acknowledged if self.acknowledged != self._reported and self._may_commit(now, ACKNOWLEDGING) else None
 
     def unsaved(self, now: float) -> int | None:
-        """The offset that the store is not known to have; also what is to be said last, when the queue is given back."""
+        """Return the offset that the store has not confirmed, None if it has; also the last commit of a release."""
         may = self._may_commit(now, ACKNOWLEDGING | {State.RELEASING})
         return self.acknowledged if self.acknowledged != self._saved and may else None
 
-    def told(self, offset: int | None) -> None:
-        """The store is being told this one; None: it could not be told."""
-        self._told = offset
+    def mark_reported(self, offset: int | None) -> None:
+        """`offset` is being sent to the store; None if that failed."""
+        self._reported = offset
 
-    def saved(self, offset: int) -> None:
-        """The store has it."""
-        self._told = self._saved = offset
+    def mark_saved(self, offset: int) -> None:
+        """The store has confirmed `offset`."""
+        self._reported = self._saved = offset
 
     def _may_commit(self, now: float, states: frozenset[State]) -> bool:
         return self.state in states and self.lock_holds(now)
@@ -273,9 +272,9 @@ class QueueState:
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def lock_holds(self, now: float) -> bool:
-        """Whether nobody else can have the queue; true where no lock is needed."""
+        """Return True if no other member can have the queue; always if no lock is needed."""
         return self.locked_at is None or now - self.locked_at < LOCK_VALID_S
 
     def lock_renewed(self, at: float) -> None:
-        """The lock was taken again, at this time."""
+        """The lock was renewed at this time."""
         self.locked_at = at

@@ -1,7 +1,6 @@
-"""A topic's route: which brokers have it, at which addresses, and which queues there.
+"""A topic's route: its brokers, their addresses, and their queues.
 
-A name server is believed only if what it says can be: addresses that can be dialled, numbers of queues that are numbers of
-queues.
+Responses of name servers are validated: addresses must be valid, numbers of queues plausible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,13 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import Perm, QueueData, Route
 
 MAX_QUEUES = 16384
-"""Of a topic at one broker; far beyond what a broker can serve, so a higher number is a mistake or a lie."""
+"""Limit of a topic at one broker; no broker can serve that many, so a higher number is invalid."""
 LOGICAL_BROKER = "__syslo__"
 MASTER = 0
 
 
 class TopicRoute:
-    """What the name servers say about a topic. Equal when queues, rights and addresses are equal."""
+    """The route of a topic. Equal if queues, permissions and addresses are equal."""
 
     __slots__ = ("_read", "_writable", "_write", "brokers", "topic")
 
@@ -33,32 +32,32 @@ class TopicRoute:
         self._writable = frozenset(write)
 
     def read_queues(self) -> Sequence[Queue]:
-        """The queues that may be read, sorted by broker name (as Java sorts) and number."""
+        """Return the readable queues, sorted by broker name (in Java's order) and number."""
         return self._read
 
     def write_queues(self) -> Sequence[Queue]:
-        """The queues that may be written and have a master, sorted likewise."""
+        """Return the writable queues with a master, sorted likewise."""
         return self._write
 
     def takes(self, queue: Queue) -> bool:
-        """Whether this queue may be written now."""
+        """Return True if this queue is writable now."""
         return queue in self._writable
 
     def master(self, broker: str) -> str | None:
-        """The address of a broker's master; None while it has none."""
+        """Return the address of a broker's master; None while it has none."""
         return self.brokers.get(broker, {}).get(MASTER)
 
     def reader(self, broker: str) -> str | None:
-        """Where to read: the master, else the slave with the lowest id."""
+        """Return the address to read from: the master, else the slave with the lowest id."""
         addresses = self.brokers.get(broker)
         return addresses[min(addresses)] if addresses else None
 
     def masters(self) -> list[str]:
-        """The addresses of all masters."""
+        """Return the addresses of all masters."""
         return [addresses[MASTER] for addresses in self.brokers.values() if MASTER in addresses]
 
     def addresses(self) -> list[str]:
-        """The addresses of all brokers, slaves included."""
+        """Return the addresses of all brokers, slaves included."""
         return [address for addresses in self.brokers.values() for address in addresses.values()]
 
     def __eq__(self, other: object) -> bool:
@@ -66,20 +65,20 @@ class TopicRoute:
             return NotImplemented
         return (self.brokers, self._read, self._write) == (other.brokers, other._read, other._write)
 
-    __hash__ = None  # type: ignore[assignment]  # it is compared, and never a key
+    __hash__ = None  # type: ignore[assignment]  # compared, but never a key
 
 
 def _order(queue: Queue) -> tuple[bytes, int]:
     return queue.broker.encode("utf-16-be", "surrogatepass"), queue.id
 
 
-def shown(queue: Queue) -> str:
-    """A queue in logs and errors."""
+def queue_label(queue: Queue) -> str:
+    """Format a queue for logs and errors."""
     return f"{queue.topic} {queue.broker}:{queue.id}"
 
 
 def read_route(topic: str, body: bytes) -> TopicRoute:
-    """A name server's answer. Raises RemoteProtocolError for what cannot be, ClusterError (FATAL) for a static topic."""
+    """Decode a name server's response. Raises RemoteProtocolError if it is invalid, ClusterError (FATAL) for a static topic."""
     route = Route.decode(body)
     if route.is_static or any(one.broker.startswith(LOGICAL_BROKER) for one in route.queues):
         problem = f"{topic} is a static topic: its queues are logical ones, spread over brokers by a map, which is not supported"
@@ -100,7 +99,7 @@ def _check_address(number: int, address: str) -> None:
     try:
         split_address(address, 0)
     except ValueError as error:
-        raise RemoteProtocolError(f"a broker's address that is none: {error}") from error
+        raise RemoteProtocolError(f"invalid address of a broker: {error}") from error
     if number < MASTER:
         raise RemoteProtocolError(f"a broker with the id {number} at {address}")
 
@@ -110,7 +109,7 @@ def _queues(topic: str, broker: str, count: int) -> list[Queue]:
 
 
 def _writable(route: Route) -> list[QueueData]:
-    """The queues to write; an order configuration (`broker-a:4;broker-b:4`) goes over the brokers, as in the Java clients."""
+    """Return the writable queues; an order configuration (`broker-a:4;broker-b:4`) overrides the brokers, as in Java."""
     if not route.order_conf:
         return [data for data in route.queues if data.perm & Perm.WRITE]
     found = []

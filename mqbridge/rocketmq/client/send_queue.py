@@ -1,9 +1,9 @@
-"""Requests to one queue: in order across every retry, or many in flight where order does not matter.
+"""Sends to one queue: in order across all retries, or many in flight if order does not matter.
 
-A broker works on the requests of one connection side by side, so order is kept only by having one request of a queue outstanding;
-and it knows no sequence numbers, so a request whose answer was lost is sent again and may then be stored twice.
+A broker handles the requests of one connection concurrently, so order requires a single request in flight per queue. It knows no
+sequence numbers, so a request whose response was lost is sent again and may be stored twice.
 
-The queues run on callbacks: a send costs one request and two futures, no task and no timer.
+Send queues run on callbacks: a send costs one request and two futures, no task and no timer.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from mqbridge.errors import (
     ServerRefused,
 )
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.access import AccessRefused
+from mqbridge.rocketmq.client.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.queue_location import QueueGone, locate
-from mqbridge.rocketmq.client.route import TopicRoute, shown
+from mqbridge.rocketmq.client.route import TopicRoute, queue_label
 from mqbridge.rocketmq.client.send_outage import SendOutage, is_busy
 from mqbridge.rocketmq.client.send_request import SendRequest, SendResult, read_result
 from mqbridge.rocketmq.client.sender_context import SenderContext
@@ -33,12 +33,12 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.command import Command
 
-DOUBTFUL = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
-"""Said for a queue that was taken away (its topic shrank, its broker is being emptied), and for what will never be accepted."""
+AMBIGUOUS = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
+"""Ambiguous: the queue was removed (its topic shrank, its broker is being emptied), or the request will never be accepted."""
 
 
 class PartitionSendQueue:
-    """One queue's requests, in order: those that wait, and those whose answers are due."""
+    """The sends of one queue, in order: those that wait, and those in flight."""
 
     def __init__(self, context: SenderContext, queue: Queue) -> None:
         self.queue = queue
@@ -48,22 +48,22 @@ class PartitionSendQueue:
         self._barred_by: MqbridgeError | None = None
         self._address: str | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._outage = SendOutage(shown(queue), context.max_elapsed_s, context.client.connectivity)
-        self._doubted: list[tuple[SendRequest, ServerRefused]] = []
+        self._outage = SendOutage(queue_label(queue), context.max_elapsed_s, context.client.connectivity)
+        self._ambiguous: list[tuple[SendRequest, ServerRefused]] = []
         self._loop = asyncio.get_running_loop()
 
     @property
     def pending(self) -> int:
-        """Requests that are not decided."""
+        """The number of sends without a result."""
         return len(self._waiting) + len(self._in_flight)
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing has failed here lately."""
+        """True if no send failed here recently."""
         return not self._outage.is_recent
 
     def add(self, request: SendRequest) -> None:
-        """Send it after all before it."""
+        """Send it after all earlier sends."""
         if self._barred_by is not None:
             request.fail(self._barred_by)
             return
@@ -71,21 +71,21 @@ class PartitionSendQueue:
         self.pump()
 
     def withdraw(self, futures: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Never send what waits here of these requests, nor again what is on its way. Others keep their order, and go on."""
+        """Drop those of these sends that wait; do not repeat those in flight. Other sends keep their order."""
         for request in self._in_flight:
             request.withdrawn = request.withdrawn or request.future in futures
         gone = {request for request in self._waiting if request.future in futures}
         self._waiting = deque(request for request in self._waiting if request not in gone)
-        self._doubted = [doubt for doubt in self._doubted if doubt[0] not in gone]
+        self._ambiguous = [doubt for doubt in self._ambiguous if doubt[0] not in gone]
         for request in gone:
-            self._take_back(request)
+            self._fail_withdrawn(request)
         self.pump()
 
-    def _take_back(self, request: SendRequest) -> None:
-        request.fail(ClusterError(f"a send to {shown(self.queue)} was withdrawn"))
+    def _fail_withdrawn(self, request: SendRequest) -> None:
+        request.fail(ClusterError(f"a send to {queue_label(self.queue)} was withdrawn"))
 
     def on_route(self, route: TopicRoute) -> None:
-        """The master may have moved, the queue may be gone: then `locate` says so."""
+        """Adopt a new route: the master may have moved; if the queue is gone, `locate` raises."""
         self._address = route.master(self.queue.broker) if route.takes(self.queue) else None
 
     def pump(self) -> None:
@@ -93,7 +93,7 @@ class PartitionSendQueue:
         waiting, client = self._waiting, self._client
         while waiting and self._recovery is None and len(self._in_flight) < self._context.in_flight_per_queue:
             request = waiting[0]
-            if request.future.done():  # whoever wanted it has given up
+            if request.future.done():  # the caller has given up
                 waiting.popleft()
                 continue
             connection = client.pool.ready(self._address) if self._address else None
@@ -114,7 +114,7 @@ class PartitionSendQueue:
             future = connection.post(request.code, request.header.encode(), request.body, timeout)
         except LocalProtocolError as error:  # it does not fit a frame
             self._client.window.give(request.size)
-            request.fail(ClusterError(f"a send to {shown(self.queue)}: {error}", Failure.REFUSED))
+            request.fail(ClusterError(f"a send to {queue_label(self.queue)}: {error}", Failure.REFUSED))
         except ConnectionLost as error:
             self._client.window.give(request.size)
             self._failed(request, error)
@@ -150,17 +150,17 @@ class PartitionSendQueue:
 
     def _failed(self, request: SendRequest, error: MqbridgeError) -> None:
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
-        doubtful = isinstance(error, ServerRefused) and error.code in DOUBTFUL and not isinstance(error, AccessRefused)
-        if self._context.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not doubtful):
+        ambiguous = isinstance(error, ServerRefused) and error.code in AMBIGUOUS and not isinstance(error, AccessRefused)
+        if self._context.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not ambiguous):
             self._give_up(request, error, failure)
             return
         if request.withdrawn:
-            self._take_back(request)
+            self._fail_withdrawn(request)
         else:
             self._waiting.appendleft(request)
             self._client.connectivity.retries += 1
-            if isinstance(error, ServerRefused) and doubtful:
-                self._doubted.append((request, error))
+            if isinstance(error, ServerRefused) and ambiguous:
+                self._ambiguous.append((request, error))
         if self._outage.failed():
             self._fail_all(error)
             return
@@ -169,34 +169,34 @@ class PartitionSendQueue:
         self._recover(error)
 
     def _hand_over(self, avoid: str | None) -> None:
-        """Let other queues, not at the broker `avoid`, have what may go to any."""
+        """Move movable sends to other queues, not at the broker `avoid`."""
         if any(request.movable for request in self._waiting):
             waiting, self._waiting = self._waiting, deque()
             kept = [request for request in waiting if not (request.movable and self._context.take_over(request, avoid))]
             self._waiting.extendleft(reversed(kept))
 
-    # --- trouble ----------------------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------------------------
 
     def _fail_all(self, error: MqbridgeError) -> None:
-        """Report everything that waits here; what is sent later gets the whole time anew."""
+        """Fail every waiting send; later sends get the whole time again."""
         waiting, self._waiting = self._waiting, deque()
         self._outage.reported()
-        self._doubted.clear()
+        self._ambiguous.clear()
         for request in waiting:
             request.fail(error)
         if self._context.fail_behind:
             self._bar(error)
 
     def _give_up(self, request: SendRequest, error: MqbridgeError, failure: Failure) -> None:
-        """It will not be stored; where order counts nothing behind it is, unless the broker refuses just this message."""
+        """Fail a send; in ordered mode also those behind it, unless the broker refuses only this message."""
         request.fail(error)
         if self._context.fail_behind and failure is not Failure.REFUSED:
             self._fail_all(error)
 
     def _bar(self, error: MqbridgeError) -> None:
-        """Until the sender knows of the failure, what it sends fails as well: it would overtake what failed.
+        """Fail new sends until the sender knows of the failure: they would overtake the failed ones.
 
-        The future's callbacks run in the next step of the loop and make the receipt, whose own callbacks run in the step after.
+        The future's callbacks run in the next loop iteration and make the receipt, whose callbacks run in the one after.
         """
         self._barred_by = error
         self._loop.call_soon(self._loop.call_soon, self._unbar, error)
@@ -207,16 +207,16 @@ class PartitionSendQueue:
 
     def _recover(self, error: MqbridgeError | None) -> None:
         if self._recovery is None:
-            self._recovery = spawn(self._recovering(error), f"rocketmq sends to {shown(self.queue)}")
+            self._recovery = spawn(self._recovering(error), f"rocketmq sends to {queue_label(self.queue)}")
 
     async def _recovering(self, error: MqbridgeError | None) -> None:
-        """Wait, look the queue up again where that helps, connect; then go on with what waits."""
+        """Pause, locate the queue again if that helps, connect; then continue sending."""
         while self._waiting:
             if error is not None:
                 await self._outage.wait(error)
             try:
                 address = await locate(self._context, self.queue, error)
-                self._end_doubt()
+                self._decide_ambiguous()
                 await self._client.pool.get(address)
             except ClusterError as failed:
                 error = failed
@@ -230,10 +230,10 @@ class PartitionSendQueue:
         self._recovery = None
         self.pump()
 
-    def _end_doubt(self) -> None:
-        """The queue is there, so it was the message, or our rights."""
-        doubted, self._doubted = self._doubted, []
-        for request, error in doubted:
+    def _decide_ambiguous(self) -> None:
+        """The queue exists: so the broker refused the message, or our permission."""
+        ambiguous, self._ambiguous = self._ambiguous, []
+        for request, error in ambiguous:
             failure = Failure.REFUSED if error.code == Status.INVALID_PARAMETER else Failure.FATAL
             self._give_up(request, ServerRefused(str(error), error.code, failure), failure)
 

@@ -1,29 +1,29 @@
-"""One send: the bytes that go out, the same each time they go, and what the broker's answer means."""
+"""One send: its bytes, the same for every attempt, and the broker's response."""
 
 import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from mqbridge.errors import Failure, RemoteProtocolError
-from mqbridge.rocketmq.client.route import shown
+from mqbridge.rocketmq.client.route import queue_label
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Status, refused
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers.sending import SendHeader
-from mqbridge.rocketmq.wire.headers.sending import SendResult as SendResultHeader
+from mqbridge.rocketmq.wire.headers.send import SendHeader
+from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
 
 OVERSIZED = "message body size exceeded"
-"""In the remark of a SYSTEM_ERROR: how a 5.3 broker refuses a batch above its maxMessageSize; a message gets MESSAGE_ILLEGAL."""
+"""In the remark of a SYSTEM_ERROR: a 5.3 broker refuses a batch above its maxMessageSize; a message gets MESSAGE_ILLEGAL."""
 
 
 DIGITS = 18
-"""A number of so many decimal digits fits 64 bits."""
+"""A number of this many decimal digits fits 64 bits."""
 
 
 class SendResult(NamedTuple):
-    """Where it was stored: the queue, the first offset there, and the offset message ids, joined by commas for a batch.
+    """The location of stored messages: the queue, the first offset, and the offset message ids, joined by commas for a batch.
 
-    A delayed message and a half message wait elsewhere: their offset and id are those of that place. `status` is SUCCESS, or says
+    A delayed message or a half message waits in another topic: its offset and id belong to that. `status` is SUCCESS, or says
     that it is stored but not yet on disk or at a slave (FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT). `address`
     is the broker's.
     """
@@ -37,9 +37,9 @@ class SendResult(NamedTuple):
 
 
 class SendRequest:
-    """A request on its way, with the same bytes each time. One that is `movable` may go to any queue.
+    """A send in progress, with the same bytes for every attempt. If it is `movable`, it may go to any queue.
 
-    What is `withdrawn` is not sent again: it fails with the answer that it is waiting for, unless that says it is stored.
+    If it is `withdrawn`, it is not sent again: it fails with the awaited response, unless that reports it as stored.
     """
 
     __slots__ = ("body", "code", "future", "header", "movable", "size", "withdrawn")
@@ -52,34 +52,34 @@ class SendRequest:
         self.withdrawn = False
 
     def fail(self, error: Exception) -> None:
-        """It will not be stored."""
+        """Fail the send with `error`."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 def read_result(queue: Queue, answer: Command, address: str) -> SendResult:
-    """Where the broker at `address` stored it.
+    """Return where the broker at `address` stored the send.
 
-    Raises ServerRefused, and RemoteProtocolError for an answer that says it was stored where it was not sent.
+    Raises ServerRefused, and RemoteProtocolError for a response that names another queue.
     """
     if answer.code not in STORED:
-        error = refused(f"a send to {shown(queue)}", answer.code, answer.remark)
+        error = refused(f"a send to {queue_label(queue)}", answer.code, answer.remark)
         if answer.code == Status.SYSTEM_ERROR and OVERSIZED in (answer.remark or ""):
             error.failure = Failure.REFUSED
         raise error
-    if (found := _quick(answer.ext)) is not None and found[0] == queue.id:
+    if (found := _parse_usual(answer.ext)) is not None and found[0] == queue.id:
         return SendResult(queue, found[1], found[2], answer.code, answer.ext.get("transactionId"), address)
     try:
         header = SendResultHeader.decode(answer.ext)
     except RemoteProtocolError as error:
-        raise _senseless(queue, address, str(error)) from error
+        raise _invalid_response(queue, address, str(error)) from error
     if header.queue_id != queue.id or header.queue_offset < 0:
-        raise _senseless(queue, address, f"it names queue {header.queue_id} and offset {header.queue_offset}")
+        raise _invalid_response(queue, address, f"it names queue {header.queue_id} and offset {header.queue_offset}")
     return SendResult(queue, header.queue_offset, header.msg_id, answer.code, header.transaction_id, address)
 
 
-def _quick(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
-    """Queue, offset and message ids, when they are said as servers say them."""
+def _parse_usual(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
+    """Return queue, offset and message ids, if they are written as usual; else None."""
     try:
         number, offset, ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
     except KeyError:
@@ -88,5 +88,5 @@ def _quick(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
     return (int(number), int(offset), ids) if usual else None
 
 
-def _senseless(queue: Queue, address: str, why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{address} answered a send to {shown(queue)} by what makes no sense: {why}")
+def _invalid_response(queue: Queue, address: str, reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{address} sent an invalid response to a send to {queue_label(queue)}: {reason}")

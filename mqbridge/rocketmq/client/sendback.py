@@ -15,11 +15,11 @@ from mqbridge.rocketmq.client.subscription import retry_topic
 from mqbridge.rocketmq.wire import ids, properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Code
-from mqbridge.rocketmq.wire.delays import retry_level
+from mqbridge.rocketmq.wire.delay_levels import retry_level
 from mqbridge.rocketmq.wire.headers.groups import SendBackHeader
-from mqbridge.rocketmq.wire.headers.sending import SendHeader
+from mqbridge.rocketmq.wire.headers.send import SendHeader
 from mqbridge.rocketmq.wire.properties import Name
-from mqbridge.rocketmq.wire.record import Record, Sys
+from mqbridge.rocketmq.wire.record import Record, SysFlag
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,8 @@ class SendBack:
             queue_id=target.id,
             born_timestamp=time.time_ns() // 1_000_000,
             properties=_copied(queue, record, level).decode(),
-            sys_flag=record.sys_flag & (Sys.COMPRESSED | Sys.COMPRESSION),  # still set only where the body stayed as stored
+            sys_flag=record.sys_flag
+            & (SysFlag.COMPRESSED | SysFlag.COMPRESSION),  # still set only where the body stayed as stored
             flag=record.flag,
             reconsume_times=times,
             max_reconsume_times=self._max_times,

@@ -1,4 +1,4 @@
-"""What the send queues of one producer share."""
+"""The producer, as its send queues see it."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from mqbridge.rocketmq.client.send_request import SendRequest
 
 
 class SenderContext(Protocol):
-    """The producer, as its send queues see it."""
+    """What send queues need of their producer."""
 
     client: BaseClient
     in_flight_per_queue: int
@@ -23,4 +23,4 @@ class SenderContext(Protocol):
         """Give a movable request to another queue, not at the broker `avoid`; False if there is none."""
 
     def emptied(self) -> None:
-        """A queue has nothing left to send."""
+        """A queue has sent everything."""

@@ -1,8 +1,8 @@
-"""What a group reads of a topic: everything, messages with certain tags, or what an SQL92 expression lets through.
+"""Subscriptions of a group to a topic: all messages, messages with certain tags, or those that match an SQL92 expression.
 
-The broker keeps one set of subscriptions per group, replaced by every heartbeat of any member; members that differ take each
-other's topics away. It compares tags by a hash of 32 bits, so a consumer compares them again, exactly, as the Java clients do.
-An SQL92 expression is judged by the broker alone.
+The broker keeps one set of subscriptions per group. Each heartbeat of a member replaces it, so members with different
+subscriptions overwrite each other's. The broker compares tags by a 32-bit hash, so a consumer compares them again exactly, as the
+Java clients do. Only the broker evaluates SQL92 expressions.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ DLQ_PREFIX = "%DLQ%"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a group; made by `everything`, `tagged` or `sql92`. `tags` empty: no filter here."""
+    """A group's subscription to one topic; made by `everything`, `tagged` or `sql92`. Empty `tags`: no filter in the client."""
 
     topic: str
     expression: str = ALL
@@ -26,17 +26,20 @@ class Subscription:
     tags: frozenset[str] = frozenset()
 
     def data(self, version: int) -> SubscriptionData:
-        """As heartbeats and CHECK_CLIENT_CONFIG carry it; `version` (ms) must not go back."""
+        """Return the wire form for heartbeats and CHECK_CLIENT_CONFIG; `version` is a time in ms that must not decrease."""
         return SubscriptionData(self.topic, self.expression, version, self.kind)
 
 
 def everything(topic: str) -> Subscription:
-    """All messages of a topic."""
+    """Make a subscription to all messages of a topic."""
     return Subscription(topic)
 
 
 def tagged(topic: str, tags: Iterable[str]) -> Subscription:
-    """Messages whose tag is one of these. Raises LocalProtocolError for a tag that an expression cannot say."""
+    """Make a subscription to messages with one of these tags.
+
+    Raises LocalProtocolError for a tag that an expression cannot hold.
+    """
     wanted = frozenset(tags)
     for tag in wanted:
         if not tag or tag != tag.strip() or SEPARATOR in tag or tag == ALL:
@@ -47,23 +50,26 @@ def tagged(topic: str, tags: Iterable[str]) -> Subscription:
 
 
 def parse_tags(topic: str, expression: str) -> Subscription:
-    """A tag expression as the Java clients take it: `*`, or `a || b`. Raises LocalProtocolError."""
+    """Parse a tag expression of the Java clients: `*`, or `a || b`. Raises LocalProtocolError."""
     tags = split_expression(expression)
     return tagged(topic, tags) if tags else everything(topic)
 
 
 def sql92(topic: str, expression: str) -> Subscription:
-    """Messages whose properties satisfy an SQL92 expression; the broker needs enablePropertyFilter=true."""
+    """Make a subscription to messages whose properties match an SQL92 expression.
+
+    The broker needs enablePropertyFilter=true.
+    """
     if not expression.strip():
         raise LocalProtocolError(f"the SQL92 expression for {topic} is empty")
     return Subscription(topic, expression, SQL92)
 
 
 def retry_topic(group: str) -> str:
-    """Where messages that a group sent back come again."""
+    """Return the topic that redelivers messages which a group sent back."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Where messages end that a group sent back too often."""
+    """Return the dead letter topic of a group."""
     return DLQ_PREFIX + group

@@ -1,4 +1,4 @@
-"""Upper bounds of the memory of stored records once they are decompressed, from their sizes and flags alone.
+"""Upper bounds of the memory of stored records when decompressed, from their sizes and flags alone.
 
 A compressed body may become a thousand times as large, so a pull is split into parts that are decoded one after the other.
 """
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from struct import Struct
 
 from mqbridge.rocketmq.wire.compression import MAX_PLAIN_BYTES
-from mqbridge.rocketmq.wire.record import MAX_INNER_MESSAGES, OBJECT_BYTES, Sys
+from mqbridge.rocketmq.wire.record import MAX_INNER_MESSAGES, OBJECT_BYTES, SysFlag
 
 _SIZE_AND_SYS_FLAG = Struct(">i32xi")
 _ZLIB, _LZ4 = 1032, 255
-"""Most bytes that one compressed byte can become."""
+"""Maximum ratios of decompression."""
 _RATIOS = {0: _ZLIB, 0x300: _ZLIB, 0x100: _LZ4}
 """By codec. Zstandard has no bound; `decompress` allows MAX_PLAIN_BYTES of every codec."""
 _LEAST_INNER_BYTES = 22
@@ -19,23 +19,23 @@ _LEAST_INNER_BYTES = 22
 
 
 def max_unpacked_bytes(size: int, sys_flag: int) -> int:
-    """The bound for a record of this stored size."""
-    most = size + OBJECT_BYTES
-    if sys_flag & Sys.COMPRESSED:
-        ratio = _RATIOS.get(sys_flag & Sys.COMPRESSION)
-        most = OBJECT_BYTES + (MAX_PLAIN_BYTES if ratio is None else min(MAX_PLAIN_BYTES, ratio * size))
-    if sys_flag & Sys.INNER_BATCH:
-        most += min(MAX_INNER_MESSAGES, most // _LEAST_INNER_BYTES) * OBJECT_BYTES
-    return most
+    """Return the bound of a record of this stored size."""
+    bound = size + OBJECT_BYTES
+    if sys_flag & SysFlag.COMPRESSED:
+        ratio = _RATIOS.get(sys_flag & SysFlag.COMPRESSION)
+        bound = OBJECT_BYTES + (MAX_PLAIN_BYTES if ratio is None else min(MAX_PLAIN_BYTES, ratio * size))
+    if sys_flag & SysFlag.INNER_BATCH:
+        bound += min(MAX_INNER_MESSAGES, bound // _LEAST_INNER_BYTES) * OBJECT_BYTES
+    return bound
 
 
 def max_unpacked_bytes_of(body: bytes) -> int:
-    """The bound for consecutive records."""
+    """Return the bound of consecutive records."""
     return sum(unpacked for _, unpacked in _records(body))
 
 
 def split_points(body: bytes, limit: int) -> Iterator[int]:
-    """The ends of parts of whole records whose bound is at most `limit`, or that are one record."""
+    """Yield the ends of parts: whole records with a bound of at bound `limit`, or a single record."""
     held = begin = at = 0
     for end, unpacked in _records(body):
         if at > begin and held + unpacked > limit:
@@ -46,7 +46,7 @@ def split_points(body: bytes, limit: int) -> Iterator[int]:
 
 
 def _records(body: bytes) -> Iterator[tuple[int, int]]:
-    """The end and the bound of each record."""
+    """Yield the end and the bound of each record."""
     at = 0
     while at < len(body):
         size, sys_flag = _SIZE_AND_SYS_FLAG.unpack_from(body, at)

@@ -1,6 +1,6 @@
-"""The order of a message's properties, which brokers mix up when a message is sent alone: `mqbridge.order` restores it.
+"""Restores the order of a message's properties, which brokers change when a message is sent alone: `mqbridge.order`.
 
-Its value gives, for each property in order, the index of the property among all of them sorted by name; `-` for no properties.
+Its value lists, for each property in order, its index among all properties sorted by name; `-` means no properties.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from mqbridge.rocketmq.wire.properties import Name
 
 
 def write_order(names: Sequence[str]) -> str:
-    """The value of `mqbridge.order` for properties of these names."""
+    """Return the value of `mqbridge.order` for properties of these names."""
     index = {name: rank for rank, name in enumerate(sorted(names))}
     return ",".join(str(index[name]) for name in names) or "-"
 
 
 def read_order(text: str) -> list[int] | None:
-    """The indexes of a value; None for a text that no gateway wrote."""
+    """Parse a value to indexes; None if no gateway wrote it."""
     try:
         order = [] if text == "-" else [read_number(index) for index in text.split(",")]
     except ValueError:
@@ -26,12 +26,12 @@ def read_order(text: str) -> list[int] | None:
 
 
 def restore_order(text: str, names: Sequence[str], pairs: list[Pair]) -> list[Pair]:
-    """The pairs in their first order, without the UNIQ_KEY that the broker added; `names` are their names as stored.
+    """Return the pairs in their original order, without the UNIQ_KEY that the broker added; `names` are their stored names.
 
-    Where somebody added or removed others the stored order stays.
+    If another client added or removed properties, the stored order stays.
     """
     order = read_order(text) or []
-    found = sorted(zip(names, pairs, strict=True), key=lambda named: named[0])
-    if len(found) == len(order) + 1:
-        found = [named for named in found if named[0] != Name.UNIQ_KEY]
-    return [found[index][1] for index in order] if len(found) == len(order) else pairs
+    by_name = sorted(zip(names, pairs, strict=True), key=lambda named: named[0])
+    if len(by_name) == len(order) + 1:
+        by_name = [named for named in by_name if named[0] != Name.UNIQ_KEY]
+    return [by_name[index][1] for index in order] if len(by_name) == len(order) else pairs

@@ -1,7 +1,7 @@
-r"""Properties that the property string cannot hold as they are: `mqbridge.x.N.NAME`, with name and value percent-encoded.
+r"""Escapes properties that the property string cannot hold: `mqbridge.x.N.NAME`, with name and value percent-encoded.
 
-These are repeats, empty names and values, separators (\x01, \x02), and a user's property under one of the system's names. N tells
-repeats apart. Of pairs with one name the last is the plain one, as it is what native readers find.
+These are repeats, empty names and values, separators (\x01, \x02), and user properties with a system name. N tells repeats apart.
+Of pairs with the same name the last stays plain, because RocketMQ clients read the last one.
 """
 
 from collections.abc import Sequence
@@ -10,23 +10,23 @@ from urllib.parse import unquote
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Pair
 from mqbridge.rocketmq.mapping.table import ESCAPE_PREFIX, is_plain
-from mqbridge.rocketmq.wire.properties import fault
+from mqbridge.rocketmq.wire.properties import why_invalid
 
 _ESCAPES = str.maketrans({"%": "%25", "\x01": "%01", "\x02": "%02"})
-_NOTHING = "%"
-"""Stands for an empty text; what is escaped otherwise never is a lone percent sign."""
+_EMPTY = "%"
+"""Stands for an empty text; no other escaped text is a lone percent sign."""
 
 
 def _is_plain(name: str) -> bool:
-    return is_plain(name) and fault(name, "value") is None
+    return is_plain(name) and why_invalid(name, "value") is None
 
 
 _plain_names = BoundedCache(_is_plain)
-"""Whether a property of this name can be written as it is, where its value can."""
+"""By name: True if a property of this name needs no escaping, provided that its value needs none."""
 
 
 def escape(pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs as the property string can hold them, each under a name of its own."""
+    """Return pairs that the property string can hold, each with a different name."""
     is_plain_name = _plain_names.get
     last = {
         name: index
@@ -47,7 +47,7 @@ def escape(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def unescape(pair: Pair) -> Pair:
-    """The pair as it was; one that is not escaped is itself."""
+    """Return the original pair; a pair that is not escaped stays unchanged."""
     name, value = pair
     if not name.startswith(ESCAPE_PREFIX):
         return pair
@@ -58,8 +58,8 @@ def unescape(pair: Pair) -> Pair:
 
 
 def _escaped(text: str) -> str:
-    return text.translate(_ESCAPES) or _NOTHING
+    return text.translate(_ESCAPES) or _EMPTY
 
 
 def _unescaped(text: str) -> str:
-    return "" if text == _NOTHING else unquote(text) if "%" in text else text
+    return "" if text == _EMPTY else unquote(text) if "%" in text else text

@@ -1,4 +1,4 @@
-"""What a send request may hold, and what a broker takes of one message."""
+"""Limits of a send request, and a broker's limits of one message."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from mqbridge.message import Pair
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, Name
 
 BROKER_BYTES = 1024
-"""What brokers append to the properties that they store: cluster, region, trace, ids, and the topics of a delay or a retry."""
+"""Room for the properties that brokers append: cluster, region, trace, ids, and the topics of a delay or a retry."""
 MAX_PROPERTIES_BYTES = MAX_BYTES - BROKER_BYTES
 
 
 class Limits:
-    """What a batch may hold, and what the broker takes of one message.
+    """Limits of a batch, and the broker's limits of one message.
 
-    `levels` are the delays (ms) of a broker that knows no others, from level 1 on; empty for one that holds until a given time.
+    `levels` are the delays (ms) from level 1 on of a broker with levels only; empty for a broker that delays until any time.
     """
 
     __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages")
@@ -33,11 +33,11 @@ class Limits:
 
     @property
     def numbers(self) -> tuple[int, int, int, int, list[tuple[int, int]]]:
-        """All of it, as the compiled encoder takes it; the last are delays (ms) and their levels."""
+        """All limits, for the compiled encoder; the last item is delays (ms) and their levels."""
         return self.max_bytes, self.max_messages, self.max_message_bytes, self.max_delay_ms, self._levels
 
     def delay(self, deliver_at: int, now: int) -> Pair:
-        """The property that has the broker hold a message until then, or somewhat longer. Raises ValueError for too long."""
+        """Return the property that delays a message until then, or a little longer. Raises ValueError if that is too long."""
         wait = deliver_at - now
         if wait > self.max_delay_ms:
             setting = "messageDelayLevel" if self._levels else "timerMaxDelaySec"
@@ -48,7 +48,7 @@ class Limits:
 
 
 def too_many(block: bytes) -> str:
-    """Why a property string beyond MAX_PROPERTIES_BYTES is refused."""
+    """Return why a property string beyond MAX_PROPERTIES_BYTES is refused."""
     return (
         f"it has {len(block)} bytes of properties, RocketMQ holds {MAX_BYTES} "
         f"and {BROKER_BYTES} of these are left to what the broker adds"

@@ -1,4 +1,4 @@
-"""What a message would be in RocketMQ, for people."""
+"""Preview of a message as RocketMQ would store it, for display."""
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
@@ -9,7 +9,7 @@ from mqbridge.rocketmq.wire.properties import decode
 
 
 def preview(message: Message, origin: str | None, now: int) -> list[tuple[str, str | bytes]]:
-    """The body, the flag and the properties as they would be sent. Raises MappingError."""
+    """Return the body, the flag and the properties that would be sent. Raises MappingError."""
     requests, failures = encode([message], origin, Limits(), now)
     if failures:
         raise MappingError(failures[0].reason)

@@ -1,7 +1,7 @@
-"""The property string of a record, whoever wrote it: properties and fields of the message. See `write_block` for a gateway's.
+"""Property string of a record -> properties and fields of the message. `write_block` is the other direction.
 
-A string with a pair that only gateways write is a gateway's: then the record's born timestamp is no event time, and a UNIQ_KEY
-behind that pair was made by a broker for a message that had none, because brokers append.
+If the string has a pair that only gateways write, a gateway wrote it: then the record's born timestamp is no event time, and a
+UNIQ_KEY behind that pair was made by a broker for a message without one, because brokers append.
 """
 
 from enum import Enum
@@ -20,17 +20,17 @@ from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, S
 from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, decode
 
 PLACEHOLDER = b"\x00"
-"""The body of a message without one: brokers refuse an empty body."""
+"""Stands for a missing or empty body: brokers refuse an empty one."""
 _FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
 _MAX_TIME = (1 << 63) - 1
 _MAX_DIGITS = len(str(_MAX_TIME))
-"""What is longer is no time, and Python takes no more than 4300 digits for a number."""
+"""A longer text is no time, and Python parses no numbers of more than 4300 digits."""
 
 
 class ReadBlock(NamedTuple):
-    """Properties and message fields of a property string; `payload` is among the fields of a message without a body.
+    """Properties and message fields of a property string; the fields of a message without a body contain `payload`.
 
-    `from_gateway`: a gateway wrote it.
+    `from_gateway`: a gateway wrote the string.
     """
 
     properties: tuple[Pair, ...]
@@ -39,24 +39,24 @@ class ReadBlock(NamedTuple):
 
 
 def read_block(block: bytes, *, flag: int, blank: bool) -> ReadBlock:
-    """Read a property string. `flag` is the record's; `blank`: its body is PLACEHOLDER. Raises RemoteProtocolError."""
-    parts = _Parts(block, blank=blank)
-    own, carried = tuple(parts.users), dict[str, Any]()
-    if parts.has_reserved:
-        own, carried = read_carried(parts.users + parts.ours, blank=blank)
-    fields = _system_fields(parts.system)
+    """Decode a property string. `flag` is the record's; `blank`: its body is PLACEHOLDER. Raises RemoteProtocolError."""
+    split = _SplitBlock(block, blank=blank)
+    properties, carried = tuple(split.user_pairs), dict[str, Any]()
+    if split.has_reserved:
+        properties, carried = read_carried(split.user_pairs + split.carried_pairs, blank=blank)
+    fields = _system_fields(split.system)
     fields.update(carried)
     if "key" not in fields:
         fields["key"] = first_key(fields.get("keys", ()))
-    if EMPTY in parts.markers:
+    if EMPTY in split.markers:
         fields.setdefault("payload", b"")
-    if flag or Name.SHARDING_KEY in parts.system:
-        own += _synthetic(flag, parts.system, fields, own)
-    return ReadBlock(own, fields, bool(parts.ours or parts.markers))
+    if flag or Name.SHARDING_KEY in split.system:
+        properties += _synthetic(flag, split.system, fields, properties)
+    return ReadBlock(properties, fields, bool(split.carried_pairs or split.markers))
 
 
 def _system_fields(system: dict[str, str]) -> dict[str, Any]:
-    """The message fields that the system's own properties say."""
+    """Return the message fields in the system properties."""
     fields: dict[str, Any] = {}
     for name, value in system.items():
         if name == Name.TAGS:
@@ -71,26 +71,26 @@ def _system_fields(system: dict[str, str]) -> dict[str, Any]:
 
 
 def first_key(keys: tuple[str, ...]) -> str | None:
-    """The key of a message without __SHARDINGKEY: its first index key. KEYS with blanks side by side has empty ones."""
+    """Return the key of a message without __SHARDINGKEY: its first index key. Adjacent blanks in KEYS make empty keys."""
     if keys and keys[0]:  # as usual
         return keys[0]
     return next(filter(None, keys), None)
 
 
-def _synthetic(flag: int, system: dict[str, str], fields: dict[str, Any], own: tuple[Pair, ...]) -> tuple[Pair, ...]:
-    """Properties for what no field says, except where the message has a property of that name."""
+def _synthetic(flag: int, system: dict[str, str], fields: dict[str, Any], properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
+    """Return properties for values that no field holds, unless the message has a property of that name."""
     found = []
     sharding_key = system.get(Name.SHARDING_KEY)
     if sharding_key is not None and sharding_key == first_key(fields.get("keys", ())):
         found.append((SHARDED, "1"))
     if flag:
         found.append((FLAG, str(flag)))
-    names = {name for name, _ in own}
+    names = {name for name, _ in properties}
     return tuple(pair for pair in found if pair[0] not in names)
 
 
 class _Kind(Enum):
-    """What a stored property is by its name."""
+    """The kind of a stored property, by its name."""
 
     USER, UNIQUE, FIELD, IGNORED, RESERVED = range(5)
 
@@ -111,28 +111,28 @@ def _kind_of(name: str) -> _Kind:
 _kinds = BoundedCache(_kind_of)
 
 
-class _Parts:
-    """A property string taken apart.
+class _SplitBlock:
+    """A property string, split by kind of property.
 
-    users     the user's pairs, in order, still under `mqbridge.u.`
-    ours      the pairs that carry message fields
-    markers   what a gateway says about the record itself: GATEWAY_MARKER, EMPTY, ORDER
-    system    the values of the system's own properties that are message fields
-    has_reserved   a name begins with `mqbridge.`
+    user_pairs     the user's pairs, in order, still with the prefix `mqbridge.u.`
+    carried_pairs  the pairs that carry message fields
+    markers        a gateway's notes about the record itself: GATEWAY_MARKER, EMPTY, ORDER
+    system         the values of system properties that are message fields
+    has_reserved   a name starts with `mqbridge.`
     """
 
-    __slots__ = ("_names", "has_reserved", "markers", "ours", "system", "users")
+    __slots__ = ("_names", "carried_pairs", "has_reserved", "markers", "system", "user_pairs")
 
     def __init__(self, block: bytes, *, blank: bool) -> None:
-        self.users: list[Pair] = []
-        self.ours: list[Pair] = []
+        self.user_pairs: list[Pair] = []
+        self.carried_pairs: list[Pair] = []
         self.markers: dict[str, str] = {}
         self.system: dict[str, str] = {}
         self.has_reserved = False
         self._names: list[str] = []
-        """Of the user's pairs as stored."""
-        unique_at, made_by_broker = -1, False  # the UNIQ_KEY, and whether it is a broker's if a gateway wrote the rest
-        add, add_name, kind_of = self.users.append, self._names.append, _kinds.get
+        """Stored names of the user's pairs."""
+        unique_at, made_by_broker = -1, False  # index of the UNIQ_KEY; True if a broker added it to a gateway's string
+        add, add_name, kind_of = self.user_pairs.append, self._names.append, _kinds.get
         for pair in decode(block):
             name, value = pair
             kind = kind_of(name) or _kinds[name]
@@ -144,13 +144,13 @@ class _Parts:
             elif kind is _RESERVED:
                 self._read_reserved(name, value, blank=blank)
             elif kind is _UNIQUE and unique_at < 0:
-                unique_at, made_by_broker = len(self.users), bool(self.ours or self.markers)
+                unique_at, made_by_broker = len(self.user_pairs), bool(self.carried_pairs or self.markers)
                 add(pair)
                 add_name(name)
         if ORDER in self.markers:
-            self.users = restore_order(self.markers[ORDER], self._names, self.users)
+            self.user_pairs = restore_order(self.markers[ORDER], self._names, self.user_pairs)
         elif made_by_broker:
-            del self.users[unique_at]
+            del self.user_pairs[unique_at]
 
     def _read_reserved(self, name: str, value: str, *, blank: bool) -> None:
         self.has_reserved = True
@@ -158,9 +158,9 @@ class _Parts:
         if _is_marker(pair, blank=blank):
             self.markers[pair[0]] = value
         elif is_carried(pair, blank=blank):
-            self.ours.append(pair)
+            self.carried_pairs.append(pair)
         else:
-            self.users.append(pair)
+            self.user_pairs.append(pair)
             self._names.append(name)
 
 

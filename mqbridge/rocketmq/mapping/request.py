@@ -1,7 +1,7 @@
-"""`Message` -> RocketMQ send requests: batches within the limits, and alone what no batch can hold.
+"""`Message` -> RocketMQ send requests: batches within the limits, and single sends for messages that no batch can hold.
 
-Elements of a batch keep their property strings as written. A delayed message, and one that fits the broker's limit only without a
-batch's framing, is sent alone. The compiled module encodes where it is installed; `encode_plain` says what it has to give.
+Messages of a batch keep their property strings unchanged. A delayed message, and one that fits the broker's limit only without a
+batch's framing, is sent alone. The compiled module encodes if it is installed; `encode_plain` is the reference.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,29 +11,29 @@ from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.native import compiled, is_native
+from mqbridge.rocketmq.mapping.batch_builder import BatchBuilder, born_at
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many
-from mqbridge.rocketmq.mapping.open_batch import OpenBatch, born_at
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.write_block import write_block
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element, encode_batch
-from mqbridge.rocketmq.wire.properties import VALUE_END, Name, opening
+from mqbridge.rocketmq.wire.properties import VALUE_END, Name, name_prefix
 
-IDS = 256
-"""Taken at once: a tenth of the time of one by one."""
+IDS_PER_RESERVATION = 256
+"""Ids reserved at once: a tenth of the time of single reservations."""
 
 Reserve = Callable[[int], tuple[str, int]]
-"""Gives so many ids in a row: how all begin, and the first one's counter, which are the last four hex digits."""
+"""Reserves consecutive ids: returns their common prefix and the first counter, the last four hex digits of an id."""
 
-_ID = opening(Name.UNIQ_KEY)
+_ID = name_prefix(Name.UNIQ_KEY)
 _ID_END = VALUE_END.encode()
 _LATER_ID = _ID_END + _ID
 
 
 class EncodedRequest:
-    """What one send request carries: a batch, or one message with its properties.
+    """The content of one send request: a batch, or one message with its properties.
 
-    `indexes` are those of its messages among the messages to be sent, `born` is the header's timestamp (ms). A `delayed` one is
-    first stored elsewhere: the offset in the broker's response is not one of its queue.
+    `indexes` locate its messages among the messages to send, `born` is the header's timestamp (ms). A `delayed` message is first
+    stored elsewhere: the offset in the broker's response is not an offset of its queue.
     """
 
     __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
@@ -55,24 +55,28 @@ class EncodedRequest:
 
     @property
     def count(self) -> int:
-        """How many messages it has."""
+        """The number of messages."""
         return len(self.indexes)
 
 
 def encode(
     messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
 ) -> tuple[list[EncodedRequest], list[MessageFailure]]:
-    """Batches and single sends that hold the messages in order, and a failure for each that RocketMQ cannot hold.
+    """Encode messages, in order, to batches and single sends; returns a failure for each message that RocketMQ cannot hold.
 
-    `origin` is what every stamp begins with, None for no stamps. A message whose `deliver_at` lies after `now` (ms) is sent
-    alone, with a timer. `reserve_ids` gives ids to messages without one: only by its UNIQ_KEY has a message the same id for Java
-    consumers each time that it is delivered. Such an id stands behind the gateway's pairs, where readers take it for a broker's.
+    `origin` is the prefix of every origin stamp, None for no stamps. A message whose `deliver_at` lies after `now` (ms) is sent
+    alone, with a timer. `reserve_ids` makes ids for messages without one: only with a UNIQ_KEY do Java consumers see the same
+    message id on every delivery. Such an id stands behind the gateway's pairs, where readers take it for a broker's.
     """
     if compiled is not None:
-        native = messages if is_native(messages) else compiled.Messages.of(messages)
-        found = None if native is None else compiled.rocketmq_encode(native, origin, limits.numbers, now, reserve_ids)
-        if found is not None:
-            requests, refused = found
+        compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
+        encoded = (
+            None
+            if compiled_messages is None
+            else compiled.rocketmq_encode(compiled_messages, origin, limits.numbers, now, reserve_ids)
+        )
+        if encoded is not None:
+            requests, refused = encoded
             return (
                 [_request(*fields) for fields in requests],
                 [MessageFailure(index, Failure.REFUSED, reason) for index, reason in refused],
@@ -91,28 +95,28 @@ def _request(
 def encode_plain(
     messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
 ) -> tuple[list[EncodedRequest], list[MessageFailure]]:
-    """As `encode`, without the compiled module."""
-    requests = _Requests(limits, origin, now, reserve_ids)
-    requests.add_all(messages)
-    return requests.made, requests.failures
+    """Encode as `encode`, without the compiled module."""
+    builder = _RequestBuilder(limits, origin, now, reserve_ids)
+    builder.add_all(messages)
+    return builder.requests, builder.failures
 
 
-class _Requests:
-    """Messages on their way into requests."""
+class _RequestBuilder:
+    """Collects messages into requests."""
 
-    __slots__ = ("_batch", "_ids", "_limits", "_now", "_origin", "failures", "made")
+    __slots__ = ("_batch", "_ids", "_limits", "_now", "_origin", "failures", "requests")
 
     def __init__(self, limits: Limits, origin: str | None, now: int, reserve_ids: Reserve | None) -> None:
         self._limits, self._origin, self._now = limits, origin, now
         self._ids = None if reserve_ids is None else _ids(reserve_ids)
-        self.made: list[EncodedRequest] = []
+        self.requests: list[EncodedRequest] = []
         self.failures: list[MessageFailure] = []
-        self._batch = OpenBatch(limits.max_bytes, limits.max_messages, partial(_add_batch, self.made))
+        self._batch = BatchBuilder(limits.max_bytes, limits.max_messages, partial(_add_batch, self.requests))
 
     def add_all(self, messages: Sequence[Message]) -> None:
         """Add messages in order, or refuse them."""
-        origin, now, identified = self._origin, self._now, self._identified
-        add, most = self._batch.add, self._limits.max_message_bytes - OVERHEAD_BYTES
+        origin, now, with_id = self._origin, self._now, self._with_id
+        add, max_bytes = self._batch.add, self._limits.max_message_bytes - OVERHEAD_BYTES
         for index, message in enumerate(messages):
             if message.defect is not None:
                 self._refuse(index, f"it could not be read: {message.defect}")
@@ -126,24 +130,24 @@ class _Requests:
             except UnicodeEncodeError as error:
                 self._refuse(index, f"its texts are no Unicode text: {error}")
                 continue
-            body, properties = message.payload or PLACEHOLDER, identified(block)
+            body, properties = message.payload or PLACEHOLDER, with_id(block)
             if len(block) > MAX_PROPERTIES_BYTES:
                 self._refuse(index, too_many(block))
-            elif len(body) + len(properties) > most:
+            elif len(body) + len(properties) > max_bytes:
                 # The broker's limit leaves no room for a batch of its own, which would keep its properties in order.
                 self._add_alone(index, message, stamp, None)
             else:
                 add(index, born_at(message.event_time, now), (flag, body, properties))
         self._batch.close()
 
-    def _identified(self, block: bytes) -> bytes:
-        """The property string with a UNIQ_KEY; of several the last is what Java shows, so there must not be two."""
+    def _with_id(self, block: bytes) -> bytes:
+        """Return the property string with exactly one UNIQ_KEY: of several, Java shows the last."""
         if self._ids is None or (block.find(_ID) >= 0 and (block.startswith(_ID) or _LATER_ID in block)):
             return block
         return block + next(self._ids)
 
     def _add_delayed(self, index: int, message: Message, stamp: str | None) -> None:
-        """Alone, with a timer or a level."""
+        """Add a message as a single send with a timer or a delay level."""
         try:
             delay = self._limits.delay(message.deliver_at or 0, self._now)
         except ValueError as error:
@@ -152,42 +156,42 @@ class _Requests:
             self._add_alone(index, message, stamp, delay)
 
     def _add_alone(self, index: int, message: Message, stamp: str | None, delay: Pair | None) -> None:
-        body, most = message.payload or PLACEHOLDER, self._limits.max_message_bytes
-        if len(body) > most:
-            self._refuse(index, f"its payload has {len(body)} bytes, the broker takes {most} (maxMessageSize)")
+        body, max_bytes = message.payload or PLACEHOLDER, self._limits.max_message_bytes
+        if len(body) > max_bytes:
+            self._refuse(index, f"its payload has {len(body)} bytes, the broker takes {max_bytes} (maxMessageSize)")
             return
         block, flag = write_block(message, stamp, alone=True, delay=delay)
         if len(block) > MAX_PROPERTIES_BYTES:
             self._refuse(index, too_many(block))
             return
         self._batch.close()
-        self.made.append(
+        self.requests.append(
             EncodedRequest(
                 body,
                 range(index, index + 1),
                 born=born_at(message.event_time, self._now),
                 is_batch=False,
-                properties=self._identified(block),
+                properties=self._with_id(block),
                 flag=flag,
                 delayed=delay is not None,
             )
         )
 
     def _refuse(self, index: int, reason: str) -> None:
-        """Not to be sent, ever."""
+        """Record that the message can never be sent."""
         self._batch.close()
         self.failures.append(MessageFailure(index, Failure.REFUSED, reason))
 
 
-def _add_batch(made: list[EncodedRequest], elements: list[Element], begin: int, born: int) -> None:
-    """No method of `_Requests`: with the open batch they would be a cycle, and hold all bytes until garbage is collected."""
-    made.append(EncodedRequest(encode_batch(elements), range(begin, begin + len(elements)), born=born, is_batch=True))
+def _add_batch(requests: list[EncodedRequest], elements: list[Element], begin: int, born: int) -> None:
+    """A function: as a method, `_RequestBuilder` and its batch form a cycle that holds all bytes until garbage collection."""
+    requests.append(EncodedRequest(encode_batch(elements), range(begin, begin + len(elements)), born=born, is_batch=True))
 
 
 def _ids(reserve: Reserve) -> Iterator[bytes]:
-    """UNIQ_KEY, another one each time."""
+    """Yield entries of the property string with a new UNIQ_KEY each."""
     while True:
-        start, first = reserve(IDS)
-        before = _ID + start.encode()
-        for number in range(first, first + IDS):
-            yield b"%b%04X%b" % (before, number, _ID_END)
+        id_prefix, first = reserve(IDS_PER_RESERVATION)
+        prefix = _ID + id_prefix.encode()
+        for number in range(first, first + IDS_PER_RESERVATION):
+            yield b"%b%04X%b" % (prefix, number, _ID_END)

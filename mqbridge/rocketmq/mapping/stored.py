@@ -1,4 +1,4 @@
-"""A stored RocketMQ record -> `Message`. Pulls are decoded by the compiled module where it is installed."""
+"""Stored RocketMQ record -> `Message`. The compiled module decodes pulls if it is installed."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,11 +11,11 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class Pull(Protocol):
-    """Bytes of records, of which those count that are in `records`: see `client.pulled`."""
+    """Bytes of records, of which only those in `records` count: see `client.pulled_records`."""
 
     @property
     def fields(self) -> tuple[bytes, int, int, frozenset[str]]:
-        """The bytes, and which of the records in them count, as the compiled decoder takes it."""
+        """Arguments of the compiled decoder: the bytes, the first offset, the next offset, the tags that pass."""
 
     @property
     def records(self) -> list[Record]:
@@ -23,26 +23,26 @@ class Pull(Protocol):
 
 
 def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
-    """The messages of pulls in a row. Raises RemoteProtocolError for bytes that cannot be read."""
+    """Decode consecutive pulls. Raises RemoteProtocolError for damaged bytes."""
     if compiled is not None:
-        found: Sequence[Message] | None = compiled.rocketmq_decode([pull.fields for pull in pulls], decompress)
-        if found is not None:
-            return found
+        messages: Sequence[Message] | None = compiled.rocketmq_decode([pull.fields for pull in pulls], decompress)
+        if messages is not None:
+            return messages
     return decode_plain(pulls)
 
 
 def decode_plain(pulls: Sequence[Pull]) -> list[Message]:
-    """As `decode_pulls`, without the compiled module."""
+    """Decode as `decode_pulls`, without the compiled module."""
     return [read(record) for pull in pulls for record in pull.records]
 
 
 def decode(records: Sequence[Record]) -> list[Message]:
-    """The messages of records; a damaged record becomes a Message with its `defect`."""
+    """Decode records; a damaged record becomes a Message with its `defect`."""
     return [read(record) for record in records]
 
 
 def read(record: Record) -> Message:
-    """The message of one record."""
+    """Decode one record."""
     position = (record.queue_offset,)
     if record.defect is not None:
         return Message(record.body, publish_time=record.store_timestamp, position=position, defect=record.defect)

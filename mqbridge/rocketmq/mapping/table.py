@@ -1,4 +1,4 @@
-"""What becomes of the fields of a RocketMQ record, and of every property that the system gives a meaning to.
+"""Field table: what happens to each field of a RocketMQ record, and to each system property.
 
 The mapping takes its sets of names from here.
 """

@@ -1,8 +1,8 @@
-"""The property string of a message that a gateway writes.
+"""Message -> the property string that a gateway writes.
 
     user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
 
-It has at least one pair that only gateways write, and all such pairs stand behind the user's.
+It has at least one pair that only gateways write; all of these stand behind the user's.
 """
 
 from collections.abc import Sequence
@@ -25,46 +25,46 @@ from mqbridge.rocketmq.mapping.table import EMPTY, ESCAPED_NAMES, FLAG, ORDER, S
 from mqbridge.rocketmq.wire.properties import EMPTY_VALUE, NAME_END, TRANSIENT_PREFIX, VALUE_END, Name, join
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "event_time")
-"""The fields that no property of the system says; `origin_properties` writes the other two."""
+"""The fields that no system property holds; `origin_properties` writes the other two."""
 _SYNTHETIC = frozenset({FLAG, SHARDED})
 _INT32 = range(-(1 << 31), 1 << 31)
 
 
 def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> tuple[bytes, int]:
-    """The property string of a message, and its flag. Raises UnicodeEncodeError for lone surrogates.
+    """Return the property string of a message, and its flag. Raises UnicodeEncodeError for lone surrogates.
 
-    `alone`: it is sent by itself, so its broker reorders the properties; `delay`: the pair that makes the broker hold it.
+    `alone`: it is a single send, so its broker reorders the properties; `delay`: the pair that makes the broker delay it.
     """
     properties, flag, sharded = _take_synthetic(message)
-    native, unsaid = _write_native(message, delay, sharded=sharded)
-    ours = _write_carried(message, unsaid) + origin_properties(message, stamp) or [GATEWAY_MARKER]
-    pairs = (*properties, *native, *ours)
+    system_pairs, not_in_system = _write_system(message, delay, sharded=sharded)
+    carried = _write_carried(message, not_in_system) + origin_properties(message, stamp) or [GATEWAY_MARKER]
+    pairs = (*properties, *system_pairs, *carried)
     text = join(pairs)
     if not (_are_plain_names(properties) and _is_unambiguous(text, len(pairs))):
-        escaped, count = escape([*map(escape_user_property, properties), *ours]), len(properties)
+        escaped, count = escape([*map(escape_user_property, properties), *carried]), len(properties)
         properties = escaped[:count]
-        text = join((*properties, *native, *escaped[count:]))
+        text = join((*properties, *system_pairs, *escaped[count:]))
     if alone:
         text += join([(ORDER, write_order([name for name, _ in properties]))])
     return text.encode(), flag
 
 
 def _are_plain_names(properties: Sequence[Pair]) -> bool:
-    """Whether the names differ, and none is the system's or may be the gateway's."""
+    """Return True if the names differ, and none is a system name or possibly a gateway's."""
     names = {name for name, _ in properties}
     if len(names) < len(properties) or not names.isdisjoint(ESCAPED_NAMES):
         return False
-    joined = "".join(names)  # searched once for what few names have
+    joined = "".join(names)  # one search instead of one per name; few names contain these
     return RESERVED_PREFIX not in joined and TRANSIENT_PREFIX not in joined
 
 
 def _is_unambiguous(text: str, count: int) -> bool:
-    """Whether so many pairs, all with a name, can be told apart in the text: a separator inside of one shows in the counts."""
+    """Return True if `count` pairs, all with a name, can be split again: the counts reveal a separator inside a pair."""
     return text.count(NAME_END) == text.count(VALUE_END) == count and EMPTY_VALUE not in text
 
 
 def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
-    """The properties without those that `read_block` adds again; the flag, and whether __SHARDINGKEY stands beside KEYS."""
+    """Return the properties that `read_block` does not add, the flag, and True if __SHARDINGKEY stands beside KEYS."""
     properties = message.properties
     flag, sharded = 0, False
     if not properties or properties[-1][0] not in _SYNTHETIC:  # as usual
@@ -77,7 +77,7 @@ def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
 
 
 def _ends_with(properties: Sequence[Pair], name: str) -> bool:
-    """Whether the last property and no other has this name."""
+    """Return True if the last property, and no other, has this name."""
     return bool(properties) and properties[-1][0] == name and all(pair[0] != name for pair in properties[:-1])
 
 
@@ -90,50 +90,50 @@ def _flag(text: str) -> int:
 
 
 def _is_derived(message: Message) -> bool:
-    """Whether a reader takes the key from the index keys."""
+    """Return True if a reader derives the key from the index keys."""
     keys = message.keys
     return message.key == (first_key(keys) if keys else None)
 
 
 def _is_writable(text: str | bytes | None) -> TypeGuard[str]:
-    """Whether it is a text that can stand in the property string as a value."""
+    """Return True for a text that the property string can hold as a value."""
     return isinstance(text, str) and text != "" and NAME_END not in text and VALUE_END not in text
 
 
-def _write_native(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
-    """The system's own properties, and the fields that they cannot say, or not exactly: a delay level is no time."""
+def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
+    """Return the system properties, and the fields that they cannot hold exactly: a delay level is not a time."""
     pairs = [] if delay is None else [delay]
-    unsaid: list[str] = []
+    not_in_system: list[str] = []
     msg_type, keys, key = message.msg_type, message.keys, message.key
     if _is_writable(msg_type):
         pairs.append((Name.TAGS, msg_type))
     else:
-        unsaid.append("msg_type")
+        not_in_system.append("msg_type")
     if keys:
         joined = " ".join(keys)
         if is_writable := _is_writable(joined):
             pairs.append((Name.KEYS, joined))
         if not is_writable or tuple(joined.split(" ")) != keys:
-            unsaid.append("keys")
+            not_in_system.append("keys")
     if sharded or not _is_derived(message):
         if _is_writable(key):
             pairs.append((Name.SHARDING_KEY, key))
         else:
-            unsaid.append("key")
+            not_in_system.append("key")
     if message.deliver_at is not None and (delay is None or delay[0] != Name.TIMER_DELIVER_MS):
-        unsaid.append("deliver_at")
-    return pairs, unsaid
+        not_in_system.append("deliver_at")
+    return pairs, not_in_system
 
 
-def _write_carried(message: Message, unsaid: Sequence[str]) -> list[Pair]:
-    """What carries the fields that no property of the system says."""
+def _write_carried(message: Message, not_in_system: Sequence[str]) -> list[Pair]:
+    """Return the pairs that carry the fields without a system property."""
     pairs = carry_fields(message, ALWAYS_CARRIED)
     if message.payload is None:
         pairs.append(NULL_PAYLOAD)
-    if unsaid:
-        pairs += carry_fields(message, unsaid)
+    if not_in_system:
+        pairs += carry_fields(message, not_in_system)
     if message.payload == b"":
         pairs.append((EMPTY, "1"))
-    if message.key is None and "key" in unsaid:
+    if message.key is None and "key" in not_in_system:
         pairs.append((WITHOUT, "key"))
     return pairs

@@ -1,7 +1,6 @@
-"""RocketMQ's remoting protocol: bytes <-> commands, records and bodies, without a socket or a clock.
+"""RocketMQ's remoting protocol, sans-IO: bytes <-> commands, records and bodies.
 
-A frame is a `command`; its fields are one of `headers`, its body one of `bodies` (JSON, which `lenient` reads), `record`s (what
-is stored) or a `batch` (what is sent). `properties`, `compression` and `tags` are about what a message consists of, `ids`,
-`delays`, `receipts` and `signing` about the strings and numbers that go with it, `codes` about requests and answers. The client's
-out is the listener's in.
+A frame is a `command`. Its fields are one of `headers`; its body is one of `bodies` (JSON, decoded by `fastjson`), a run of
+stored `record`s or a `batch` of messages to store. `properties`, `compression` and `tags` encode the parts of a message; `ids`,
+`delay_levels`, `receipts` and `signing` the strings and numbers beside it; `codes` has the request and response codes.
 """

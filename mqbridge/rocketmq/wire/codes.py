@@ -1,6 +1,6 @@
-"""Request codes, answer codes and what helps after each of the latter.
+"""Request codes, response codes, and the reaction that each response code calls for.
 
-One number space serves NameServers, brokers and clients; `Code` has the requests, `Status` what `code` says in an answer.
+NameServers, brokers and clients share one number space: `Code` holds the codes of requests, `Status` those of responses.
 """
 
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from mqbridge.errors import Failure, ServerRefused
 
 VERSION = 479
-"""We say that we are 5.3.3. From 401 on a NameServer writes routes in standard JSON, from 232 on a broker may filter by SQL."""
+"""The version that we announce: 5.3.3. A NameServer writes standard JSON to 401 and later, a broker filters by SQL from 232."""
 V5_0_0 = 413
-"""What 5.0.0 says."""
+"""The version that 5.0.0 announces."""
 STANDARD_JSON_VERSION = 401
-"""Who sends a lower version reads routes with bare numbers as keys."""
+"""Clients of a lower version read routes whose keys are bare numbers."""
 LANGUAGE = "PYTHON"
 
 
@@ -103,7 +103,7 @@ class Code:
 
 
 class Status:
-    """Answer codes."""
+    """Response codes."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -153,11 +153,11 @@ class Status:
 
 
 STORED = frozenset({Status.SUCCESS, Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT})
-"""A send answered with one of these is stored; all carry the send's answer header."""
+"""Responses to a send that stored the message; all carry the response header of a send."""
 
 
 class Meaning(NamedTuple):
-    """What helps after an answer code, and what it means for whoever reads the log."""
+    """The reaction that a response code calls for, and its explanation for the log."""
 
     failure: Failure
     text: str
@@ -169,38 +169,38 @@ MEANINGS = {
     1: Meaning(_RETRY, "the server failed, or a field of the request made no sense to it"),
     2: Meaning(_RETRY, "the broker is overloaded"),
     3: Meaning(_FATAL, "the server does not know this request: it is older, or the feature is switched off"),
-    4: Meaning(_RETRY, "the transaction could not be ended"),
-    10: Meaning(_RETRY, "it is stored, but not on disk in time"),
-    11: Meaning(_RETRY, "it is stored, but no slave has it"),
-    12: Meaning(_RETRY, "it is stored, but a slave had not written it in time"),
+    4: Meaning(_RETRY, "the transaction could not be committed or rolled back"),
+    10: Meaning(_RETRY, "stored, but not flushed to disk in time"),
+    11: Meaning(_RETRY, "stored, but no slave has it"),
+    12: Meaning(_RETRY, "stored, but no slave wrote it in time"),
     13: Meaning(_REFUSED, "the message is too large, has too many properties or is delayed for too long"),
     14: Meaning(_REFRESH, "the broker is shutting down, is a slave or its disk is full"),
     15: Meaning(_FATAL, "the server is too old for this"),
     16: Meaning(_FATAL, "the topic, group or broker is closed for this, or the credentials were not accepted"),
-    17: Meaning(_REFRESH, "the topic is not at this server"),
+    17: Meaning(_REFRESH, "the topic does not exist at this server"),
     18: Meaning(_FATAL, "the topic exists already"),
     19: Meaning(_RETRY, "there is nothing to read now"),
-    20: Meaning(_RETRY, "nothing of what was looked at passes the filter"),
-    21: Meaning(_RETRY, "the offset is outside of what the queue holds, or was reset"),
-    22: Meaning(_RETRY, "it was not found"),
+    20: Meaning(_RETRY, "none of the messages scanned passes the filter"),
+    21: Meaning(_RETRY, "the offset is outside the queue's range, or was reset"),
+    22: Meaning(_RETRY, "not found"),
     23: Meaning(_FATAL, "the filter expression cannot be read"),
-    24: Meaning(_RETRY, "the broker has no subscription of this group until its heartbeat"),
-    25: Meaning(_RETRY, "the broker has an older subscription of this group until its heartbeat"),
+    24: Meaning(_RETRY, "the broker has no subscription of this group before its heartbeat"),
+    25: Meaning(_RETRY, "the broker has an older subscription of this group before its heartbeat"),
     26: Meaning(_FATAL, "the consumer group does not exist, and groups are not created automatically: create it"),
-    27: Meaning(_RETRY, "the broker has no filter data of this group until its heartbeat"),
-    28: Meaning(_RETRY, "the broker has older filter data of this group until its heartbeat"),
-    29: Meaning(_REFRESH, "a number is out of range; mostly the topic has fewer queues now"),
+    27: Meaning(_RETRY, "the broker has no filter data of this group before its heartbeat"),
+    28: Meaning(_RETRY, "the broker has older filter data of this group before its heartbeat"),
+    29: Meaning(_REFRESH, "a number is out of range; usually the topic has fewer queues now"),
     200: Meaning(_REFUSED, "the transaction is to be committed"),
     201: Meaning(_REFUSED, "the transaction is to be rolled back"),
-    202: Meaning(_REFUSED, "the state of the transaction is not known"),
+    202: Meaning(_REFUSED, "the state of the transaction is unknown"),
     203: Meaning(_REFUSED, "the transaction belongs to another producer group"),
     204: Meaning(_REFRESH, "the message has no buyer id"),
     205: Meaning(_REFRESH, "the message belongs to another unit"),
     206: Meaning(_RETRY, "no such consumer is connected"),
     207: Meaning(_RETRY, "the consumer did not answer in time"),
     208: Meaning(_REFUSED, "there is no message at this offset"),
-    209: Meaning(_RETRY, "the broker holds as many requests as it may"),
-    210: Meaning(_RETRY, "the request is older than it may be: are the clocks the same?"),
+    209: Meaning(_RETRY, "the broker's limit of held requests is reached"),
+    210: Meaning(_RETRY, "the request is too old: are the clocks in sync?"),
     211: Meaning(_REFRESH, "no such broker is known"),
     212: Meaning(_RETRY, "the broker has not indexed everything yet"),
     213: Meaning(_FATAL, "the group consumes by broadcast and has no offsets at the broker"),
@@ -211,42 +211,42 @@ MEANINGS = {
     3001: Meaning(_FATAL, "no such user"),
     3002: Meaning(_FATAL, "no such policy"),
 }
-"""By answer code; success has none."""
+"""By response code; success has none."""
 
-UNKNOWN = Meaning(_RETRY, "no version of RocketMQ that we know says this")
+UNKNOWN = Meaning(_RETRY, "a response code of no known version of RocketMQ")
 ACL_EXCEPTION = "AclException"
-"""In the remark of an answer 1: how 4.x brokers refuse credentials and rights."""
+"""In the remark of a response 1: a 4.x broker denies access."""
 
 
-def _names(of: type) -> dict[int, str]:
-    return {value: name for name, value in vars(of).items() if isinstance(value, int)}
+def _names_by_code(codes: type) -> dict[int, str]:
+    return {value: name for name, value in vars(codes).items() if isinstance(value, int)}
 
 
-_REQUESTS = _names(Code)
-_STATUSES = _names(Status)
+_REQUESTS = _names_by_code(Code)
+_STATUSES = _names_by_code(Status)
 
 
-def name_of(code: int) -> str:
-    """A request's name for logs and errors."""
+def request_name(code: int) -> str:
+    """Return a request's name for logs and errors."""
     return _REQUESTS.get(code) or f"request {code}"
 
 
 def status_name(status: int) -> str:
-    """An answer's name for logs and errors."""
+    """Return a response's name for logs and errors."""
     return _STATUSES.get(status) or f"answer {status}"
 
 
 def failure_of(status: int, remark: str | None = None) -> Failure:
-    """What helps after an answer with this code; 4.x brokers tell a lack of rights by the remark only."""
+    """Return the reaction to a response with this code; 4.x brokers report denied access in the remark only."""
     if status == Status.SYSTEM_ERROR and remark and ACL_EXCEPTION in remark:
         return Failure.FATAL
     return MEANINGS.get(status, UNKNOWN).failure
 
 
-def refused(what: str, status: int, remark: str | None) -> ServerRefused:
-    """The exception for an answer with an error code: `what` was asked of whom, `remark` is the server's own text."""
+def refused(request: str, status: int, remark: str | None) -> ServerRefused:
+    """Make the exception for an error response: `request` names the request and its server, `remark` is the server's own text."""
     meaning = MEANINGS.get(status, UNKNOWN).text
-    told = f": {remark.strip().splitlines()[0][:300]}" if remark and remark.strip() else ""
+    detail = f": {remark.strip().splitlines()[0][:300]}" if remark and remark.strip() else ""
     return ServerRefused(
-        f"{what} was refused with {status} {status_name(status)} ({meaning}){told}", status, failure_of(status, remark)
+        f"{request} was refused with {status} {status_name(status)} ({meaning}){detail}", status, failure_of(status, remark)
     )

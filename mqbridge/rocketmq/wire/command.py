@@ -1,4 +1,4 @@
-"""A frame is a command: a header, in one of two encodings, and a body. Requests and answers have the same form both ways.
+"""Frames: a command is a header, in one of two encodings, and a body. Requests and responses share one form.
 
     offset  size  content                                  big-endian
     0       4     bytes that follow
@@ -7,8 +7,8 @@
     8       n     header
     8+n     rest  body
 
-A server answers in the encoding that it likes, so every frame is read by its own type byte. Binary headers have 16 bits for
-the code: the POP requests do not fit.
+A server responds in the encoding of its choice, so the type byte of each frame decides. Binary headers have 16 bits for
+the code: POP requests do not fit.
 """
 
 import struct
@@ -20,7 +20,7 @@ from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 from mqbridge.rocketmq.wire.codes import LANGUAGE, VERSION
 
 MAX_FRAME_BYTES = 16 << 20
-"""What Java's frame decoder takes, the four bytes of the length included; it closes the connection for more."""
+"""The limit of Java's frame decoder, with the four bytes of the length; it closes the connection for larger frames."""
 
 RESPONSE = 1
 ONEWAY = 2
@@ -28,32 +28,32 @@ ONEWAY = 2
 JSON = 0
 BINARY = 1
 
-HEAD_BYTES = 8
-_HEAD = struct.Struct(">II")
+PREFIX_BYTES = 8
+_PREFIX = struct.Struct(">II")
 _FIXED = struct.Struct(">hbhiii")
 _KEY_SIZE = struct.Struct(">h")
 _SIZE = struct.Struct(">i")
-_head = _HEAD.unpack_from
+_unpack_prefix = _PREFIX.unpack_from
 
 _MAX_HEADER_BYTES = 0xFFFFFF
 _TLS_RECORD = 0x15, 0x16
-"""First bytes of what a TLS port says: an alert, a handshake."""
+"""First bytes from a TLS port: an alert, a handshake."""
 
 LANGUAGES = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
-"""By the number that stands for them in a binary header."""
+"""The index is a language's number in a binary header."""
 OTHER = "OTHER"
 
 
 class Command:
-    """A request or an answer.
+    """A request or a response.
 
-    code     request code or answer code, as `flag` says
-    opaque   the requester's number, int32, repeated by the answer
-    ext      the custom header, text by name; never None
+    code     request code or response code, depending on `flag`
+    opaque   the request's correlation id, int32, repeated by its response
+    ext      the custom header (extFields), text by name; never None
     remark   the server's text, mostly about an error
-    binary   whether it came with a binary header; answer it with `encode(answer, binary=request.binary)`
+    binary   it came with a binary header: respond with `encode(answer, binary=request.binary)`
     """
 
     __slots__ = ("binary", "body", "code", "ext", "flag", "language", "opaque", "remark", "version")
@@ -78,83 +78,85 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """Whether it answers a request."""
+        """True for a response."""
         return bool(self.flag & RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether no answer may be sent, not even an error."""
+        """True if no response may be sent, not even an error."""
         return bool(self.flag & ONEWAY)
 
     def answer(self, code: int = 0, ext: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None) -> "Command":
-        """The answer to this request, in its encoding."""
+        """Make the response to this request, in its encoding."""
         return Command(code, ext, body, opaque=self.opaque, flag=RESPONSE, remark=remark, binary=self.binary)
 
     def __repr__(self) -> str:
         kind = "answer" if self.is_response else "oneway" if self.is_oneway else "request"
-        said = f", remark={self.remark!r}" if self.remark else ""
-        return f"Command({kind} {self.code}, opaque={self.opaque}, ext={self.ext}, {len(self.body)} bytes{said})"
+        remark = f", remark={self.remark!r}" if self.remark else ""
+        return f"Command({kind} {self.code}, opaque={self.opaque}, ext={self.ext}, {len(self.body)} bytes{remark})"
 
 
 def measure(data: bytes, at: int) -> int:
-    """For `FrameCutter`: bytes that the frame at `at` has, or needs before they can be told."""
-    if len(data) - at < HEAD_BYTES:
+    """For `FrameCutter`: return the size of the frame at `at`, or the bytes needed to know it."""
+    if len(data) - at < PREFIX_BYTES:
         if len(data) > at and data[at] > 1:
-            raise RemoteProtocolError(_strange(data[at]))
-        return HEAD_BYTES
-    total, mark = _head(data, at)
+            raise RemoteProtocolError(_wrong_protocol(data[at]))
+        return PREFIX_BYTES
+    total, type_and_size = _unpack_prefix(data, at)
     if not 4 <= total <= MAX_FRAME_BYTES - 4:
         raise RemoteProtocolError(
-            _strange(data[at]) if data[at] > 1 else f"a frame of {total} bytes; 4 to {MAX_FRAME_BYTES - 4} are allowed"
+            _wrong_protocol(data[at]) if data[at] > 1 else f"a frame of {total} bytes; 4 to {MAX_FRAME_BYTES - 4} are allowed"
         )
-    if mark >> 24 > BINARY or mark & _MAX_HEADER_BYTES > total - 4:
-        raise RemoteProtocolError(f"a header of type {mark >> 24} and {mark & _MAX_HEADER_BYTES} bytes in a frame of {total}")
+    if type_and_size >> 24 > BINARY or type_and_size & _MAX_HEADER_BYTES > total - 4:
+        raise RemoteProtocolError(
+            f"a header of type {type_and_size >> 24} and {type_and_size & _MAX_HEADER_BYTES} bytes in a frame of {total}"
+        )
     return int(total) + 4
 
 
-def _strange(byte: int) -> str:
+def _wrong_protocol(byte: int) -> str:
     if byte in _TLS_RECORD:
         return "the other side speaks TLS: use a TLS address, or the plain port"
     return f"a RocketMQ frame starts with 00, not {byte:02X}: is the other side a RocketMQ port?"
 
 
 def encode(command: Command, *, binary: bool = False) -> bytes:
-    """The whole frame. Raises LocalProtocolError for what does not fit one."""
-    return encode_head(command, binary=binary) + command.body
+    """Encode the whole frame. Raises LocalProtocolError if it is too large."""
+    return encode_without_body(command, binary=binary) + command.body
 
 
-def encode_head(command: Command, *, binary: bool = False) -> bytes:
-    """The frame up to its body, for bodies that need not be copied. Raises LocalProtocolError for what does not fit a frame."""
+def encode_without_body(command: Command, *, binary: bool = False) -> bytes:
+    """Encode the frame up to its body, to send the body uncopied. Raises LocalProtocolError if the frame is too large."""
     header = _encode_binary(command) if binary else _encode_json(command)
     size = len(header)
     total = 4 + size + len(command.body)
     if size > _MAX_HEADER_BYTES or total > MAX_FRAME_BYTES - 4:
         raise LocalProtocolError(
-            f"a frame of {total + 4} bytes, {size} of them header, is more than the {MAX_FRAME_BYTES} that RocketMQ takes"
+            f"a frame of {total + 4} bytes, {size} of them header, exceeds RocketMQ's limit of {MAX_FRAME_BYTES}"
         )
-    return _HEAD.pack(total, (BINARY << 24 | size) if binary else size) + header
+    return _PREFIX.pack(total, (BINARY << 24 | size) if binary else size) + header
 
 
 def decode(frame: bytes) -> Command:
-    """Read a whole frame. Raises RemoteProtocolError when its sizes or its header make no sense."""
-    if len(frame) < HEAD_BYTES or measure(frame, 0) != len(frame):
-        raise RemoteProtocolError(f"a frame of {len(frame)} bytes does not have the length that it says")
+    """Decode a whole frame. Raises RemoteProtocolError if its sizes or its header are invalid."""
+    if len(frame) < PREFIX_BYTES or measure(frame, 0) != len(frame):
+        raise RemoteProtocolError(f"a frame of {len(frame)} bytes does not have the length in its prefix")
     return decode_at(frame, 0, len(frame))
 
 
 def decode_at(data: bytes, at: int, end: int) -> Command:
-    """Read the frame at this place, which `measure` found complete, with one copy of its body. Raises as `decode`."""
-    mark: int = _head(data, at)[1]
-    header = at + HEAD_BYTES
-    body = header + (mark & _MAX_HEADER_BYTES)
-    command = _decode_binary(data[at:body], body - at) if mark >> 24 else _decode_json(data[header:body])
+    """Decode the complete frame in `data[at:end]`, copying its body once. Raises as `decode`."""
+    type_and_size: int = _unpack_prefix(data, at)[1]
+    header = at + PREFIX_BYTES
+    body = header + (type_and_size & _MAX_HEADER_BYTES)
+    command = _decode_binary(data[at:body], body - at) if type_and_size >> 24 else _decode_json(data[header:body])
     command.body = data[body:end]
     return command
 
 
 # --- JSON headers ---------------------------------------------------------------------------------------------------------
-# Java needs the extFields to be there and their values to be text. The members are written in the order of their names, as
-# fastjson writes them. Old C++ clients send numbers and booleans as values.
+# Java requires extFields, with texts as values. Members are written in the order of their names, as fastjson does.
+# Old C++ clients send numbers and booleans as values.
 
 
 def _encode_json(command: Command) -> bytes:
@@ -176,26 +178,30 @@ def _encode_json(command: Command) -> bytes:
 
 def _decode_json(data: bytes) -> Command:
     try:
-        said = orjson.loads(data)
+        members = orjson.loads(data)
     except ValueError as error:
         raise RemoteProtocolError(f"a header of {len(data)} bytes that is not JSON: {error}") from error
-    if not isinstance(said, dict) or "code" not in said:
+    if not isinstance(members, dict) or "code" not in members:
         raise RemoteProtocolError(f"a header without a code: {data[:100]!r}")
-    ext = said.get("extFields")
-    remark = said.get("remark")
-    language = said.get("language")
+    ext = members.get("extFields")
+    remark = members.get("remark")
+    language = members.get("language")
     command = Command(
-        _number(said, "code"),
+        _number(members, "code"),
         _read_ext(ext) if ext else {},
         remark=remark if isinstance(remark, str) else None,
         language=language if isinstance(language, str) else OTHER,
     )
-    command.opaque, command.flag, command.version = _number(said, "opaque"), _number(said, "flag"), _number(said, "version")
+    command.opaque, command.flag, command.version = (
+        _number(members, "opaque"),
+        _number(members, "flag"),
+        _number(members, "version"),
+    )
     return command
 
 
-def _number(said: dict[str, Any], name: str) -> int:
-    value = said.get(name, 0)
+def _number(members: dict[str, Any], name: str) -> int:
+    value = members.get(name, 0)
     if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
         return value
     if type(value) is not int:
@@ -204,7 +210,7 @@ def _number(said: dict[str, Any], name: str) -> int:
         except ValueError:
             value = None
     if value is None or not -0x80000000 <= value <= 0x7FFFFFFF:
-        raise RemoteProtocolError(f"the header's {name} is {str(said[name])[:40]!r} and no 32-bit number")
+        raise RemoteProtocolError(f"the header's {name} is {str(members[name])[:40]!r} and no 32-bit number")
     return int(value)
 
 
@@ -248,15 +254,15 @@ def _encode_binary(command: Command) -> bytes:
 
 def _decode_binary(frame: bytes, end: int) -> Command:
     try:
-        code, language, version, opaque, flag, size = _FIXED.unpack_from(frame, HEAD_BYTES)
-        remark, at = _take(frame, HEAD_BYTES + _FIXED.size, size, end)
+        code, language, version, opaque, flag, size = _FIXED.unpack_from(frame, PREFIX_BYTES)
+        remark, at = _take(frame, PREFIX_BYTES + _FIXED.size, size, end)
         (size,) = _SIZE.unpack_from(frame, at)
         at += 4
         if size != end - at:
             raise RemoteProtocolError(f"a binary header with {size} bytes of fields where {end - at} are left")
         ext = _read_fields(frame, at, end)
     except (struct.error, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"a binary header of {end - HEAD_BYTES} bytes that cannot be read: {error}") from error
+        raise RemoteProtocolError(f"a binary header of {end - PREFIX_BYTES} bytes that cannot be read: {error}") from error
     return Command(
         code,
         ext,

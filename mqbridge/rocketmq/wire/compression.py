@@ -1,7 +1,7 @@
 """Compression of a message's body: zlib streams, LZ4 frames, Zstandard frames, named by three bits of the system flag.
 
-A stored body does not say how large it was, so it is decompressed against a limit. Clients before 4.9.4 know zlib only, write it
-with the bits 0, and read everything else as zlib, too: hand them no other codec.
+A stored body does not tell its original size, so decompression has a limit. Clients before 4.9.4 know zlib only, write it
+with the bits 0, and read everything else as zlib too: send them no other codec.
 """
 
 import zlib
@@ -20,24 +20,24 @@ NAMES = {"lz4": LZ4, "zstd": ZSTD, "zlib": ZLIB}
 """The codecs as configuration spells them."""
 
 LEVEL = 5
-"""Of zlib and Zstandard: what the Java clients use unless told otherwise."""
+"""Of zlib and Zstandard: the default of the Java clients."""
 MAX_PLAIN_BYTES = 32 << 20
-"""Clients refuse bodies above 4 MiB before they compress them, where nobody raised that; this leaves room for who did."""
+"""Clients refuse bodies above 4 MiB before they compress them; this leaves room for clients with a raised limit."""
 
-_FIRST_GUESS = 16
-_FIRST_BYTES = 64 << 10
-"""What an LZ4 or Zstandard body is given at first, as a multiple of its size and at least: clearing MAX_PLAIN_BYTES costs ms."""
+_FIRST_BUFFER_RATIO = 16
+_MIN_FIRST_BUFFER = 64 << 10
+"""First buffer of an LZ4 or Zstandard body: multiple of its size, and minimum. Clearing MAX_PLAIN_BYTES takes milliseconds."""
 
 _LZ4_HEADER = bytes.fromhex("04224d18 60 70 73")
 """Magic, independent blocks, up to 4 MiB each, and the checksum of these two bytes."""
 _LZ4_BLOCK_BYTES = 4 << 20
 _LZ4_STORED = 0x80000000
-"""In the size of a block that did not become smaller."""
+"""Flag in the size of a block stored uncompressed."""
 _LZ4_END = bytes(4)
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """The body as it is sent."""
+    """Compress a body."""
     match codec:
         case 0x300 | 0:
             return zlib.compress(data, LEVEL)
@@ -49,7 +49,7 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def _lz4_frame(data: bytes) -> bytes:
-    """A frame of independent blocks, as Java writes it; it cannot read dependent ones, which cramjam's own frames have."""
+    """Encode a frame of independent blocks. Java cannot read dependent blocks, which cramjam's own frames have."""
     pieces = [_LZ4_HEADER]
     for at in range(0, len(data), _LZ4_BLOCK_BYTES):
         plain = data[at : at + _LZ4_BLOCK_BYTES]
@@ -63,15 +63,15 @@ def _lz4_frame(data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes, limit: int = MAX_PLAIN_BYTES) -> bytes:
-    """The original body. Raises RemoteProtocolError for damage, an unknown codec, or more than `limit` bytes."""
+    """Return the original body. Raises RemoteProtocolError for damage, an unknown codec, or more than `limit` bytes."""
     try:
         match codec:
             case 0x300 | 0:
                 return _inflate(data, limit)
             case 0x100:
-                return _fill(cramjam.lz4.decompress_into, data, limit)
+                return _decompress_into(cramjam.lz4.decompress_into, data, limit)
             case 0x200:
-                return _fill(cramjam.zstd.decompress_into, data, limit)
+                return _decompress_into(cramjam.zstd.decompress_into, data, limit)
     except (cramjam.DecompressionError, zlib.error) as error:
         raise RemoteProtocolError(
             f"{len(data)} bytes of body do not decompress to {limit} or less with codec {codec:#x}: {error}"
@@ -81,19 +81,19 @@ def decompress(codec: int, data: bytes, limit: int = MAX_PLAIN_BYTES) -> bytes:
 
 def _inflate(data: bytes, limit: int) -> bytes:
     stream = zlib.decompressobj()
-    plain = stream.decompress(data, limit + 1)  # a byte more, so that a longer stream shows
+    plain = stream.decompress(data, limit + 1)  # one byte more reveals a longer stream
     if len(plain) > limit or not stream.eof:
         raise zlib.error("too long" if len(plain) > limit else "the stream does not end")
     return plain
 
 
-def _fill(decompress_into: Callable[[bytes, bytearray], int], data: bytes, limit: int) -> bytes:
-    guess = min(max(len(data) * _FIRST_GUESS, _FIRST_BYTES), limit)
-    out = bytearray(guess)
+def _decompress_into(decompress_into: Callable[[bytes, bytearray], int], data: bytes, limit: int) -> bytes:
+    size = min(max(len(data) * _FIRST_BUFFER_RATIO, _MIN_FIRST_BUFFER), limit)
+    out = bytearray(size)
     try:
         return bytes(memoryview(out)[: decompress_into(data, out)])
     except cramjam.DecompressionError:
-        if guess == limit:
+        if size == limit:
             raise
     out = bytearray(limit)
     return bytes(memoryview(out)[: decompress_into(data, out)])

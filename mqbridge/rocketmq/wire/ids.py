@@ -1,10 +1,10 @@
-"""Hosts and message ids, all in upper-case hex.
+"""Hosts and message ids. Ids are upper-case hex.
 
     offset id   store host (IPv4 or IPv6, int32 port), int64 physical offset       32 or 56 characters
     unique id   IPv4 or IPv6, uint16 process, int32 constant, uint32 ms of the month, uint16 counter       32 or 56 characters
 
-The offset id says where a record lies, and changes with every copy; the unique id (property UNIQ_KEY) is the producer's and what
-Java applications see as the message id. Elements of a batch of a 5.x Java producer share one: it identifies no stored record.
+The offset id locates a record, and differs for each copy; the unique id (property UNIQ_KEY) is the producer's, and the one that
+Java applications see as the message id. All messages of a 5.x Java producer's batch share one: it identifies no stored record.
 """
 
 import ipaddress
@@ -22,42 +22,42 @@ OFFSET_ID_CHARS_IPV6 = 56
 
 
 def format_host(host: bytes) -> str:
-    """`ip:port` of a host as records have it (8 or 20 bytes); an IPv6 address in brackets."""
+    """Return `ip:port` of a record's host (8 or 20 bytes); an IPv6 address stands in brackets."""
     address, port = (_HOST if len(host) == _HOST.size else _HOST6).unpack(host)
     text = str(ipaddress.ip_address(address))
     return f"[{text}]:{port}" if len(host) == _HOST6.size else f"{text}:{port}"
 
 
 def parse_host(text: str) -> bytes:
-    """The host of `ip:port`, cut at the last colon as Java does. Raises LocalProtocolError for a name or nonsense."""
+    """Encode the host `ip:port`, split at the last colon as Java does. Raises LocalProtocolError for names and garbage."""
     address, _, port = text.rpartition(":")
     try:
         packed = ipaddress.ip_address(address.strip("[]")).packed
         return (_HOST if len(packed) == 4 else _HOST6).pack(packed, int(port))
     except (ValueError, struct.error) as error:
-        raise LocalProtocolError(f"{text!r} is not an IP address and a port, which a record's host has to be") from error
+        raise LocalProtocolError(f"{text!r} is not an IP address and a port, as a record's host must be") from error
 
 
 def offset_id(host: bytes, physical_offset: int) -> str:
-    """The id of the record at this place of this broker."""
+    """Return the id of the record at this offset of this broker's commit log."""
     return (host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_id(text: str) -> tuple[bytes, int]:
-    """Host and physical offset. Raises RemoteProtocolError for other texts."""
+    """Return host and physical offset. Raises RemoteProtocolError for any other text."""
     try:
         data = bytes.fromhex(text)
     except ValueError:
         data = b""
     if len(text) not in {OFFSET_ID_CHARS, OFFSET_ID_CHARS_IPV6} or len(data) * 2 != len(text):
-        raise RemoteProtocolError(f"{text[:80]!r} is not the id of a stored message: it has 32 or 56 hex digits")
+        raise RemoteProtocolError(f"{text[:80]!r} is not the id of a stored message, which has 32 or 56 hex digits")
     return data[:-8], _OFFSET.unpack(data[-8:])[0]
 
 
 class UniqueIds:
-    """Makes unique ids. Two makers differ by `process` and `constant`; one never repeats itself within a month.
+    """Makes unique ids. `process` and `constant` tell two makers apart; one maker repeats no id within a month.
 
-    `address` is 4 or 16 bytes of IP; `start` lets the counter begin anywhere.
+    `address` is an IP of 4 or 16 bytes; `start` sets the first value of the counter.
     """
 
     __slots__ = ("_counter", "_last_ms", "_prefix")
@@ -70,15 +70,15 @@ class UniqueIds:
         self._last_ms = 0
 
     def make(self, ms_of_month: int) -> str:
-        """The next id; the clock is the caller's."""
-        start, counter = self.reserve(ms_of_month, 1)
-        return f"{start}{counter:04X}"
+        """Return the next id; the caller supplies the time."""
+        prefix, counter = self.reserve(ms_of_month, 1)
+        return f"{prefix}{counter:04X}"
 
     def reserve(self, ms_of_month: int, count: int) -> tuple[str, int]:
-        """As `make` for `count` ids, at most MOST: how all begin, and the first one's counter, which are the last four digits."""
-        # The counter has 16 bits: whenever it wraps, the time moves on, also where the clock has not, and never back.
+        """Reserve up to MAX_RESERVED ids: return their common prefix and the first counter, the last four digits of an id."""
+        # The counter has 16 bits. When it wraps, the id's time advances even if the clock has not; it never goes back.
         counter = self._counter + 1 & 0xFFFF
-        if counter + count > MOST or not counter:
+        if counter + count > MAX_RESERVED or not counter:
             counter = 0
             self._last_ms += 1
         self._counter = counter + count - 1
@@ -87,6 +87,6 @@ class UniqueIds:
         return f"{self._prefix}{self._last_ms & 0xFFFFFFFF:08X}", counter
 
 
-MOST = 1 << 16
+MAX_RESERVED = 1 << 16
 _MONTH_MS = 27 * 86_400_000
-"""The time of a month may go back by more than this: then the next one has begun."""
+"""When the time of the month falls by more than this, the next month has begun."""

@@ -1,8 +1,8 @@
 """Receipts of popped messages, and the three strings of a POP answer from which the client makes them.
 
-startOffsetInfo   R Q start;...              R: 0 the topic, 1 and 2 its retry topic in the old and the new spelling
-msgOffsetInfo     R Q offset,offset,...;...  which offsets were popped; a message is found by its place in the list
-orderCountInfo    R Q count;... or R qoQ%offset count;...    how often an orderly group was given them
+startOffsetInfo   R Q start;...              R: 0 for the topic, 1 and 2 for its retry topic in the old and the new spelling
+msgOffsetInfo     R Q offset,offset,...;...  the offsets popped; the index in the list identifies a message
+orderCountInfo    R Q count;... or R qoQ%offset count;...    how often an orderly group received them
 
 receipt           start popTime invisibleTime reviveQueue R broker queue offset     (separated by blanks)
 """
@@ -19,7 +19,7 @@ SourceQueue = tuple[str, int]
 
 
 class Receipt(NamedTuple):
-    """What an acknowledgement says of a popped message (property POP_CK). `start` is the first offset of the pop."""
+    """The handle (property POP_CK) with which a popped message is acknowledged. `start` is the first offset of the pop."""
 
     start: int
     pop_time: int
@@ -35,36 +35,36 @@ class Receipt(NamedTuple):
 
 
 def parse_receipt(text: str) -> Receipt:
-    """Read a receipt. Raises RemoteProtocolError."""
+    """Parse a receipt. Raises RemoteProtocolError."""
     try:
-        start, popped, invisible, revive, retry, broker, queue, offset = text.split(" ")
-        return Receipt(int(start), int(popped), int(invisible), int(revive), retry, broker, int(queue), int(offset))
+        start, pop_time, invisible_ms, revive_queue, retry, broker, queue, offset = text.split(" ")
+        return Receipt(int(start), int(pop_time), int(invisible_ms), int(revive_queue), retry, broker, int(queue), int(offset))
     except ValueError as error:
         raise RemoteProtocolError(f"{text[:200]!r} is not the receipt of a popped message: {error}") from error
 
 
 def parse_start_offsets(text: str | None) -> dict[SourceQueue, int]:
-    """`startOffsetInfo`. Raises RemoteProtocolError."""
+    """Parse `startOffsetInfo`. Raises RemoteProtocolError."""
     try:
         return {(retry, int(queue)): int(start) for retry, queue, start in _entries(text)}
     except ValueError as error:
-        raise RemoteProtocolError(f"{text!r} does not say where popped queues start: {error}") from error
+        raise RemoteProtocolError(f"{text!r} is not a valid startOffsetInfo (start offsets of popped queues): {error}") from error
 
 
 def parse_message_offsets(text: str | None) -> dict[SourceQueue, list[int]]:
-    """`msgOffsetInfo`. Raises RemoteProtocolError."""
+    """Parse `msgOffsetInfo`. Raises RemoteProtocolError."""
     try:
-        return {(retry, int(queue)): [int(one) for one in offsets.split(",")] for retry, queue, offsets in _entries(text)}
+        return {(retry, int(queue)): [int(offset) for offset in offsets.split(",")] for retry, queue, offsets in _entries(text)}
     except ValueError as error:
-        raise RemoteProtocolError(f"{text!r} does not say which offsets were popped: {error}") from error
+        raise RemoteProtocolError(f"{text!r} is not a valid msgOffsetInfo (popped offsets): {error}") from error
 
 
 def parse_order_counts(text: str | None) -> dict[tuple[str, str], int]:
-    """`orderCountInfo` by R and either the queue id or `qoQ%offset`. Raises RemoteProtocolError."""
+    """Parse `orderCountInfo`, by R and either the queue id or `qoQ%offset`. Raises RemoteProtocolError."""
     try:
-        return {(retry, place): int(count) for retry, place, count in _entries(text)}
+        return {(retry, key): int(count) for retry, key, count in _entries(text)}
     except ValueError as error:
-        raise RemoteProtocolError(f"{text!r} does not say how often messages were popped: {error}") from error
+        raise RemoteProtocolError(f"{text!r} is not a valid orderCountInfo (number of pops): {error}") from error
 
 
 def _entries(text: str | None) -> list[list[str]]:
@@ -72,10 +72,10 @@ def _entries(text: str | None) -> list[list[str]]:
 
 
 def format_start_offsets(starts: dict[SourceQueue, int]) -> str:
-    """`startOffsetInfo` of an answer."""
+    """Format `startOffsetInfo` of a response."""
     return ";".join(f"{retry} {queue} {start}" for (retry, queue), start in starts.items())
 
 
 def format_message_offsets(offsets: dict[SourceQueue, list[int]]) -> str:
-    """`msgOffsetInfo` of an answer."""
-    return ";".join(f"{retry} {queue} {','.join(map(str, found))}" for (retry, queue), found in offsets.items())
+    """Format `msgOffsetInfo` of a response."""
+    return ";".join(f"{retry} {queue} {','.join(map(str, popped))}" for (retry, queue), popped in offsets.items())

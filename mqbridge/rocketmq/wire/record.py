@@ -3,24 +3,24 @@
     offset  size   field                                    big-endian, signed
     0       4      size of the record, this field included
     4       4      magic: DAA320A7 (V1) or DAA320AB (V2)
-    8       4      CRC-32 of the stored body without the sign bit; 0 where nobody computed it (what Java tools encode)
+    8       4      CRC-32 of the stored body without the sign bit; 0 if not computed (by Java tools)
     12      4      queue id
     16      4      flag, an application's number
     20      8      queue offset
     28      8      physical offset: in the broker's commit log
-    36      4      system flag, see `Sys`
-    40      8      born: the producer's time, ms
+    36      4      system flag, see `SysFlag`
+    40      8      born timestamp: the producer's time, ms
     48      8      born host: IPv4 address and port (20 bytes with IPv6)
-    56      8      stored: the broker's time, ms
+    56      8      store timestamp: the broker's time, ms
     64      8      store host (20 bytes with IPv6)
-    72      4      how often it went through the retry topic
+    72      4      reconsume times: passes through the retry topic
     76      8      physical offset of the half message of a transaction
     84      4+n    body
     88+n    1+t    topic (2+t in V2)
     ...     2+p    properties
 
-The sizes have to add up exactly: a reader that loses its place here loses every record behind. Damage inside of a record that can
-be cut is a `defect` of that record alone.
+The sizes must add up exactly: a reader that misses the end of a record loses every record behind it. Damage inside a record whose
+sizes add up is a `defect` of that record alone.
 """
 
 import struct
@@ -33,7 +33,7 @@ from mqbridge.wire.checksum import crc32
 
 V1 = 0xDAA320A7
 V2 = 0xDAA320AB
-"""With two bytes for the length of the topic; 4.9 clients cannot read it."""
+"""Has two bytes for the length of the topic; 4.9 clients cannot read it."""
 CHECKSUM_MASK = 0x7FFFFFFF
 
 MAX_V1_TOPIC_BYTES = 127
@@ -42,17 +42,17 @@ MAX_TOPIC_BYTES = 255
 """Brokers create no topics with longer names."""
 
 MAX_INNER_MESSAGES = 0x7FFF
-"""Of an inner batch: the broker's index counts them with 16 bits."""
+"""Limit of an inner batch: the broker's index counts its messages with 16 bits."""
 MAX_UNPACKED_BYTES = 256 << 20
-"""Of all bodies of one answer that are compressed or inner batches.
+"""Limit for one response of all bodies that are compressed or inner batches, unpacked.
 
-A thousand times the 256 KiB that brokers answer with, as much as zlib can ever do; a Zstandard body may claim 32 MiB in 30 bytes.
+A thousand times the 256 KiB of a broker's response, zlib's maximum ratio; a Zstandard body may claim 32 MiB in 30 bytes.
 """
 OBJECT_BYTES = 512
-"""What a message that was unpacked takes besides its body: of an inner batch 22 bytes may be one."""
+"""Memory of an unpacked message besides its body: a message of an inner batch may have as few as 22 bytes."""
 
 
-class Sys:
+class SysFlag:
     """Bits of the system flag."""
 
     COMPRESSED = 1
@@ -61,19 +61,19 @@ class Sys:
     COMMIT = 8
     ROLLBACK = 12
     TRANSACTION = 12
-    """The mask of the three above."""
+    """Mask of the three above."""
     BORN_IPV6 = 16
     STORE_IPV6 = 32
     NEED_UNWRAP = 64
     INNER_BATCH = 128
     COMPRESSION = 0x700
-    """The mask of the codec, see `compression`."""
+    """Mask of the codec, see `compression`."""
 
 
-_PACKED = Sys.COMPRESSED | Sys.COMPRESSION
-_IPV6 = Sys.BORN_IPV6 | Sys.STORE_IPV6
-_WRAPPED = Sys.NEED_UNWRAP | Sys.INNER_BATCH
-_SPECIAL = Sys.COMPRESSED | _IPV6 | _WRAPPED
+_PACKED = SysFlag.COMPRESSED | SysFlag.COMPRESSION
+_IPV6 = SysFlag.BORN_IPV6 | SysFlag.STORE_IPV6
+_WRAPPED = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+_SPECIAL = SysFlag.COMPRESSED | _IPV6 | _WRAPPED
 
 NO_HOST = bytes(8)
 IPV6_HOST_BYTES = 20
@@ -86,8 +86,8 @@ def _layout(born: int, stored: int) -> struct.Struct:
 _FIXED = _layout(8, 8)
 _LAYOUTS = {
     0: _FIXED,
-    Sys.BORN_IPV6: _layout(20, 8),
-    Sys.STORE_IPV6: _layout(8, 20),
+    SysFlag.BORN_IPV6: _layout(20, 8),
+    SysFlag.STORE_IPV6: _layout(8, 20),
     _IPV6: _layout(20, 20),
 }
 _fixed = _FIXED.unpack_from
@@ -102,7 +102,7 @@ class Record:
     body            decompressed, with the bits of its compression cleared from `sys_flag`; as stored when there is a `defect`
     properties      the property string as stored; UTF-8 unless there is a `defect`
     born_host, store_host     address and port as stored, see `ids.format_host`
-    defect          why its body or its properties cannot be used
+    defect          why its body or its properties are unusable
     """
 
     __slots__ = (
@@ -150,12 +150,12 @@ class Record:
         self.reconsume_times, self.prepared_offset, self.defect = reconsume_times, prepared_offset, defect
 
     def __repr__(self) -> str:
-        place = f"{self.topic}:{self.queue_id}:{self.queue_offset}"
-        return f"Record({place}, {len(self.body)} bytes{f', defect={self.defect!r}' if self.defect else ''})"
+        location = f"{self.topic}:{self.queue_id}:{self.queue_offset}"
+        return f"Record({location}, {len(self.body)} bytes{f', defect={self.defect!r}' if self.defect else ''})"
 
 
 def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message; calls cost more than branches
-    """Every record, inner batches unwrapped.
+    """Decode every record, inner batches unwrapped.
 
     Raises RemoteProtocolError for bytes that cannot be cut into records, and for those that unpack to more than
     MAX_UNPACKED_BYTES: nobody could tell which of them to leave out.
@@ -168,15 +168,17 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
     append, new, unpack, checksum = records.append, Record.__new__, _fixed, crc32
     at, end = 0, len(body)
     last, topic = b"", ""
-    room = MAX_UNPACKED_BYTES
+    budget = MAX_UNPACKED_BYTES
     while at < end:
         if end - at < MIN_RECORD_BYTES:
-            raise RemoteProtocolError(_torn(body, at, f"{end - at} bytes are left, and a record has {MIN_RECORD_BYTES} at least"))
+            raise RemoteProtocolError(
+                _malformed(body, at, f"{end - at} bytes are left, and a record has {MIN_RECORD_BYTES} at least")
+            )
         record = new(Record)
         (
             size,
             magic,
-            told,
+            stored_crc,
             record.queue_id,
             record.flag,
             record.queue_offset,
@@ -197,7 +199,7 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
         stop = at + size
         topic_at = start + length
         if stop > end or length < 0 or topic_at + 3 > stop:
-            raise RemoteProtocolError(_torn(body, at, f"{size} bytes with a body of {length}, and {end - at} are left"))
+            raise RemoteProtocolError(_malformed(body, at, f"{size} bytes with a body of {length}, and {end - at} are left"))
         record.body = stored = body[start:topic_at]
         if magic == V1:
             properties_at = topic_at + 3 + body[topic_at]
@@ -206,15 +208,15 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
             properties_at = topic_at + 4 + (body[topic_at] << 8 | body[topic_at + 1])
             name = body[topic_at + 2 : properties_at - 2]
         else:
-            raise RemoteProtocolError(_torn(body, at, f"the magic {magic:08X} is neither {V1:08X} nor {V2:08X}"))
+            raise RemoteProtocolError(_malformed(body, at, f"the magic {magic:08X} is neither {V1:08X} nor {V2:08X}"))
         if properties_at > stop or body[properties_at - 2] << 8 | body[properties_at - 1] != stop - properties_at:
-            raise RemoteProtocolError(_torn(body, at, f"the lengths inside do not add up to its {size} bytes"))
+            raise RemoteProtocolError(_malformed(body, at, f"the lengths inside do not add up to its {size} bytes"))
         record.properties = properties = body[properties_at:stop]
         if name != last:
             topic, last = _topic(body, at, name), name
         record.topic = topic
-        if told and checksum(stored) & 0x7FFFFFFF != told:
-            record.defect = f"the CRC-32 of its body is {checksum(stored) & 0x7FFFFFFF:08x} where {told:08x} was stored"
+        if stored_crc and checksum(stored) & 0x7FFFFFFF != stored_crc:
+            record.defect = f"the CRC-32 of its body is {checksum(stored) & 0x7FFFFFFF:08x} where {stored_crc:08x} was stored"
         elif properties.isascii() or _is_utf8(properties):
             record.defect = None
         else:
@@ -222,7 +224,7 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
         at = stop
         if sys_flag & _SPECIAL and record.defect is None:
             unpacked = _unpack(record)
-            room = _charged(room, unpacked)
+            budget = _deduct(budget, unpacked)
             records += unpacked
         else:
             append(record)
@@ -230,10 +232,10 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
 
 
 def _unpack_ipv6(record: Record, body: bytes, at: int, sys_flag: int) -> tuple[int, int]:
-    """Read again what lies behind a host of 20 bytes; where the body starts, and its length."""
+    """Decode again the fields behind a host of 20 bytes; return the offset and the length of the body."""
     layout = _LAYOUTS[sys_flag & _IPV6]
     if len(body) - at < layout.size:
-        raise RemoteProtocolError(_torn(body, at, f"{len(body) - at} bytes are left for a record with IPv6 hosts"))
+        raise RemoteProtocolError(_malformed(body, at, f"{len(body) - at} bytes are left for a record with IPv6 hosts"))
     (
         record.born_host,
         record.store_timestamp,
@@ -249,10 +251,10 @@ def _topic(body: bytes, at: int, name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(_torn(body, at, f"its topic is not UTF-8: {name[:40]!r}")) from error
+        raise RemoteProtocolError(_malformed(body, at, f"its topic is not UTF-8: {name[:40]!r}")) from error
 
 
-def _torn(body: bytes, at: int, problem: str) -> str:
+def _malformed(body: bytes, at: int, problem: str) -> str:
     return f"the record at byte {at} of {len(body)} cannot be read: {problem}"
 
 
@@ -265,11 +267,11 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _unpack(record: Record) -> list[Record]:
-    """The record with its body decompressed, or the messages of the inner batch that it is."""
+    """Return the record with its body decompressed, or the messages of its inner batch."""
     sys_flag = record.sys_flag
     try:
-        if sys_flag & Sys.COMPRESSED:
-            record.body = decompress(sys_flag & Sys.COMPRESSION, record.body)
+        if sys_flag & SysFlag.COMPRESSED:
+            record.body = decompress(sys_flag & SysFlag.COMPRESSION, record.body)
             record.sys_flag = sys_flag = sys_flag & ~_PACKED
         if sys_flag & _WRAPPED == _WRAPPED:
             return _unwrap(record)
@@ -278,23 +280,23 @@ def _unpack(record: Record) -> list[Record]:
     return [record]
 
 
-def _charged(room: int, unpacked: list[Record]) -> int:
-    """What is left of MAX_UNPACKED_BYTES after these."""
-    room -= sum([len(record.body) + OBJECT_BYTES for record in unpacked])
-    if room < 0:
-        raise RemoteProtocolError(f"the records of one answer unpack to more than {MAX_UNPACKED_BYTES} bytes, ask for fewer")
-    return room
+def _deduct(budget: int, unpacked: list[Record]) -> int:
+    """Return the rest of MAX_UNPACKED_BYTES after these. Raises RemoteProtocolError if it is exceeded."""
+    budget -= sum([len(record.body) + OBJECT_BYTES for record in unpacked])
+    if budget < 0:
+        raise RemoteProtocolError(f"the records of one response unpack to more than {MAX_UNPACKED_BYTES} bytes: request fewer")
+    return budget
 
 
 def _unwrap(record: Record) -> list[Record]:
-    """An inner batch holds offsets as dense as any: its messages count up from the record's own."""
+    """Return the messages of an inner batch, whose offsets count up from the record's own without gaps."""
     return [
         Record(
             record.topic,
             body,
             properties,
             queue_id=record.queue_id,
-            queue_offset=record.queue_offset + place,
+            queue_offset=record.queue_offset + index,
             physical_offset=record.physical_offset,
             flag=flag,
             sys_flag=record.sys_flag & ~_WRAPPED,
@@ -306,15 +308,14 @@ def _unwrap(record: Record) -> list[Record]:
             prepared_offset=record.prepared_offset,
             defect=None if _is_utf8(properties) else "its properties are not UTF-8",
         )
-        for place, (flag, body, properties) in enumerate(decode_batch(record.body, MAX_INNER_MESSAGES))
+        for index, (flag, body, properties) in enumerate(decode_batch(record.body, MAX_INNER_MESSAGES))
     ]
 
 
 def encode_record(record: Record) -> bytes:
-    """The record as a broker stores it. Raises LocalProtocolError for what does not fit.
+    """Encode the record as a broker stores it. Raises LocalProtocolError if a field is too large.
 
-    `body` is stored as it is: where `sys_flag` says that it is compressed, it has to be. The bits of the hosts follow
-    their sizes.
+    `body` is stored as it is: if `sys_flag` says compressed, it must be. The bits of the hosts are derived from their sizes.
     """
     topic, body, properties = record.topic.encode(), record.body, record.properties
     born, stored = len(record.born_host), len(record.store_host)
@@ -323,14 +324,14 @@ def encode_record(record: Record) -> bytes:
             f"a record has up to {MAX_TOPIC_BYTES} bytes of topic, {MAX_BYTES} of properties and hosts of 8 or 20,"
             f" not {len(topic)}, {len(properties)}, {born} and {stored}"
         )
-    family = (Sys.BORN_IPV6 if born > 8 else 0) | (Sys.STORE_IPV6 if stored > 8 else 0)
+    family = (SysFlag.BORN_IPV6 if born > 8 else 0) | (SysFlag.STORE_IPV6 if stored > 8 else 0)
     layout = _LAYOUTS[family]
-    long = len(topic) > MAX_V1_TOPIC_BYTES
-    size = layout.size + len(body) + (2 if long else 1) + len(topic) + 2 + len(properties)
+    is_v2 = len(topic) > MAX_V1_TOPIC_BYTES
+    size = layout.size + len(body) + (2 if is_v2 else 1) + len(topic) + 2 + len(properties)
     try:
         fixed = layout.pack(
             size,
-            V2 if long else V1,
+            V2 if is_v2 else V1,
             crc32(body) & CHECKSUM_MASK,
             record.queue_id,
             record.flag,
@@ -347,5 +348,5 @@ def encode_record(record: Record) -> bytes:
         )
     except struct.error as error:
         raise LocalProtocolError(f"a number of {record!r} does not fit its field: {error}") from error
-    named = _U16.pack(len(topic)) if long else bytes((len(topic),))
-    return b"".join((fixed, body, named, topic, _U16.pack(len(properties)), properties))
+    topic_size = _U16.pack(len(topic)) if is_v2 else bytes((len(topic),))
+    return b"".join((fixed, body, topic_size, topic, _U16.pack(len(properties)), properties))

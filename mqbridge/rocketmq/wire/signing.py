@@ -1,7 +1,7 @@
-"""Signatures of requests, one form for the access control of 4.x and of 5.3.
+"""Request signatures, the same for the access control of 4.x and of 5.3.
 
 HMAC-SHA1 over the values of all header fields, in the order of their names, and the body. Code, opaque, flag and remark are not
-signed, so it is done last and again for every request whose fields changed.
+signed. Signing is the last step, repeated for every request whose fields changed.
 """
 
 import base64
@@ -16,13 +16,13 @@ CREDENTIALS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""Field of a query that brokers do not verify: those of 4.x never, those of 5.3 in requests of UNSIGNED_QUERY_VERSION or less."""
+"""A field that brokers leave out of the signature: 4.x always, 5.3 in requests of UNSIGNED_QUERY_VERSION or less."""
 UNSIGNED_QUERY_VERSION = 399
 _NOT_SIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 
 
 def signature(ext: Mapping[str, str], body: bytes, secret_key: str, without: Collection[str] = _NOT_SIGNED) -> str:
-    """What `Signature` has to be."""
+    """Compute the value of the field `Signature`; `without` are the names of unsigned fields."""
     names = [name for name in ext if name not in without]
     if all(map(str.isascii, names)):
         names.sort()
@@ -33,7 +33,7 @@ def signature(ext: Mapping[str, str], body: bytes, secret_key: str, without: Col
 
 
 def sign(ext: dict[str, str], body: bytes, access_key: str, secret_key: str, token: str | None = None) -> None:
-    """Put the credentials into the fields of a request."""
+    """Add credentials and signature to the fields of a request."""
     ext[ACCESS_KEY] = access_key
     if token:
         ext[SECURITY_TOKEN] = token
@@ -41,5 +41,5 @@ def sign(ext: dict[str, str], body: bytes, access_key: str, secret_key: str, tok
 
 
 def is_signed_by(ext: Mapping[str, str], body: bytes, secret_key: str) -> bool:
-    """Whether the request's signature is the one of this key."""
+    """Return True if the request's signature was made with this key."""
     return hmac.compare_digest(ext.get(SIGNATURE, "").encode(), signature(ext, body, secret_key).encode())

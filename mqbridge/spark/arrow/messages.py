@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqbridge.errors import ConfigError
-from mqbridge.message import NOWHERE, Batch, Message
+from mqbridge.message import NO_SOURCE, Batch, Message
 from mqbridge.spark.arrow import lists
 from mqbridge.spark.arrow.columns import Columns
 from mqbridge.spark.arrow.native_columns import native_messages
@@ -26,7 +26,7 @@ Arrays = dict[str, pa.Array]
 class SourceRun:
     """Consecutive rows of one source partition.
 
-    batch      their messages; of NOWHERE when the rows have no source or no position
+    batch      their messages; of NO_SOURCE when the rows have no source or no position
     first_row  the row of the record batch that they begin at
     is_part    whether their task read only a part of the partition's range
     """
@@ -112,7 +112,7 @@ def _cut(messages: Sequence[Message], arrays: Arrays) -> list[SourceRun]:
     sizes = pc.binary_length(arrays["payload"])
     runs, begin = [], 0
     for source, end in _source_runs(arrays, len(messages)):
-        partition, is_part = (NOWHERE, False) if source is None else parse_source(source)
+        partition, is_part = (NO_SOURCE, False) if source is None else parse_source(source)
         run = messages[begin:end]
         first, last = run[0].position, run[-1].position
         batch = Batch(

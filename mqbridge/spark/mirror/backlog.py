@@ -27,7 +27,7 @@ async def count_backlog(cluster: Cluster, ends: Ends, marks: Marks | None = None
         if len(end) == 1:
             return end[0] - begin[0]
         async with permits:
-            return sum(stretch.count for stretch in await cluster.measure(topic, name, begin, end))
+            return sum(unit_range.count for unit_range in await cluster.measure(topic, name, begin, end))
 
     found = await bounds_of(cluster, ends)
     waits = [

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from mqbridge.config.load import load
 from mqbridge.config.options.route import Route
 from mqbridge.errors import ConfigError, MqbridgeError
+from mqbridge.spark.background_loop import portal
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import metrics
 from mqbridge.spark.mirror.backlog import Marks, count_backlog, marks_of, unit_of
@@ -24,7 +25,6 @@ from mqbridge.spark.mirror.route_query import RouteQuery
 from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import lent, prepare
-from mqbridge.spark.portal import portal
 from mqbridge.spark.session import is_there, session
 
 if TYPE_CHECKING:

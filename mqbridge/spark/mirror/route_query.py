@@ -15,7 +15,7 @@ from mqbridge.spark.mirror.failures import reason_of
 from mqbridge.spark.mirror.progress import RouteProgress, Totals
 from mqbridge.spark.mirror.settings import MirrorSettings
 from mqbridge.spark.mirror.stop import StopFile
-from mqbridge.spark.pump.ranges import RANGES
+from mqbridge.spark.ranges.rows import RANGES
 from mqbridge.spark.sink.progress import read_totals
 
 if TYPE_CHECKING:

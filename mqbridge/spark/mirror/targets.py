@@ -13,11 +13,11 @@ from collections.abc import Set as AbstractSet
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
-from mqbridge.gateway.cautions import TopicUse, warnings_about
-from mqbridge.gateway.ends import Ends
+from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.plan import Plan, Planner, refuse
+from mqbridge.gateway.retention_warnings import TopicUse, warnings_about
+from mqbridge.spark.background_loop import portal
 from mqbridge.spark.cluster_ref import ClusterRef
-from mqbridge.spark.portal import portal
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ async def _carry_out(route: Route, clusters: Mapping[str, Cluster], plan: Plan) 
 
     The source's are those of a topic that no group reads: the route's has nothing to do with a mirror, and keeps nothing for it.
     """
-    ends = Ends(route, clusters, _ignore)
+    ends = RouteEndpoints(route, clusters, _ignore)
     try:
         await ends.open(plan)
     finally:

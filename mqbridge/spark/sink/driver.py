@@ -8,8 +8,8 @@ from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.message import Position
 from mqbridge.spark.sink.task import TaskResult
 from mqbridge.spark.transfer.counts import Counts
+from mqbridge.spark.transfer.resume import find_ends
 from mqbridge.spark.transfer.spec import TargetsSpec, TopicKey
-from mqbridge.spark.transfer.stored import find_ends
 from mqbridge.spark.transfer.targets import FindCluster
 
 log = logging.getLogger(__name__)

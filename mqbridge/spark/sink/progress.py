@@ -28,7 +28,7 @@ from typing import Any
 import orjson
 
 from mqbridge.message import format_position, parse_position
-from mqbridge.spark.sink.folder import Folder, open_folder
+from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
 from mqbridge.spark.transfer.spec import Ends
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqbridge.errors import ConfigError
-from mqbridge.message import NOWHERE, Batch, Partition, Position, format_position
+from mqbridge.message import NO_SOURCE, Batch, Partition, Position, format_position
 from mqbridge.spark.arrow.messages import MessageReader
-from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Placing
+from mqbridge.spark.transfer.target_partitions import Placement, RowPlacements
 
 MESSAGE_BYTES = 400
 """What a message of a row holds beside the bytes of the row: its object, and those of its fields."""
@@ -52,7 +52,7 @@ class RowReader:
                     )
                 batch.held_bytes = part.slice(run.first_row, batch.count).nbytes + MESSAGE_BYTES * batch.count
                 stream = Stream(batch.partition, topic)
-                if self._deduplicate and batch.partition is not NOWHERE:
+                if self._deduplicate and batch.partition is not NO_SOURCE:
                     self._check_order(stream, batch)
                 if self._placing != "rule":
                     wanted = part.column("partition").slice(run.first_row, batch.count).to_pylist()
@@ -61,7 +61,7 @@ class RowReader:
 
     def _is_known(self, batch: Batch) -> bool:
         """Whether a partition that is the source's own says nothing."""
-        return self._placing == "auto" and batch.partition is not NOWHERE
+        return self._placing == "auto" and batch.partition is not NO_SOURCE
 
     def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows by source and topic, in order. Mostly there is one of each."""

@@ -10,9 +10,9 @@ from mqbridge.config.options.partition_rule import By, PartitionRule
 from mqbridge.config.options.target import Target
 from mqbridge.errors import ConfigError
 from mqbridge.spark.arrow.columns import check_columns
-from mqbridge.spark.chosen import chosen_cluster, chosen_route
+from mqbridge.spark.config_lookup import chosen_cluster, chosen_route
 from mqbridge.spark.options import OptionValues
-from mqbridge.spark.pump.ranges import is_range_schema
+from mqbridge.spark.ranges.rows import is_range_schema
 from mqbridge.spark.transfer.spec import Placing, TargetsSpec
 
 ANY_TOPIC = "{topic}"
@@ -26,7 +26,7 @@ class SinkSettings:
     topic_from       `spec`: the spec says the target topics; `column`: each row does
     create           with how many partitions missing topics are made; None where they are not
     job              the name that was given to the job
-    are_ranges       rows say what is to be moved (see `mqbridge.spark.pump`)
+    are_ranges       rows say what is to be moved (see `mqbridge.spark.ranges`)
     """
 
     spec: TargetsSpec

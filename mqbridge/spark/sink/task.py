@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.message import NOWHERE, Batch
+from mqbridge.message import NO_SOURCE, Batch
 from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, collect_error, spawn
 from mqbridge.spark.schema import format_source
@@ -157,7 +157,7 @@ class TaskWriter:
     async def _begin(self, stream: Stream) -> tuple[_Feed, asyncio.Task[Counts]]:
         spec = self._settings.spec if stream.topic is None else self._settings.spec.into(stream.topic)
         await self._make_topics(spec.targets[0].topic)
-        if stream.source is not NOWHERE:
+        if stream.source is not NO_SOURCE:
             self._result.streams.add((format_source(stream.source), stream.topic))
         feed = _Feed(self._ahead, self._gate)
         transfer = Transfer(

@@ -15,16 +15,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from mqbridge.errors import ConfigError
+from mqbridge.spark.background_loop import portal
 from mqbridge.spark.options import Where, parse_options
-from mqbridge.spark.portal import portal
-from mqbridge.spark.sink.attempt import FolderClaims, TaskId
-from mqbridge.spark.sink.claims import PREFIX, Attempt, Claims, batch_of
+from mqbridge.spark.sink.attempt_fence import PREFIX, Attempt, Claims, batch_of
+from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
 from mqbridge.spark.sink.driver import check_streams, find_topic_ends, known_topics, written_topics
-from mqbridge.spark.sink.folder import Folder, open_folder
 from mqbridge.spark.sink.progress import Progress, Stage, load_progress, save_progress
 from mqbridge.spark.sink.settings import SinkSettings, sink_settings
 from mqbridge.spark.sink.task import TaskResult
-from mqbridge.spark.sink.work import write_rows
+from mqbridge.spark.sink.task_attempt import FolderClaims, TaskId
+from mqbridge.spark.sink.write_task import write_rows
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.spec import Ends, Replay
 

@@ -10,10 +10,10 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ConfigError, GapError
 from mqbridge.message import Position
+from mqbridge.spark.background_loop import portal
 from mqbridge.spark.option_values import Exact
-from mqbridge.spark.portal import portal
-from mqbridge.spark.source.cluster_view import ClusterView
-from mqbridge.spark.source.losses import WHAT_TO_DO, losses_of
+from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.data_loss import WHAT_TO_DO, losses_of
 from mqbridge.spark.source.offsets import Key
 from mqbridge.spark.source.read import read_task
 from mqbridge.spark.source.settings import SourceSettings

@@ -11,18 +11,18 @@ from collections import Counter
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.adapter.stretches import position_behind
+from mqbridge.adapter.unit_ranges import position_behind
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 from mqbridge.spark.mirror.targets import TargetKeeper
 from mqbridge.spark.option_values import AtTime, Edge, Exact
 from mqbridge.spark.source.admission import admit
-from mqbridge.spark.source.cluster_view import ClusterView
-from mqbridge.spark.source.densities import Densities
-from mqbridge.spark.source.losses import WHAT_TO_DO, Kind, Loss
+from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.data_loss import WHAT_TO_DO, Kind, Loss
+from mqbridge.spark.source.density_samples import Densities
 from mqbridge.spark.source.offsets import Key, Offsets, spoken
-from mqbridge.spark.source.patience import AWAY_S
+from mqbridge.spark.source.retries import AWAY_S
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.state import SourceState
 
@@ -158,12 +158,12 @@ class StreamPlanner:
         least = None if is_due or self.state.target is not None else self._settings.min_rows
         if not backlog or (rows is None and size is None and least is None):
             return {key: end for key, (_, end) in backlog.items()}
-        stretches = await self.view.measure(backlog)
-        lags = await self._densities.lags(backlog, stretches)
+        unit_ranges = await self.view.measure(backlog)
+        lags = await self._densities.lags(backlog, unit_ranges)
         if least is not None and sum(lag.rows for lag in lags.values()) < least:
             return {}
         units = admit(lags, rows, size)
-        return {key: position_behind(stretches[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
+        return {key: position_behind(unit_ranges[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         if isinstance(limit, ReadAllAvailable):

@@ -12,12 +12,12 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Batch, Message, Partition, format_position
 from mqbridge.spark.arrow.rows import MAX_ROWS, RowBuilder
-from mqbridge.spark.portal import portal
-from mqbridge.spark.pump.ranges import RangeRow, build_ranges
-from mqbridge.spark.source.cluster_view import bounds_of
-from mqbridge.spark.source.losses import WHAT_TO_DO
+from mqbridge.spark.background_loop import portal
+from mqbridge.spark.ranges.rows import RangeRow, build_ranges
+from mqbridge.spark.source.cluster_queries import bounds_of
+from mqbridge.spark.source.data_loss import WHAT_TO_DO
 from mqbridge.spark.source.offsets import spoken
-from mqbridge.spark.source.patience import GONE_S, Patience
+from mqbridge.spark.source.retries import GONE_S, Patience
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.tasks import RangeTask
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from mqbridge.adapter.inbound import Start
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.errors import ConfigError
-from mqbridge.spark.chosen import ChosenRoute
 from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.spark.config_lookup import ChosenRoute
 from mqbridge.spark.option_values import AtTime, Edge
 from mqbridge.spark.options import OptionValues, Where
-from mqbridge.spark.pump.ranges import RANGES
+from mqbridge.spark.ranges.rows import RANGES
 
 CHOICES = ("subscribe", "subscribePattern", "assign", "route")
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
-from mqbridge.spark.source.losses import Kind, Loss, losses_of
+from mqbridge.spark.source.data_loss import Kind, Loss, losses_of
 from mqbridge.spark.source.offsets import Key, Offsets
 
 

@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.spark.background_loop import portal
 from mqbridge.spark.mirror.stop import StopFile
-from mqbridge.spark.portal import portal
-from mqbridge.spark.pump.ranges import build_ranges, divide
+from mqbridge.spark.ranges.rows import build_ranges, divide
 from mqbridge.spark.source.offsets import dump_offsets, load_offsets
 from mqbridge.spark.source.planner import StreamPlanner
 from mqbridge.spark.source.read import range_row, read_task

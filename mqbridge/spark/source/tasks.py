@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-from mqbridge.adapter.stretches import cut_evenly, units_of
-from mqbridge.adapter.topics import Stretch
+from mqbridge.adapter.topics import UnitRange
+from mqbridge.adapter.unit_ranges import cut_evenly, units_of
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Position
-from mqbridge.spark.pump.ranges import RangeRow
+from mqbridge.spark.ranges.rows import RangeRow
 from mqbridge.spark.source.admission import Lag
-from mqbridge.spark.source.cluster_view import ClusterView
-from mqbridge.spark.source.densities import Densities
-from mqbridge.spark.source.losses import WHAT_TO_DO, loss_of
+from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.data_loss import WHAT_TO_DO, loss_of
+from mqbridge.spark.source.density_samples import Densities
 from mqbridge.spark.source.offsets import Key, spoken
 from mqbridge.spark.source.settings import SourceSettings
 
@@ -69,14 +69,14 @@ async def tasks_of(view: ClusterView, settings: SourceSettings, ranges: Ranges) 
 
 
 async def _measured(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
-    stretches = await view.measure(ranges)
+    unit_ranges = await view.measure(ranges)
     densities = Densities(view)
-    lags = await densities.lags(ranges, stretches) if settings.max_task_rows or settings.is_ranges else _counted(stretches)
+    lags = await densities.lags(ranges, unit_ranges) if settings.max_task_rows or settings.is_ranges else _counted(unit_ranges)
     pieces = pieces_of(lags, settings.min_partitions, settings.max_task_rows)
     indexes = await _indexes(view, ranges) if settings.is_ranges else {}
     tasks: list[RangeTask] = []
     for key, (begin, end) in sorted(ranges.items()):
-        cuts = cut_evenly(stretches[key], begin, end, pieces[key]) or [(begin, end)]
+        cuts = cut_evenly(unit_ranges[key], begin, end, pieces[key]) or [(begin, end)]
         rows, size = round(lags[key].rows / len(cuts)), round(lags[key].size / len(cuts))
         tasks += [RangeTask(key, *cut, len(cuts) > 1, indexes[key] if indexes else 0, rows, size) for cut in cuts]
     return tasks
@@ -100,8 +100,8 @@ def pieces_of(lags: Mapping[Key, Lag], least: int | None, most_rows: int | None)
     return pieces
 
 
-def _counted(stretches: Mapping[Key, Sequence[Stretch]]) -> dict[Key, Lag]:
-    return {key: Lag(units_of(one)) for key, one in stretches.items()}
+def _counted(unit_ranges: Mapping[Key, Sequence[UnitRange]]) -> dict[Key, Lag]:
+    return {key: Lag(units_of(one)) for key, one in unit_ranges.items()}
 
 
 async def _indexes(view: ClusterView, ranges: Ranges) -> dict[Key, int]:

@@ -2,14 +2,14 @@
 
 from mqbridge.spark.streams.accumulators import Accumulator, Fold, accumulate, accumulate_window, window_aggregate
 from mqbridge.spark.streams.decoding import decode, encode, split
-from mqbridge.spark.streams.fluent.builder import KeyValueDeserializer, KeyValueSerializer, StreamBuilder
-from mqbridge.spark.streams.fluent.codecs import JsonCodec, PickleCodec
-from mqbridge.spark.streams.fluent.job import StreamConfig, StreamJob, TimeType
-from mqbridge.spark.streams.fluent.plan import Topology
-from mqbridge.spark.streams.fluent.rows import Pair
-from mqbridge.spark.streams.fluent.rstream import GroupedStream, JoinedStream, RStream, WindowStream
 from mqbridge.spark.streams.heartbeat import Heartbeats, IdleWatch
 from mqbridge.spark.streams.joins import latest_join, window_join
+from mqbridge.spark.streams.rip58.builder import KeyValueDeserializer, KeyValueSerializer, StreamBuilder
+from mqbridge.spark.streams.rip58.codecs import JsonCodec, PickleCodec
+from mqbridge.spark.streams.rip58.job import StreamConfig, StreamJob, TimeType
+from mqbridge.spark.streams.rip58.plan import Topology
+from mqbridge.spark.streams.rip58.rows import Pair
+from mqbridge.spark.streams.rip58.rstream import GroupedStream, JoinedStream, RStream, WindowStream
 from mqbridge.spark.streams.state import use_rocksdb
 from mqbridge.spark.streams.windows import Time, Window, WindowBuilder
 

@@ -18,11 +18,11 @@ class BoundedDeadLetters(DeadLetters):
         self.made = 0
         """Since it was opened."""
 
-    def of(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
+    def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
         """What is to be stored. Raises DeliveryError when there are too many."""
         self.made += len(failures)
         if self._most is not None and self.made > self._most:
             reason = failures[0].reason
             problem = f"{target} refuses more than {self._most} messages of {source}, the last because {reason}"
             raise DeliveryError(f"{problem}. Mend that, or raise maxDeadLetters", Failure.REFUSED)
-        return super().of(target, messages, failures, source)
+        return super().make(target, messages, failures, source)

@@ -14,17 +14,17 @@ from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.closing import close_by
-from mqbridge.gateway.ends import loop_guard
+from mqbridge.gateway.endpoints import loop_guard
 from mqbridge.gateway.plan import outbound_spec
-from mqbridge.message import NOWHERE, Partition, Position, format_position, origin_prefix
+from mqbridge.message import NO_SOURCE, Partition, Position, format_position, origin_prefix
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.topics import Selected, render, select
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.dead_letters import BoundedDeadLetters
-from mqbridge.spark.transfer.placing import CheckedOutbound, NoOutbound, RowPartitioner
+from mqbridge.spark.transfer.resume import ResumedTarget, StoredBefore, find_dead, find_ends, find_stored
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicKey
-from mqbridge.spark.transfer.stored import ResumedTarget, StoredBefore, find_dead, find_ends, find_stored
 from mqbridge.spark.transfer.tally import Tally
+from mqbridge.spark.transfer.target_partitions import CheckedOutbound, NoOutbound, RowPartitioner
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Opening:
     @property
     def sender(self) -> str | None:
         """The sender's name; None for messages that have no identity, and where each may be stored more than once."""
-        return sender_of(self.job, self.source) if self.spec.deduplicate and self.source is not NOWHERE else None
+        return sender_of(self.job, self.source) if self.spec.deduplicate and self.source is not NO_SOURCE else None
 
 
 class OpenTargets:
@@ -83,7 +83,9 @@ class OpenTargets:
         letters, dead = self._spec.delivery.dead_letter, dict[str, set[Position]]()
         opening = self._opening
         if letters is not None:
-            outbound = await self._outbound(letters.cluster, letters.topic, None, sender=None, repeats=opening.sender is None)
+            outbound = await self._outbound(
+                letters.cluster, letters.topic, None, sender=None, retries_unanswered=opening.sender is None
+            )
             label = f"{letters.cluster}/{letters.topic}"
             self.dead_letters = BoundedDeadLetters(self._spec.name, outbound, label, self._spec.max_dead_letters)
             if opening.sender is not None:
@@ -154,10 +156,15 @@ class OpenTargets:
         return await find_dead(cluster, topic, opening.source, opening.first, opening.replay.since.get((cluster.name, topic)))
 
     async def _outbound(
-        self, cluster: str, topic: str, options: BaseModel | None, sender: str | None, *, repeats: bool = True
+        self, cluster: str, topic: str, options: BaseModel | None, sender: str | None, *, retries_unanswered: bool = True
     ) -> Outbound:
         spec = self._spec
-        wanted = replace(outbound_spec(spec.delivery, topic, options), max_elapsed_s=RESEND_S, sender=sender, repeats=repeats)
+        wanted = replace(
+            outbound_spec(spec.delivery, topic, options),
+            max_elapsed_s=RESEND_S,
+            sender=sender,
+            retries_unanswered=retries_unanswered,
+        )
         if sender is not None:  # what is stored is told by the last message: nothing may overtake
             wanted = replace(wanted, ordered=True)
         outbound = await self._clusters[cluster].outbound(wanted)

@@ -68,7 +68,7 @@ class Transfer:
         self._pauses = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S)
 
     async def run(self, batches: AsyncIterator[Batch]) -> Counts:
-        """Store all of it. The batches are of the source, and ascend; those of NOWHERE have no order and no identity.
+        """Store all of it. The batches are of the source, and ascend; those of NO_SOURCE have no order and no identity.
 
         Raises what the iterator raises; ClusterError or DeliveryError when something is not stored, ConfigError for targets that
         cannot be. Nothing is open afterwards.

@@ -1,4 +1,4 @@
-"""What the gateway sees of TubeMQ; `ADAPTER` registers it."""
+"""The TubeMQ adapter of the gateway; `ADAPTER` registers it."""
 
 from mqbridge.tubemq.adapter.cluster import ADAPTER
 

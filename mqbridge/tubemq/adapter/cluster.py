@@ -1,7 +1,7 @@
-"""TubeMQ as the gateway sees it.
+"""The TubeMQ cluster of the adapter contract.
 
-Producing and consuming need only the Masters. Whatever the protocol has no call for (listing and creating topics, groups,
-offsets) goes through the administrators' web API, when `admin_url` is set.
+Producing and consuming need only the Masters. Operations without an RPC call (listing and creating topics, groups, offsets) go
+through the Master's web API, if `admin_url` is set.
 """
 
 import asyncio
@@ -18,42 +18,42 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Stretch, Topic
+from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking
-from mqbridge.ranges import last_stored
+from mqbridge.stored_positions import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
-from mqbridge.tubemq.adapter.operations import Operator, TubeMQOperations
+from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.adapter.reader import Reader
-from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.held_partitions import From
+from mqbridge.tubemq.adapter.temporary_group_reader import TemporaryGroupReader
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.held_partitions import StartOffset
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters
-from mqbridge.tubemq.client.producer import Producer
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.partition_sender import open_partition_sender
 from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.mapping.preview import preview
 from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.text import PartitionRef
+from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 MAX_TOPIC_CHARS = 64
 MAX_GROUP_CHARS = 1024
 _TOPIC = re.compile(r"[a-zA-Z]\w+", re.ASCII)
-"""What Masters let be created."""
+"""Topic names that Masters accept."""
 
 
 class TubeMQ:
-    """One configured cluster: a producer's view of it, kept current, and the connections that all ends share."""
+    """One configured cluster: a registered producer's routes, kept current, and the connections that all ends share."""
 
     def __init__(self, name: str, config: TubeMQCluster) -> None:
         self.name = name
-        # A message without a single byte is refused by Brokers; the mapping gives such a one an attribute block.
+        # Brokers refuse a message without a single byte; the mapping gives an empty message an attribute block.
         has_admin = config.admin_url is not None
         self.capabilities = Capabilities(
             seek=True,
@@ -67,102 +67,101 @@ class TubeMQ:
         self.connectivity = Connectivity(name, self._addresses)
         self._config = config
         self._zone = ZoneInfo(config.time_zone)
-        self._admin: Operator | None = None
-        self._sessions: Sessions | None = None
-        self._reader: Reader | None = None
+        self._admin: GroupAdmin | None = None
+        self._connections: ConnectionPool | None = None
+        self._reader: TemporaryGroupReader | None = None
         self._routes: Routes | None = None
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """When certificates end."""
+        """Expiry times of certificates."""
         return {} if self._tls is None else self._tls.expiries
 
     @property
     def operations(self) -> Operations | None:
-        """What people may ask, by the web interface."""
+        """The operations of the web interface; None without `admin_url`."""
         return None if self._admin is None else TubeMQOperations(self._admin, self._names)
 
     async def connect(self) -> None:
         """Register a producer with the Master."""
         config = self._config
         self.connectivity.open()
-        self._sessions = Sessions(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
-        routes = Routes(Masters(self._addresses, self._sessions, self._credentials), heartbeat_s=config.heartbeat)
+        self._connections = ConnectionPool(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
+        routes = Routes(Masters(self._addresses, self._connections, self._credentials), heartbeat_s=config.heartbeat)
         try:
             with speaking("a TubeMQ Master", ", ".join(config.masters)):
                 await routes.start()
         except BaseException:
-            await self._sessions.close()
+            await self._connections.close()
             raise
         self._routes = routes
         if config.admin_url is not None:
-            self._admin = Operator(config.admin_url, config.admin_token, tls=self._tls)
-        self._reader = Reader(routes.masters, self._admin, self._zone)
+            self._admin = GroupAdmin(config.admin_url, config.admin_token, tls=self._tls)
+        self._reader = TemporaryGroupReader(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close what was opened; what is only polite (to say goodbye, to sweep) is left out after the deadline."""
+        """Close everything that was opened; courtesies (unregistering, removing reader groups) are skipped after the deadline."""
         self.connectivity.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
-                if self._routes is not None:  # first, whatever the time: its heartbeats would make new connections
+                if self._routes is not None:  # first, even after the deadline: its heartbeats would open new connections
                     await self._routes.close()
                 if self._reader is not None:
                     await self._reader.sweep()
         if self._admin is not None:
             await self._admin.close()
-        if self._sessions is not None:
-            await self._sessions.close()
-        self._admin = self._routes = self._sessions = self._reader = None
+        if self._connections is not None:
+            await self._connections.close()
+        self._admin = self._routes = self._connections = self._reader = None
 
     async def topics(self) -> list[str]:
-        """All topics but the system's own."""
+        """Return all topics except the system's own."""
         return await self._administrator("list topics").topics()
 
     async def describe(self, topic: str) -> Topic | None:
-        """The topic, its partitions sorted by Broker and number."""
-        route = await self._view.look_up(topic)
+        """Return the topic with its partitions sorted by Broker and number; None if it does not exist."""
+        route = await self._connected_routes.look_up(topic)
         return None if route is None else Topic(topic, tuple(route.partitions))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create it, spread over the Brokers that are online, or grow it; waits until it accepts messages."""
+        """Create the topic, spread over the online Brokers, or grow it; waits until it accepts messages."""
         _check_topic(topic, partitions)
         await self._administrator("create topics").create(topic, partitions)
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Whether it is a name, the web interface answers and takes the token, and a Broker is online."""
+        """Check that the name is valid, the web interface answers and accepts the token, and a Broker is online."""
         _check_topic(topic, partitions)
         await self._administrator("create topics").check_change()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset, the same for partitions of one store. Without `admin_url` Brokers say it to a reader."""
-        partitions = (await self._view.topic(topic)).readable
+        """Return first and next offset, one range per store. Without `admin_url` a temporary group asks the Brokers."""
+        partitions = (await self._connected_routes.topic(topic)).readable
         if self._admin is None:
-            ranges = await self._readers.ranges_of(partitions.values())
+            ranges = await self._connected_reader.ranges_of(partitions.values())
             return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, ranges, strict=True)}
         stored = await self._admin.stored(topic)
         known = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))
         return known | {name: Bounds((found.first, 0), (found.next, 0)) for name, found in stored.items()}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The confirmed offsets of a group."""
+        """Return the confirmed offsets of a group."""
         found = await self._administrator("see offsets").committed(topic, group)
         return {name: (offset, 0) for name, offset in found.items()}
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """By a group of its own; where each pack ends is asked by a commit."""
+        """Read with a temporary group; a commit tells the end of each pack."""
         ref = await self._ref(topic, partition)
-        named = Partition(self.name, topic, partition, (await self._view.topic(topic)).index_of(partition))
-        async with aclosing(self._readers.read(ref, named, begin, end)) as batches:
+        named = Partition(self.name, topic, partition, (await self._connected_routes.topic(topic)).index_of(partition))
+        async with aclosing(self._connected_reader.read(ref, named, begin, end)) as batches:
             async for batch in batches:
                 yield batch
 
-    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
-        """By entries of the index, one per message, which all partitions of a store share: some units hold nothing.
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
+        """Measure in index entries, one per message. Partitions of a store share the index, so some units hold no message.
 
-        A position with an index counts messages behind its offset, and only reading tells where these lie: up to there it is one
-        unit.
+        A position with an index counts messages behind its offset, and only reading finds them: up to there it is one unit.
         """
         if end <= begin:
             return []
@@ -175,73 +174,74 @@ class TubeMQ:
                     behind = batch.next
                     if not behind[1]:
                         break
-        return [Stretch(begin, 1), *entries_between(behind, end)]
+        return [UnitRange(begin, 1), *entries_between(behind, end)]
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group."""
+        """Join a group as a consumer."""
         await self._check_names(spec)
-        consumer = self._member(spec)
+        consumer = self._consumer(spec)
         await consumer.start()
-        return TubeMQInbound(self.name, consumer, self._zone, self._view.index_of)
+        return TubeMQInbound(self.name, consumer, self._zone, self._connected_routes.index_of)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there, our credentials let us consume, and with `admin_url` whether the group may consume them.
+        """Check that the topics exist, our credentials allow consuming, and with `admin_url` that the group may consume them.
 
-        Without it only joining tells whether it may: a Master counts whoever asks as a member.
+        Without `admin_url` only joining could tell, and a Master counts a client that asks as a member.
         """
         await self._check_names(spec)
         for topic in spec.topics[:1]:
-            await self._view.check_consumer(topic)
+            await self._connected_routes.check_consumer(topic)
         if (admin := self._admin) is None:
             return
         for topic in spec.topics:
-            if await admin.forbidden(topic, spec.group):
+            if await admin.is_forbidden(topic, spec.group):
                 raise ServerRefused(_forbidden(spec.group, topic), codes.GROUP_FORBIDDEN, Failure.FATAL)
 
     async def _check_names(self, spec: InboundSpec) -> None:
         for topic in spec.topics:
-            await self._view.topic(topic)
+            await self._connected_routes.topic(topic)
         if not spec.group.strip() or len(spec.group) > MAX_GROUP_CHARS:
             raise ConfigError(f"{spec.group[:80]!r} cannot be a group", hint=f"Give it 1 to {MAX_GROUP_CHARS} characters")
 
-    def _member(self, spec: InboundSpec) -> Consumer:
-        return Consumer(
-            self._view.masters,
+    def _consumer(self, spec: InboundSpec) -> PackConsumer:
+        return PackConsumer(
+            self._connected_routes.masters,
             spec.group,
             spec.topics,
-            start=From.EARLIEST if spec.start is Start.EARLIEST else From.LATEST,
+            start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
             heartbeat_s=self._config.heartbeat,
             budget=ReadBudget(spec.max_bytes, counts_packs=True),
             priority=_priority(spec),
-            came_later=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
+            is_new_partition=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
         )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a way into a topic."""
-        routes = self._view
-        assert self._sessions is not None  # noqa: S101 - connected with the routes
-        producer = Producer(routes, self._sessions)
-        sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s)
+        """Open a sender to a topic."""
+        routes = self._connected_routes
+        assert self._connections is not None  # noqa: S101 - connected with the routes
+        sender = await open_partition_sender(
+            routes, self._connections, spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s
+        )
         return TubeMQOutbound(sender, spec, self._zone, partial(last_stored, self))
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there and takes messages."""
+        """Check that the topic exists and accepts messages."""
         await (await self.outbound(spec)).close()
 
     @property
-    def _readers(self) -> Reader:
+    def _connected_reader(self) -> TemporaryGroupReader:
         if self._reader is None:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
         return self._reader
 
     @property
-    def _view(self) -> Routes:
+    def _connected_routes(self) -> Routes:
         if self._routes is None:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
         return self._routes
 
-    def _administrator(self, what: str) -> Operator:
+    def _administrator(self, what: str) -> GroupAdmin:
         if self._admin is None:
             raise ClusterError(
                 f"cluster {self.name!r} cannot {what}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
@@ -249,22 +249,22 @@ class TubeMQ:
         return self._admin
 
     async def _names(self, topic: str) -> list[str]:
-        return list((await self._view.topic(topic)).partitions)
+        return list((await self._connected_routes.topic(topic)).partitions)
 
     async def _ref(self, topic: str, name: str) -> PartitionRef:
-        """A partition by its name; one that was added since the last heartbeat is looked up."""
-        route = await self._view.topic(topic)
+        """Return a partition by its name; refreshes the routes if it may have been added since the last heartbeat."""
+        route = await self._connected_routes.topic(topic)
         if name not in route.readable:
-            await self._view.refresh()
+            await self._connected_routes.refresh()
         if (ref := route.readable.get(name)) is None:
             raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
         return ref
 
 
-def entries_between(begin: Position, end: Position) -> list[Stretch]:
-    """The index entries from an offset on; messages that the end counts behind its own offset are one unit more."""
+def entries_between(begin: Position, end: Position) -> list[UnitRange]:
+    """Return the index entries between two positions; messages that the end counts behind its offset are one unit more."""
     count = -(-(end[0] - begin[0]) // INDEX_ENTRY_BYTES) + (end[1] > 0)
-    return [Stretch(begin, count, INDEX_ENTRY_BYTES)] if begin < end else []
+    return [UnitRange(begin, count, INDEX_ENTRY_BYTES)] if begin < end else []
 
 
 def _check_topic(topic: str, partitions: int) -> None:
@@ -300,5 +300,5 @@ ADAPTER = Adapter(
     make_cluster=_make,
     table=TABLE,
     preview=preview,
-    uniform_groups=True,  # the Master refuses a member that differs
+    uniform_groups=True,  # the Master refuses members with other topics or filters
 )

@@ -22,14 +22,14 @@ SCHEMES = ("tubemq://", "tubemq+ssl://")
 
 
 class TubeMQAuth(Options):
-    """Who the gateway is to a cluster that authenticates clients."""
+    """The gateway's user on a cluster that authenticates clients."""
 
     user: str = Field(pattern=r"^\S+$", description="The user's name, without blanks.")
     password: Secret = Field(description="His password; it is read again for every request to a Master.")
 
 
 class TubeMQCluster(ClusterModel):
-    """One cluster: its Masters, and its administrators' web address where there is one."""
+    """One cluster: its Masters and, if known, the Master's web address."""
 
     masters: tuple[str, ...] = Field(
         min_length=1,
@@ -73,7 +73,7 @@ class TubeMQCluster(ClusterModel):
     def from_url(cls, url: str) -> Self:
         """`tubemq[+ssl]://host:port[,host:port][?admin=http://host:8080&tls.authorities=FILE&…]`.
 
-        With a short heartbeat, because a person waits.
+        The heartbeat is short, because a person waits for the result.
         """
         masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
         scheme = SCHEMES[masters.startswith(SCHEMES[1])]
@@ -92,7 +92,7 @@ class TubeMQCluster(ClusterModel):
 
     @property
     def credentials(self) -> Credentials:
-        """A new object; it is kept as long as the cluster's."""
+        """New credentials; the cluster keeps them for its lifetime."""
         return Credentials() if self.auth is None else Credentials(self.auth.user, self.auth.password)
 
     @field_validator("masters", mode="before")
@@ -118,7 +118,7 @@ class TubeMQCluster(ClusterModel):
 
 
 class TubeMQInboundOptions(BaseModel):
-    """Consuming."""
+    """Options for consuming."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -133,6 +133,6 @@ class TubeMQInboundOptions(BaseModel):
 
 
 class TubeMQOutboundOptions(BaseModel):
-    """Producing: nothing to set."""
+    """Options for producing: none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

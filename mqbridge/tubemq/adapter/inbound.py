@@ -1,23 +1,23 @@
 """Consuming from TubeMQ: a lane is a partition, a batch is a pack.
 
-A pack is confirmed as a whole or read again, and the next one only comes after it. So a lane has one batch out at a time, and
-`receive` waits until that is acknowledged or rejected.
+A pack is confirmed as a whole or read again, and the next one only comes after that. So a lane has one unsettled batch at a time,
+and `receive` waits until that batch is acknowledged or rejected.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
 
-from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.deadlines import deadline_of, seconds_until
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.range_reader import left_out
+from mqbridge.tubemq.client.range_reader import messages_to_skip
 from mqbridge.tubemq.mapping.stored import decode
-from mqbridge.tubemq.wire.text import PartitionRef
+from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 FORMAT = "tubemq.pack"
 """`Batch.data` is the sequence of the pack's messages as the Broker sent them."""
@@ -27,11 +27,11 @@ IndexOf = Callable[[PartitionRef], Awaitable[int]]
 
 
 class TubeMQInbound:
-    """A member of a group."""
+    """A consumer of a group."""
 
     individual_ack = False
 
-    def __init__(self, cluster: str, consumer: Consumer, zone: tzinfo, index_of: IndexOf) -> None:
+    def __init__(self, cluster: str, consumer: PackConsumer, zone: tzinfo, index_of: IndexOf) -> None:
         self._cluster, self._consumer, self._zone, self._index_of = cluster, consumer, zone, index_of
         self._closed = False
 
@@ -43,76 +43,76 @@ class TubeMQInbound:
             yield TubeMQLane(held, partition, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Give everything back and leave."""
+        """Release all partitions and leave the group."""
         if not self._closed:
             self._closed = True
-            await self._consumer.close(deadline_of(deadline))
+            await self._consumer.close(seconds_until(deadline))
 
 
 class TubeMQLane:
-    """One partition while it is ours."""
+    """One partition while this member holds it."""
 
     def __init__(self, held: HeldPartition, partition: Partition, zone: tzinfo) -> None:
         self.partition = partition
         self.revoked = held.revoked
         self._held, self._zone = held, zone
         self._skip: tuple[int, int] | None = None
-        """After a seek: the offset of a pack, and how many messages behind it are left out. Brokers begin with whole packs."""
+        """After a seek: (offset of a pack, number of its messages to skip). Brokers deliver whole packs."""
 
     @property
     def caught_up(self) -> bool:
-        """The Broker had nothing more the last time it was asked."""
+        """True if the last get found nothing."""
         return self._held.caught_up
 
     async def receive(self) -> Batch:
-        """The next pack, after the one before was acknowledged or rejected."""
+        """Return the next pack, after the previous one was acknowledged or rejected."""
         held = self._held
         held.pack_taken()
         await held.settled()
         while True:
             pack = await held.fetch()
-            skip = self._left_out(pack)
+            skip = self._messages_to_skip(pack)
             if skip < len(pack.messages):
-                # Only a commit tells where a pack ends, and the next pack's first position is greater than this one in any case.
+                # Only a commit tells where a pack ends; the next pack's first position is greater than this one in any case.
                 return batch_of(pack, skip, len(pack.messages), (pack.offset, len(pack.messages)), self.partition, self._zone)
             held.pack_taken()
-            await self._leave_out(pack, skip)
+            await self._skip_whole(pack, skip)
 
-    def _left_out(self, pack: Pack) -> int:
+    def _messages_to_skip(self, pack: Pack) -> int:
         return self._skip[1] if self._skip is not None and pack.offset == self._skip[0] else 0
 
-    async def _leave_out(self, pack: Pack, skip: int) -> None:
-        """All of this pack is left out; the rest of what is to be left out lies where it ends."""
+    async def _skip_whole(self, pack: Pack, skip: int) -> None:
+        """Skip all of this pack; the other messages to skip follow at its end."""
         try:
             end = await self._held.commit(consumed=True)
         except ClusterError:
-            return  # it comes again
+            return  # the pack is delivered again
         self._skip = (end, skip - len(pack.messages))
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Confirm the pack."""
-        if self._is_out(batch):
+        if self._is_current(batch):
             self._skip = None
             self._held.pack_taken()
             self._held.confirm()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Have the pack read again."""
-        if self._is_out(batch):
+        """Have the pack delivered again."""
+        if self._is_current(batch):
             self._held.pack_taken()
             self._held.reject(delay_s)
 
     async def seek(self, position: Position) -> None:
-        """Register anew at the position's offset. Messages of its pack that lie before it are left out."""
+        """Register again at the position's offset; messages of its pack before the position are skipped."""
         offset, skip = position
         begin = await self._held.seek(offset)
-        self._skip = left_out(offset, skip, begin, self._held.max_offset)
+        self._skip = messages_to_skip(offset, skip, begin, self._held.max_offset)
 
     async def release(self, deadline: float | None = None) -> None:
-        """Give the partition back."""
+        """Release the partition."""
         await self._held.release(deadline_of(deadline))
 
-    def _is_out(self, batch: Batch) -> bool:
+    def _is_current(self, batch: Batch) -> bool:
         pack: Pack = batch.handle
         return self._held.pack is pack
 
@@ -120,9 +120,9 @@ class TubeMQLane:
 def batch_of(
     pack: Pack, first: int, last: int, behind: Position, partition: Partition, zone: tzinfo, at: tuple[int, int] | None = None
 ) -> Batch:
-    """The messages from `first` to `last` (exclusive) of a pack; reading goes on at `behind`.
+    """Return the messages from `first` to `last` (exclusive) of a pack as a batch; the position behind them is `behind`.
 
-    The first of them has the position `at`, or is counted from the offset of the pack.
+    The first of them has the position `at`; by default positions count from the offset of the pack.
     """
     at = at or (pack.offset, first)
     messages = pack.messages if (first, last) == (0, len(pack.messages)) else pack.messages[first:last]

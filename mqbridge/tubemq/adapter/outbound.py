@@ -1,4 +1,4 @@
-"""Producing to TubeMQ: each message is a request of its own, a receipt waits for all of its batch."""
+"""Producing to TubeMQ: each message is a request of its own, and a receipt waits for all requests of its share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -11,32 +11,32 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share
-from mqbridge.tubemq.client.producer import Sender
-from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, failure_of
+from mqbridge.tubemq.client.partition_sender import PartitionSender
+from mqbridge.tubemq.client.send_result import SendCallback, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.mapping.share import encode_share
 
 REQUEST_BYTES = 450
-"""What a message that waits takes besides its data. Measured with a million of 1 and of 20 bytes: 390 and 440."""
+"""Memory of a queued message besides its data. Measured with a million messages of 1 and of 20 bytes: 390 and 440."""
 
 LastStored = Callable[[str, Mapping[int, str], Partition, Mapping[int, Position] | None], Awaitable[Mapping[int, Position]]]
-"""What a topic's partitions, by index and name, hold of a source, since a position of each."""
+"""Return the last stored position of a source in each partition (index and name) of a topic, searching from given positions."""
 
 
-class _Delivery:
-    """One `send`: where it goes, how many of its messages are undecided, and what became of the others."""
+class _PendingSend:
+    """One `send`: its partition, the number of pending messages, and positions or failures of the others."""
 
-    __slots__ = ("ended", "failures", "future", "is_withdrawn", "left", "name", "positions")
+    __slots__ = ("failures", "future", "is_withdrawn", "on_end", "partition", "pending", "positions")
 
     def __init__(
-        self, name: str, future: "asyncio.Future[Receipt]", count: int, ended: "Callable[[asyncio.Future[Receipt]], object]"
+        self, partition: str, future: "asyncio.Future[Receipt]", count: int, on_end: "Callable[[asyncio.Future[Receipt]], object]"
     ) -> None:
-        self.name, self.future, self.left, self.ended = name, future, count, ended
+        self.partition, self.future, self.pending, self.on_end = partition, future, count, on_end
         self.is_withdrawn = False
         self.positions: list[Position] = [()] * count
         self.failures: list[MessageFailure] = []
 
-    def decided(self, index: int, result: SendResult | MqbridgeError) -> None:
-        """What became of one message."""
+    def settle(self, index: int, result: SendResult | MqbridgeError) -> None:
+        """Record the result of one message; the last one completes the receipt."""
         if isinstance(result, SendResult):
             self.positions[index] = (result.offset, 0)
         else:
@@ -46,39 +46,39 @@ class _Delivery:
             if kind is Failure.FATAL and not self.future.done():
                 self.future.set_exception(result)
             self.failures.append(MessageFailure(index, kind, str(result)))
-        self.left -= 1
-        if not self.left:
+        self.pending -= 1
+        if not self.pending:
             self.finish()
 
     def finish(self) -> None:
-        """Hand the receipt out."""
-        self.ended(self.future)
+        """Complete the future with the receipt."""
+        self.on_end(self.future)
         if not self.future.done():
             self.failures.sort(key=lambda failure: failure.index)
             self.future.set_result(Receipt(self.positions, self.failures))
 
 
-def _is_withdrawn(done: Done) -> bool:
-    """By the callback, of which a message has no other trace of its send."""
+def _is_withdrawn(done: SendCallback) -> bool:
+    """Return True if the send of this message is withdrawn; the callback is the message's only reference to its send."""
     return isinstance(done, partial) and done.func.__self__.is_withdrawn  # type: ignore[attr-defined]  # it is bound
 
 
 class TubeMQOutbound:
-    """A way into one topic."""
+    """The outbound of one topic."""
 
     formats = ()
 
-    def __init__(self, sender: Sender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
+    def __init__(self, sender: PartitionSender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
         self._sender, self._spec, self._zone, self._last_stored = sender, spec, zone, last_stored
         self._names = list(sender.route.partitions)
         self._origin_of = spec.origin_of
         self._closed = False
-        self._open: dict[asyncio.Future[Receipt], _Delivery] = {}
+        self._pending: dict[asyncio.Future[Receipt], _PendingSend] = {}
         sender.is_withdrawn = _is_withdrawn
         self.partitions = len(self._names)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Encode and hand to the partition's line."""
+        """Encode the share and submit it to the partition's send queue."""
         if not 0 <= partition < self.partitions:
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, there is no {partition}")
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -87,45 +87,45 @@ class TubeMQOutbound:
             return future
         messages = share.messages
         name, submit, zone = self._names[partition], self._sender.submit, self._zone
-        delivery = self._open[future] = _Delivery(name, future, len(messages), self._open.pop)
+        send = self._pending[future] = _PendingSend(name, future, len(messages), self._pending.pop)
         if not messages:
-            delivery.finish()
+            send.finish()
         requests = encode_share(messages, self._origin_of(share.batch.partition), zone)
-        decided = delivery.decided
-        failed, held = dict(requests.failures), 0
+        settle = send.settle
+        failed, held_bytes = dict(requests.failures), 0
         for index in range(len(messages)):
             if index in failed:
-                decided(index, MappingError(failed[index]))
+                settle(index, MappingError(failed[index]))
             else:
                 request = requests[index]
-                held += len(request[0]) + REQUEST_BYTES
-                submit(name, *request, done=partial(decided, index))
-        share.held_bytes = held
+                held_bytes += len(request[0]) + REQUEST_BYTES
+                submit(name, *request, done=partial(settle, index))
+        share.held_bytes = held_bytes
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """What waits in its partition's line is given up; what is on its way is not sent again when its answer is lost."""
+        """Give up queued messages; messages in flight are not sent again if their response is lost."""
         names = set()
         for future in sends:
-            if (delivery := self._open.get(future)) is not None:
-                delivery.is_withdrawn = True
-                names.add(delivery.name)
+            if (send := self._pending.get(future)) is not None:
+                send.is_withdrawn = True
+                names.add(send.partition)
         self._sender.withdraw(names)
 
     def partition_of(self, key: bytes) -> int:
-        """TubeMQ's producers know no keys and take turns; this keeps a key to a partition by its CRC-32."""
+        """Choose the partition of a key by CRC-32. TubeMQ's own producers know no keys and use round robin."""
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """From the origins that are stamped on what is stored; TubeMQ has nothing that would fence other producers."""
+        """Find the last position by the origins stamped on stored messages; TubeMQ cannot fence other producers."""
         return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for the receipts; what is not decided by then fails, but for what was taken back and is still on its way."""
+        """Wait for the receipts; sends still pending at the deadline fail, except withdrawn ones that are in flight."""
         if not self._closed:
             self._closed = True
             await self._sender.close(seconds_until(deadline))
-            for future, delivery in self._open.items():
-                if not future.done() and not delivery.is_withdrawn:
-                    problem = f"the outbound into {self._spec.topic!r} was closed before it was known what became of this send"
+            for future, send in self._pending.items():
+                if not future.done() and not send.is_withdrawn:
+                    problem = f"the outbound into {self._spec.topic!r} was closed before the result of this send was known"
                     future.set_exception(ClusterError(problem, Failure.FATAL))

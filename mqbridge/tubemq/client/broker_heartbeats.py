@@ -1,7 +1,7 @@
-"""Heartbeats to Brokers keep the leases of the partitions that a member holds, and say which of them are lost.
+"""Heartbeats to Brokers, which keep the leases of held partitions and report lost ones.
 
-Each Broker hears of us on its own: one that does not answer delays nobody else's heartbeat. On a slow link answers may be a
-while behind, so the next heartbeat does not wait for them either.
+Each Broker gets its own heartbeats: a silent one does not delay those of the others. On a slow link responses may be late, so the
+next heartbeat does not wait for them either.
 """
 
 import asyncio
@@ -11,35 +11,35 @@ from collections.abc import Callable, Iterable
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatRequestC2B, HeartBeatResponseB2C
-from mqbridge.tubemq.wire.text import Broker, Key, PartitionRef, parse_failure
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionRef, parse_failure
 
 log = logging.getLogger(__name__)
 
-Runs = dict[Key, tuple[HeldPartition, int]]
-"""What a heartbeat was about: the partitions, each in the run in which it was sent."""
+Generations = dict[PartitionKey, tuple[HeldPartition, int]]
+"""The partitions of a heartbeat, each with its generation at the time of sending."""
 
 
 class BrokerHeartbeats:
-    """The heartbeats of one member to all Brokers that it holds partitions at."""
+    """Sends the heartbeats of one member to all Brokers of its held partitions."""
 
     def __init__(
         self,
-        member: Member,
+        member: MemberIdentity,
         held: Callable[[], Iterable[HeldPartition]],
-        session_for: Callable[[PartitionRef], Session],
+        connection_for: Callable[[PartitionRef], ServerConnection],
         interval_s: float,
     ) -> None:
         self.interval_s = interval_s
-        self._member, self._held, self._session_for = member, held, session_for
+        self._member, self._held, self._connection_for = member, held, connection_for
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Send them until cancelled."""
+        """Send heartbeats until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self.interval_s)
@@ -48,15 +48,15 @@ class BrokerHeartbeats:
             await cancel(*self._under_way)
 
     def send(self) -> None:
-        """One heartbeat for each client id at each Broker."""
+        """Send one heartbeat for each client id at each Broker."""
         groups: dict[tuple[Broker, str], list[HeldPartition]] = {}
         for partition in self._held():
             if partition.state.is_registered:
                 groups.setdefault((partition.ref.broker, partition.client_id), []).append(partition)
         for (broker, client_id), partitions in groups.items():
-            # Client ids and runs are read in the same turn: an answer about an id is not taken for one about the next.
-            runs = {partition.ref.key: (partition, partition.state.run) for partition in partitions}
-            task = spawn(self._beat(broker, self._request(client_id, partitions), runs), f"tubemq heartbeat to {broker}")
+            # Client id and generation are read together, so a response about an old client id is not applied to the next one.
+            generations = {partition.ref.key: (partition, partition.state.generation) for partition in partitions}
+            task = spawn(self._beat(broker, self._request(client_id, partitions), generations), f"tubemq heartbeat to {broker}")
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
@@ -71,18 +71,18 @@ class BrokerHeartbeats:
             authInfo=member.masters.authorized,
         )
 
-    async def _beat(self, broker: Broker, request: HeartBeatRequestC2B, runs: Runs) -> None:
-        """Keep the leases of what one client id holds at one Broker, and hear what is lost."""
-        session = self._session_for(next(iter(runs.values()))[0].ref)
+    async def _beat(self, broker: Broker, request: HeartBeatRequestC2B, generations: Generations) -> None:
+        """Keep the leases of the partitions that one client id holds at one Broker, and handle those reported as lost."""
+        connection = self._connection_for(next(iter(generations.values()))[0].ref)
         try:
-            answer = await session.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
-            failures = [parse_failure(text) for text in answer.failureInfo]
+            response = await connection.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
+            failures = [parse_failure(text) for text in response.failureInfo]
         except (ClusterError, ProtocolError) as error:
             log.log(level_of(error, logging.WARNING), "a heartbeat to Broker %s failed: %s", broker, error)
             return
-        if not answer.success:
-            log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, answer.errCode, answer.errMsg)
+        if not response.success:
+            log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, response.errCode, response.errMsg)
         for code, ref in failures:
-            if ref.key in runs:
-                partition, run = runs[ref.key]
-                partition.heartbeat_failed(code, run)
+            if ref.key in generations:
+                partition, generation = generations[ref.key]
+                partition.heartbeat_failed(code, generation)

@@ -1,6 +1,6 @@
-"""The partitions that one member of a group holds, whoever gave them to it: taken at their Brokers, kept, given back.
+"""The partitions that one member of a group holds: acquired at their Brokers, kept alive, released.
 
-A Broker that does not answer a heartbeat keeps its partitions here: they are registered again when it is back.
+Partitions of a Broker that does not respond to heartbeats stay held here: they are registered again when it is back.
 """
 
 import asyncio
@@ -12,71 +12,71 @@ from enum import IntEnum
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.tubemq.client.broker_heartbeats import BrokerHeartbeats
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.counters import total
+from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_commits import COMMIT_AFTER_S
 from mqbridge.tubemq.client.read_budget import ReadBudget
-from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.client.stats import total
-from mqbridge.tubemq.wire.text import Key, PartitionRef
+from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 13.0
 MAX_GETS = 32
-"""Answers of half a MiB, sometimes one, that may be on their way at once; Brokers have equal shares."""
+"""Maximum gets in flight, each with a response of half a MiB, sometimes one; Brokers have equal shares."""
 
-Offsets = Callable[[PartitionRef], Awaitable[int | None]]
-"""Where a partition is to be read from, as whoever keeps the results knows it; None leaves it to the group's own position."""
+OffsetLookup = Callable[[PartitionRef], Awaitable[int | None]]
+"""Returns the offset at which to read a partition, from the application's own storage; None for the group's position."""
 
 
-class From(IntEnum):
-    """Where a group starts, as readStatus. It counts only when this consumer takes a partition for the first time."""
+class StartOffset(IntEnum):
+    """Where a group starts (readStatus). It applies only when this consumer acquires a partition for the first time."""
 
     EARLIEST = 0
-    """At the first message, or where the group stands."""
+    """At the group's position; without one at the first message."""
     LATEST = 1
-    """After the last message, or where the group stands."""
+    """At the group's position; without one after the last message."""
     ALWAYS_LATEST = 2
-    """After the last message, wherever the group stands."""
+    """After the last message, whatever the group's position."""
 
 
 class HeldPartitions:
-    """What `membership` holds. `held` is by key; `seen_at` is when the Master answered last."""
+    """The partitions of `membership`. `held` is by key; `master_seen_at` is the time of the Master's last response."""
 
     def __init__(
         self,
-        membership: Member,
+        membership: MemberIdentity,
         *,
-        start: From,
+        start: StartOffset,
         heartbeat_s: float,
         budget: ReadBudget,
-        offsets: Offsets | None,
-        came_later: Callable[[PartitionRef], bool] | None = None,
+        offsets: OffsetLookup | None,
+        is_new_partition: Callable[[PartitionRef], bool] | None = None,
     ) -> None:
         self.membership = membership
         self.budget = budget
-        self.seen_at = 0.0
-        self.held: dict[Key, HeldPartition] = {}
+        self.master_seen_at = 0.0
+        self.held: dict[PartitionKey, HeldPartition] = {}
         self.changed = False
-        """Something was lost that the Master does not know of yet."""
-        self.close_by: float | None = None
-        """When everything is to be given back, once the member is closing; a time of the event loop."""
-        self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.session_for, heartbeat_s)
-        self._start, self._offsets, self._came_later = start, offsets, came_later
-        self._taken: set[Key] = set()
-        """Partitions that this consumer has held at some time."""
-        self._strayed: set[Key] = set()
-        """Those of them that ended with requests given up, which may yet arrive: they need a client id of their own next time."""
-        self._turns: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Held while a partition is being taken."""
-        self._taking: set[asyncio.Task[HeldPartition]] = set()
+        """True while the Master has not been told of a lost partition."""
+        self.close_deadline: float | None = None
+        """Deadline for releasing all partitions once the member is closing; event loop time."""
+        self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.connection_for, heartbeat_s)
+        self._start, self._offsets, self._is_new_partition = start, offsets, is_new_partition
+        self._held_before: set[PartitionKey] = set()
+        """All partitions that this consumer has ever held."""
+        self._needs_fresh_id: set[PartitionKey] = set()
+        """Partitions that ended with abandoned requests, which may still arrive: they need a fresh client id next time."""
+        self._locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held while a partition is being acquired."""
+        self._acquiring: set[asyncio.Task[HeldPartition]] = set()
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
 
     def begin(self) -> None:
-        """Start what keeps partitions."""
+        """Start the tasks that keep partitions: heartbeats and late commits."""
         name = self.membership.client_id
         self._tasks = [
             spawn(self.heartbeats.run(), f"tubemq broker heartbeats of {name}"),
@@ -84,36 +84,36 @@ class HeldPartitions:
         ]
 
     async def close(self) -> None:
-        """Give everything back until `close_by`, keeping what was confirmed; what is being taken is given back, too."""
+        """Release everything until `close_deadline`, committing confirmed packs; also partitions that are being acquired."""
         self._closed = True
-        await cancel(*self._tasks, *self._taking)
-        await asyncio.gather(*(partition.release(self.close_by) for partition in list(self.held.values())))
+        await cancel(*self._tasks, *self._acquiring)
+        await asyncio.gather(*(partition.release(self.close_deadline) for partition in list(self.held.values())))
 
     @property
     def refs(self) -> list[PartitionRef]:
-        """What is held now."""
+        """The partitions held now."""
         return [partition.ref for partition in self.held.values()]
 
     def snapshot(self) -> dict[str, int]:
-        """The counters of all partitions that are held, together."""
+        """Return the sum of the counters of all held partitions."""
         return total([partition.counters.snapshot() for partition in self.held.values()])
 
-    # --- taking and losing ------------------------------------------------------------------------------------------
+    # --- acquiring and losing ---------------------------------------------------------------------------------------
 
-    async def take(self, ref: PartitionRef, offset: int | None = None) -> HeldPartition:
-        """Take a partition at its Broker: at `offset`, else where `offsets` says, else where the group stands.
+    async def acquire(self, ref: PartitionRef, offset: int | None = None) -> HeldPartition:
+        """Register a partition at its Broker: at `offset`, else where `offsets` says, else at the group's position.
 
-        The same object again when it is held already, also when somebody else was just taking it. Raises ClusterError (410:
-        another member has it; also when `offsets` raises, or when this member is closed).
+        Returns the same object if the partition is held already, or if a concurrent call acquires it. Raises ClusterError (410:
+        another member holds it; also if `offsets` raises, or if this member is closed).
         """
-        async with self._turns[ref.key]:
+        async with self._locks[ref.key]:
             if (held := self.held.get(ref.key)) is not None:
                 return held
             if self._closed:
                 raise _closed(ref)
-            task: asyncio.Task[HeldPartition] = spawn(self._take(ref, offset), f"tubemq taking {ref}", quiet=True)
-            self._taking.add(task)
-            task.add_done_callback(self._taking.discard)
+            task: asyncio.Task[HeldPartition] = spawn(self._acquire(ref, offset), f"tubemq acquiring {ref}", quiet=True)
+            self._acquiring.add(task)
+            task.add_done_callback(self._acquiring.discard)
             try:
                 return await task
             except asyncio.CancelledError:
@@ -121,43 +121,43 @@ class HeldPartitions:
                     raise
                 raise _closed(ref) from None
 
-    async def _take(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
-        partition = HeldPartition(self, ref, fresh_id=ref.key in self._strayed)
-        is_later = self._came_later is not None and self._came_later(ref)
-        status = 0 if is_later or ref.key in self._taken else self._start
+    async def _acquire(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
+        partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id)
+        is_new = self._is_new_partition is not None and self._is_new_partition(ref)
+        status = 0 if is_new or ref.key in self._held_before else self._start
         try:
             if offset is None and self._offsets is not None:
                 offset = await self._known_offset(self._offsets, ref)
             if offset is None:
                 await partition.register(status)
             else:
-                # With readStatus 2 a Broker would not look at the offset.
-                await partition.start_at(min(status, From.LATEST), offset)
+                # With readStatus 2 a Broker would ignore the offset.
+                await partition.start_at(min(status, StartOffset.LATEST), offset)
         except BaseException:
-            if partition.has_strays:  # the Broker may count it as ours all the same
-                self._strayed.add(ref.key)
-                await partition.release(self.close_by)
+            if partition.has_abandoned_requests:  # the Broker may have registered us all the same
+                self._needs_fresh_id.add(ref.key)
+                await partition.release(self.close_deadline)
             raise
-        self._taken.add(ref.key)
+        self._held_before.add(ref.key)
         self.held[ref.key] = partition
         self._share_budget()
         return partition
 
     @staticmethod
-    async def _known_offset(offsets: Offsets, ref: PartitionRef) -> int | None:
+    async def _known_offset(offsets: OffsetLookup, ref: PartitionRef) -> int | None:
         try:
             return await offsets(ref)
         except Exception as error:  # the caller's own code, which must not end what keeps the other partitions
-            raise ClusterError(f"where to read {ref} from could not be found out: {type(error).__name__}: {error}") from error
+            raise ClusterError(f"the start offset of {ref} could not be determined: {type(error).__name__}: {error}") from error
 
-    def session_for(self, ref: PartitionRef) -> Session:
-        """The session of a partition's Broker."""
-        return self.membership.masters.sessions.to(ref.broker.host, ref.broker.port, str(ref.key))
+    def connection_for(self, ref: PartitionRef) -> ServerConnection:
+        """Return the connection to a partition's Broker."""
+        return self.membership.masters.connections.to(ref.broker.host, ref.broker.port, str(ref.key))
 
-    def dropped(self, partition: HeldPartition) -> None:
-        """A partition is not ours any more: the Master hears of it with the next heartbeat."""
-        if partition.has_strays:
-            self._strayed.add(partition.ref.key)
+    def partition_ended(self, partition: HeldPartition) -> None:
+        """Forget a partition that is lost or released; the next heartbeat tells the Master."""
+        if partition.has_abandoned_requests:
+            self._needs_fresh_id.add(partition.ref.key)
         if self.held.get(partition.ref.key) is partition:
             del self.held[partition.ref.key]
             self.changed = True
@@ -166,10 +166,10 @@ class HeldPartitions:
     def _share_budget(self) -> None:
         self.budget.share_among({partition.ref.broker for partition in self.held.values()})
 
-    # --- keeping ----------------------------------------------------------------------------------------------------
+    # --- late commits -----------------------------------------------------------------------------------------------
 
     async def _late_commits(self) -> None:
-        """Each on its own: a Broker that does not answer delays nobody else's."""
+        """Commit confirmed packs that no get followed, each in a task: a silent Broker does not delay the others."""
         under_way: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -185,4 +185,4 @@ class HeldPartitions:
 
 
 def _closed(ref: PartitionRef) -> ClusterError:
-    return ClusterError(f"{ref} is not taken: the consumer is closed", Failure.FATAL)
+    return ClusterError(f"{ref} is not acquired: the consumer is closed", Failure.FATAL)

@@ -1,8 +1,8 @@
-"""The Masters of a cluster: one is active, the others answer with StandbyException.
+"""The Masters of a cluster: one is active, the others respond with StandbyException.
 
-A call goes to the one that answered last and, when that is standby, gone or silent, to each of the others once. Every answer
-may bring a new visit token, which Brokers may ask for. With credentials every request carries a fresh signature: a Master that
-asks for them does so each time, and takes none that is older than a few seconds.
+A call goes to the Master that responded last and, if that one is standby, unreachable or silent, to each of the others once.
+Every response may bring a new visit token, which Brokers may require. With credentials every request carries a fresh signature: a
+Master that authenticates clients checks each request, and accepts no signature older than a few seconds.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from google.protobuf.message import Message
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import level_of
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.credentials import Credentials, Role
-from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.client.sessions import Sessions
+from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire.credentials import Signed
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -34,8 +34,8 @@ from mqbridge.tubemq.wire.pb.master_pb2 import (
     RegisterResponseM2CV2,
     RegisterResponseM2P,
 )
-from mqbridge.tubemq.wire.rpc import MASTER, Standby
-from mqbridge.tubemq.wire.text import DEFAULT_BROKER_PORT, DEFAULT_BROKER_TLS_PORT
+from mqbridge.tubemq.wire.rpc import MASTER, StandbyError
+from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_PORT, DEFAULT_BROKER_TLS_PORT
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,14 @@ DEFAULT_PORT = 8715
 DEFAULT_TLS_PORT = 8716
 NO_TOKEN = -2
 MAX_TOPICS = 1024
-"""The most that a Master lets one client name."""
+"""A Master accepts at most this many topics from one client."""
 SHOWN_TOPICS = 3
 REGISTER_TRIES = 5
 REGISTER_PAUSE_S = 1.0
 CLIENT_VERSION = "mqbridge-1"
 LOOPBACK = "127.0.0.1"
 
-Answer = (
+MasterResponse = (
     RegisterResponseM2P
     | HeartResponseM2P
     | RegisterResponseM2C
@@ -62,53 +62,55 @@ Answer = (
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-_ELSEWHERE = (Standby, ConnectionLost, Unreachable, RequestTimeout)
+_TRY_NEXT = (StandbyError, ConnectionLost, Unreachable, RequestTimeout)
 _clients = count(1)
 
 
 class Masters:
-    """Calls to whichever Master is active."""
+    """Sends calls to the active Master."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], sessions: Sessions, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], connections: ConnectionPool, credentials: Credentials | None = None
+    ) -> None:
         self.addresses = list(addresses)
-        self.sessions = sessions
+        self.connections = connections
         self.authorized = AuthorizedInfo(visitAuthorizedToken=NO_TOKEN)
-        """What goes with requests to Brokers; another object when it has changed."""
+        """The authorization in requests to Brokers; replaced by a new object when it changes."""
         self._credentials = credentials or Credentials()
         self._visit_token = NO_TOKEN
         self._token = ""
-        """What a Master that authenticates clients handed out; blank when it does not."""
+        """The token of a Master that authenticates clients; blank without authentication."""
         self._signed: Signed | None = None
-        """What the last request to a Master was signed with."""
+        """The signature of the last request to a Master."""
         self._current = 0
 
-    async def call(self, method: int, request: Message, answer: type[M]) -> M:
-        """Ask the active Master.
+    async def call(self, method: int, request: Message, response_type: type[M]) -> M:
+        """Call the active Master.
 
-        Raises the last error when none of them answers: Unreachable, ConnectionLost, RequestTimeout, Standby; RemoteError
-        when the active one threw.
+        If none responds, raises the last error: Unreachable, ConnectionLost, RequestTimeout, StandbyError. Raises RemoteError if
+        the active one threw.
         """
         errors: list[ClusterError] = []
         for index in self._in_turn():
             if errors:
                 await self._sign_again(request)
             try:
-                found = await self._session(index).call(MASTER, method, request, answer)
-            except _ELSEWHERE as error:
+                found = await self._connection_to(index).call(MASTER, method, request, response_type)
+            except _TRY_NEXT as error:
                 errors.append(error)
-                self._leave(index)
+                self._skip(index)
             else:
                 self._current = index
                 return found
         if len(errors) > 1:
-            raise Unreachable("no Master is active: " + "; ".join(map(str, errors)), _together(errors)) from errors[-1]
+            raise Unreachable("no Master is active: " + "; ".join(map(str, errors)), _combined_failure(errors)) from errors[-1]
         raise errors[0]
 
-    def _session(self, index: int) -> Session:
-        return self.sessions.to(*self.addresses[index])
+    def _connection_to(self, index: int) -> ServerConnection:
+        return self.connections.to(*self.addresses[index])
 
     def _in_turn(self) -> Iterator[int]:
-        """Each Master once, from the one that answered last; calls that fail side by side do not push each other past one."""
+        """Yield each Master once, starting with the one that responded last; concurrent failing calls do not skip a Master."""
         tried: set[int] = set()
         while len(tried) < len(self.addresses):
             index = self._current
@@ -117,22 +119,22 @@ class Masters:
             tried.add(index)
             yield index
 
-    def _leave(self, index: int) -> None:
-        """This one did not answer: whoever asks next begins with another, unless a call beside this one found one already."""
+    def _skip(self, index: int) -> None:
+        """Start the next call with another Master, unless a concurrent call has already found one."""
         if self._current == index:
             self._current = (index + 1) % len(self.addresses)
 
     @property
     def broker_port(self) -> int:
-        """Where a Broker is whose port a Master leaves out."""
-        return DEFAULT_BROKER_TLS_PORT if self.sessions.is_encrypted else DEFAULT_BROKER_PORT
+        """Port of Brokers whose address comes without one."""
+        return DEFAULT_BROKER_TLS_PORT if self.connections.is_encrypted else DEFAULT_BROKER_PORT
 
     # --- who we are -------------------------------------------------------------------------------------------------
 
     async def certificate(self) -> MasterCertificateInfo | None:
-        """What goes with a request to the Master: a signature of now, and the token that it has handed out.
+        """Return the certificate for a request to the Master: a fresh signature, and the token that the Master handed out.
 
-        Raises ClusterError (FATAL) when the password cannot be read.
+        Raises ClusterError (FATAL) if the password cannot be read.
         """
         self._signed = await self._credentials.sign()
         self._authorize()
@@ -141,79 +143,79 @@ class Masters:
         return MasterCertificateInfo(authInfo=self._signed.for_master, authorizedToken=self._token or None)
 
     async def _sign_again(self, request: Any) -> None:
-        """For another Master: the one before may have been silent for longer than a signature is taken."""
+        """Sign the request anew for the next Master: the previous one may have been silent until the signature expired."""
         if self._signed is not None:
             request.authInfo.CopyFrom(await self.certificate())
 
     def learn(self, info: MasterAuthorizedInfo) -> None:
-        """Keep the tokens of an answer: each replaces the one before."""
+        """Keep the tokens of a response; they replace the previous ones."""
         self._visit_token = info.visitAuthorizedToken
         if info.authAuthorizedToken:
             self._token = info.authAuthorizedToken
         self._authorize()
 
     def _authorize(self) -> None:
-        """A Broker that asks for more than the visit token takes the Master's token or, without one, a signature."""
+        """A Broker that requires more than the visit token accepts the Master's token or, without one, a signature."""
         token = self._token or (self._signed.for_broker if self._signed is not None else None)
         if (self._visit_token, token or "") != (self.authorized.visitAuthorizedToken, self.authorized.authAuthorizedToken):
             self.authorized = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
 
-    def check(self, what: str, answer: Answer, role: Role, *, is_good: bool) -> None:
-        """Raise what a refusal means; a good answer says that we were let in."""
-        if not is_good:
-            raise self._credentials.refused(what, answer.errCode, answer.errMsg, role)
-        self._credentials.taken(role)
-        self.sessions.connectivity.admitted = True
+    def check(self, request: str, response: MasterResponse, role: Role, *, is_success: bool) -> None:
+        """Raise the error of a refusal; a successful response proves that the credentials are accepted."""
+        if not is_success:
+            raise self._credentials.refused(request, response.errCode, response.errMsg, role)
+        self._credentials.accepted(role)
+        self.connections.connectivity.admitted = True
 
     async def local_host(self) -> str:
-        """Our IPv4 address as the Master sees it, or loopback. Raises Unreachable when there is no Master."""
+        """Return our IPv4 address on the connection to the Master, or loopback. Raises Unreachable if no Master responds."""
         errors: list[ClusterError] = []
         for index in self._in_turn():
-            session = self._session(index)
+            connection = self._connection_to(index)
             try:
-                await session.connected()
+                await connection.connected()
             except Unreachable as error:
                 errors.append(error)
-                self._leave(index)
+                self._skip(index)
             else:
-                host = session.local_host
+                host = connection.local_host
                 return LOOPBACK if ":" in host or not host else host
-        raise Unreachable("no Master can be reached: " + "; ".join(map(str, errors)), _together(errors))
+        raise Unreachable("no Master can be reached: " + "; ".join(map(str, errors)), _combined_failure(errors))
 
 
-def _together(errors: Sequence[ClusterError]) -> Failure:
-    """FATAL when every Master failed for good, as by its certificate; one that is merely away may come back and let us in."""
+def _combined_failure(errors: Sequence[ClusterError]) -> Failure:
+    """FATAL if every Master failed for good, e.g. by its certificate; one that is merely away may come back and accept us."""
     return Failure.FATAL if all(error.failure is Failure.FATAL for error in errors) else Failure.RETRY
 
 
 def default_port(*, is_encrypted: bool) -> int:
-    """Where a Master is whose port nobody gave."""
+    """Return the Master's default port."""
     return DEFAULT_TLS_PORT if is_encrypted else DEFAULT_PORT
 
 
-def client_id(host: str, group: str = "") -> str:
-    """A client id that no other has, in the Java clients' form; Brokers take host and process from it for their statistics."""
+def new_client_id(host: str, group: str = "") -> str:
+    """Return a unique client id in the Java clients' form; Brokers parse host and process from it for their statistics."""
     start = f"{group}_" if group else ""
     kind = "-Pull" if group else ""
     unique = f"{time.time_ns()}-{random.getrandbits(31)}"
     return f"{start}{host}-{os.getpid()}-{unique}{next(_clients)}{kind}-{CLIENT_VERSION}"
 
 
-def shown(topics: Collection[str]) -> str:
-    """Topics in a sentence, of many the first ones."""
-    rest = len(topics) - SHOWN_TOPICS
+def topics_text(topics: Collection[str]) -> str:
+    """Return topic names for a log line: the first three, and the number of the others."""
+    others = len(topics) - SHOWN_TOPICS
     first = ", ".join(sorted(topics)[:SHOWN_TOPICS])
-    return f"{first} and {rest:,} more" if rest > 0 else first
+    return f"{first} and {others:,} more" if others > 0 else first
 
 
-async def retried(what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+async def with_retries(action: str, attempt: Callable[[], Awaitable[T]]) -> T:
     """Try a registration as often as the SDKs do. FATAL refusals and the last failure are raised at once."""
-    for left in range(REGISTER_TRIES - 1, -1, -1):
+    for tries_left in range(REGISTER_TRIES - 1, -1, -1):
         try:
             return await attempt()
         except ClusterError as error:
-            if not left or error.failure is Failure.FATAL:
+            if not tries_left or error.failure is Failure.FATAL:
                 raise
-            log.log(level_of(error, logging.WARNING), "%s failed, %d tries left: %s", what, left, error)
+            log.log(level_of(error, logging.WARNING), "%s failed, %d tries left: %s", action, tries_left, error)
             await asyncio.sleep(REGISTER_PAUSE_S)
     raise AssertionError("unreachable")

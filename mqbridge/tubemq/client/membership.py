@@ -1,16 +1,16 @@
-"""A consumer's membership in its group, as the Master sees it: register, heartbeat, leave.
+"""A consumer's membership in its group at the Master: register, heartbeat, leave.
 
-The Master hands partitions out only by events in the answers to heartbeats. An event is answered by repeating it, marked as done,
-with all that the consumer then holds; the Master believes that list and nothing else.
+The Master assigns partitions only by events in the responses to heartbeats. The consumer acknowledges an event by sending it
+back, marked as done, with the list of all partitions it then holds; the Master relies on that list alone.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 
-from mqbridge.tubemq.client.bound import Bound
+from mqbridge.tubemq.client.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.credentials import Role
-from mqbridge.tubemq.client.master import Masters, shown
-from mqbridge.tubemq.client.member import UNSET, Member
+from mqbridge.tubemq.client.group_member import UNSET, GroupMember
+from mqbridge.tubemq.client.master import Masters, topics_text
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     CloseRequestC2M,
@@ -21,16 +21,16 @@ from mqbridge.tubemq.wire.pb.master_pb2 import (
     RegisterRequestC2M,
     RegisterResponseM2C,
 )
-from mqbridge.tubemq.wire.text import PartitionRef, format_required, format_subscription
+from mqbridge.tubemq.wire.string_formats import PartitionRef, format_start_offsets, format_subscription
 
 DONE = 2
-"""EventProto.status of an event that was carried out."""
-CONNECTS, DISCONNECTS, STOP = (1, 10), (2, 20), 5
-"""opType of events: take partitions, give them back, nothing; the others ask for nothing but an echo."""
+"""EventProto.status of a completed event."""
+CONNECT_OPS, DISCONNECT_OPS, STOP = (1, 10), (2, 20), 5
+"""opType of events: acquire partitions, release them, nothing; other types only need an echo."""
 
 
-class Membership(Member):
-    """What one consumer tells the Master. Errors are ClusterError; refusals carry the Master's code."""
+class Membership(GroupMember):
+    """The requests of one consumer to the Master. Errors are ClusterError; refusals carry the Master's code."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class Membership(Member):
         filters: Mapping[str, frozenset[str]],
         *,
         priority: int | None = None,
-        bound: Bound | None = None,
+        bound: BoundSubscription | None = None,
     ) -> None:
         super().__init__(masters, group, topics, filters, priority=priority)
         self.bound = bound
         self.unallocated = True
-        """The Master has not yet said that a bound group's first round is over."""
+        """False once the Master has reported that a bound group's first round is over."""
         self.first_round: int | None = None
-        """rebalanceId of the event that hands out what a bound group's members listed."""
+        """rebalanceId of the event that assigns the partitions that a bound group's members listed."""
         self._joined_ms = time.time_ns() // 1_000_000
 
     async def register(self, held: Sequence[PartitionRef]) -> None:
-        """Join, holding `held` already when this is not the first time."""
+        """Join the group; `held` are the partitions already held if this is not the first time."""
         request = RegisterRequestC2M(
             clientId=self.client_id,
             groupName=self.group,
@@ -68,13 +68,13 @@ class Membership(Member):
         )
         if self.bound is not None:
             self._bind(request, self.bound)
-        answer = await self.masters.call(rpc.CONSUMER_REGISTER, request, RegisterResponseM2C)
-        what = f"joining group {self.group} for {shown(self.topics)}"
-        self.masters.check(what, answer, Role.CONSUMER, is_good=answer.success)
-        self._learn(answer)
+        response = await self.masters.call(rpc.CONSUMER_REGISTER, request, RegisterResponseM2C)
+        action = f"joining group {self.group} for {topics_text(self.topics)}"
+        self.masters.check(action, response, Role.CONSUMER, is_success=response.success)
+        self._learn(response)
 
     async def heartbeat(self, held: Sequence[PartitionRef] | None, done: EventProto | None) -> EventProto | None:
-        """Say that we live; with `held`, report it, and with `done`, that this event was carried out. Returns the next event."""
+        """Send a heartbeat, which reports `held` and acknowledges the event `done` if given. Return the next event."""
         request = HeartRequestC2M(
             clientId=self.client_id,
             groupName=self.group,
@@ -86,39 +86,39 @@ class Membership(Member):
             qryPriorityId=self.priority,
             authInfo=await self.masters.certificate(),
         )
-        answer = await self.masters.call(rpc.CONSUMER_HEARTBEAT, request, HeartResponseM2C)
-        self.masters.check(f"a heartbeat of group {self.group}", answer, Role.CONSUMER, is_good=answer.success)
+        response = await self.masters.call(rpc.CONSUMER_HEARTBEAT, request, HeartResponseM2C)
+        self.masters.check(f"a heartbeat of group {self.group}", response, Role.CONSUMER, is_success=response.success)
         was_unallocated = self.unallocated
-        self._learn(answer)
-        if not answer.HasField("event") or answer.event.rebalanceId <= 0:
+        self._learn(response)
+        if not response.HasField("event") or response.event.rebalanceId <= 0:
             return None
-        # The echo of any member ends the first round for all: ours may come with the answer that says so.
-        if was_unallocated and self.first_round is None and answer.event.opType in CONNECTS:
-            self.first_round = answer.event.rebalanceId
-        return answer.event
+        # The echo of any member ends the first round for all: our event may come with the response that reports its end.
+        if was_unallocated and self.first_round is None and response.event.opType in CONNECT_OPS:
+            self.first_round = response.event.rebalanceId
+        return response.event
 
     async def leave(self) -> None:
-        """Tell the Master that this consumer goes."""
+        """Tell the Master that this consumer leaves."""
         request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.certificate())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
-    def _bind(self, request: RegisterRequestC2M, bound: Bound) -> None:
+    def _bind(self, request: RegisterRequestC2M, bound: BoundSubscription) -> None:
         request.sessionKey = bound.session_key
         request.totalCount = bound.source_count
         request.selectBig = bound.select_big
-        request.requiredPartition = format_required(bound.offsets)
+        request.requiredPartition = format_start_offsets(bound.offsets)
         request.notAllocated = self.unallocated
 
     def _report(self, held: Sequence[PartitionRef]) -> list[str]:
         return [format_subscription(self.client_id, self.group, ref) for ref in held]
 
-    def _learn(self, answer: RegisterResponseM2C | HeartResponseM2C) -> None:
-        if answer.HasField("authorizedInfo"):
-            self.learn_token(answer.authorizedInfo)
-        default = (answer.defFlowCheckId if answer.HasField("defFlowCheckId") else UNSET, answer.defFlowControlInfo)
-        group = (answer.groupFlowCheckId if answer.HasField("groupFlowCheckId") else UNSET, answer.groupFlowControlInfo)
+    def _learn(self, response: RegisterResponseM2C | HeartResponseM2C) -> None:
+        if response.HasField("authorizedInfo"):
+            self.learn_token(response.authorizedInfo)
+        default = (response.defFlowCheckId if response.HasField("defFlowCheckId") else UNSET, response.defFlowControlInfo)
+        group = (response.groupFlowCheckId if response.HasField("groupFlowCheckId") else UNSET, response.groupFlowControlInfo)
         self.flow.learn(default, group)
-        if answer.HasField("qryPriorityId"):
-            self.learn_priority(answer.qryPriorityId)
-        if answer.HasField("notAllocated") and not answer.notAllocated:
+        if response.HasField("qryPriorityId"):
+            self.learn_priority(response.qryPriorityId)
+        if response.HasField("notAllocated") and not response.notAllocated:
             self.unallocated = False

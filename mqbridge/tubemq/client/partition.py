@@ -1,17 +1,17 @@
-"""One partition that a consumer holds: registered at its Broker, read pack by pack, given back.
+"""One partition that a consumer holds: registered at its Broker, read pack by pack, released.
 
-The Broker remembers a confirmed offset and how far the last get went. A get with lastPackConsumed confirms the pack before;
-without it that pack comes again. So one pack is out at a time, it is confirmed as a whole, and that goes with the next get.
+The Broker keeps a confirmed offset and the end of the last get. A get with lastPackConsumed confirms the previous pack; without
+it that pack comes again. So one pack is unsettled at a time, it is confirmed as a whole, and the next get carries this.
 
-A request that was given up (its answer was lost, came too late, or its caller was cancelled) may reach the Broker at any later
-time and move that position; confirming would then skip a pack that nobody saw. So the partition is then registered anew under a
-fresh client id, which makes the Broker refuse the old request. See `partition_state` for what is known when.
+An abandoned request (its response was lost or late, or its caller was cancelled) may reach the Broker at any later time and move
+that position; confirming would then skip a pack that was never received. So the partition is then registered again under a fresh
+client id, and the Broker refuses the old request. See `partition_state`.
 
-What each request does and what its answer means is in `partition_reader`, `partition_commits`, `partition_registration` and
-`partition_release`. Here is their order, one request at a time, and what follows from errors.
+The requests and the meaning of their responses are in `partition_reader`, `partition_commits`, `partition_registration` and
+`partition_release`. This module orders them, one request at a time, and handles errors.
 
-Where a pack ends is known only from a commit's answer. Whoever stores that offset together with the pack's results, and starts
-there the next time, has each message's effect exactly once, whatever the Broker remembers.
+Only the response to a commit tells where a pack ends. An application that stores this offset together with the pack's results,
+and starts there the next time, has each message's effect exactly once, whatever the Broker's position.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from mqbridge.errors import (
     Unreachable,
 )
 from mqbridge.net.connectivity import level_of
+from mqbridge.tubemq.client.counters import ReadCounters
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
@@ -36,13 +37,12 @@ from mqbridge.tubemq.client.partition_registration import PartitionRegistration,
 from mqbridge.tubemq.client.partition_release import PartitionRelease
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, UNKNOWN, Strays
+from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, UNKNOWN, AbandonedRequests
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
-from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.client.stats import ReadCounters
+from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
-from mqbridge.tubemq.wire.text import PartitionRef
+from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 log = logging.getLogger(__name__)
 
@@ -50,32 +50,32 @@ _DOUBT = (ConnectionLost, RequestTimeout, Unreachable, ProtocolError)
 
 
 class PartitionContext(RegistrationContext, Protocol):
-    """What a partition needs of its consumer."""
+    """The part of a consumer that its partitions need."""
 
     budget: ReadBudget
-    """Bounds the bytes that may arrive, or wait for their reader, at once."""
+    """Bounds the bytes that are in flight or wait for their reader."""
 
-    def session_for(self, ref: PartitionRef) -> Session:
-        """The session of the partition's Broker."""
+    def connection_for(self, ref: PartitionRef) -> ServerConnection:
+        """The connection of the partition's Broker."""
 
-    def dropped(self, partition: "HeldPartition") -> None:
-        """The partition is not ours any more."""
+    def partition_ended(self, partition: "HeldPartition") -> None:
+        """Called when the partition is lost or released."""
 
 
 class HeldPartition:
-    """A partition of ours, from its assignment until `fetch` raises LaneRevoked."""
+    """A held partition, from its assignment until `fetch` raises LaneRevoked."""
 
     def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False) -> None:
         self.ref = ref
         self.counters = ReadCounters()
         self._context = context
-        self._calls = PartitionCalls(context.membership, ref, context.session_for(ref))
+        self._calls = PartitionCalls(context.membership, ref, context.connection_for(ref))
         if fresh_id:
             self._calls.client_id = context.membership.fresh_client_id()
         self.state = PartitionState(str(self._calls))
         self._signals = PartitionSignals(self.state)
         self.revoked = self._signals.revoked
-        """Set at once when it is taken away or given back."""
+        """Set as soon as the partition is revoked or released."""
         member = context.membership
         self._pacing = PartitionPacing(member.flow, filtered=bool(member.types_of(ref.topic)))
         self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters)
@@ -83,9 +83,9 @@ class HeldPartition:
         self._reader = PartitionReader(self._calls, self.state, self._signals, self.counters, self._pacing)
         self._loop = asyncio.get_running_loop()
         self._one_request = asyncio.Lock()
-        """Held by a get, a commit, a registration: they mean something only one after the other."""
+        """Held during a get, a commit or a registration: the protocol allows one at a time."""
         self._held_bytes = 0
-        """What of the budget the last pack takes, while it counts."""
+        """Bytes of the budget that the last pack takes."""
         self._release = PartitionRelease(self._calls, self.state, self._signals, self._dropped)
 
     def __str__(self) -> str:
@@ -93,51 +93,51 @@ class HeldPartition:
 
     @property
     def client_id(self) -> str:
-        """Under which the Broker knows us here."""
+        """The client id of this registration at the Broker."""
         return self._calls.client_id
 
     @property
-    def has_strays(self) -> bool:
-        """Whether requests that were given up, now or in an earlier run, may still reach the Broker, or one that is under way.
+    def has_abandoned_requests(self) -> bool:
+        """True if abandoned requests, of this or an earlier generation, may still reach the Broker, or one is in flight.
 
-        Those of earlier runs carry other ids than ours now, the member's own among them: it is not to be used here again. What is
-        under way when the partition is lost may be given up after that.
+        Those of earlier generations carry earlier client ids, the member's own among them: it must not be used here again. A
+        request in flight when the partition is lost may be abandoned later.
         """
         is_under_way = self._one_request.locked()
-        return bool(self.state.strays) or is_under_way or self.client_id != self._context.membership.client_id
+        return bool(self.state.abandoned) or is_under_way or self.client_id != self._context.membership.client_id
 
     @property
     def pack(self) -> Pack | None:
-        """The pack that is out."""
-        return self._reader.last if self.state.pack is OUT else None
+        """The delivered pack that is not settled yet."""
+        return self._reader.last if self.state.pack is DELIVERED else None
 
     @property
     def caught_up(self) -> bool:
-        """The last get found nothing."""
+        """True if the last get found nothing."""
         return self._reader.caught_up
 
     @property
     def max_offset(self) -> int:
-        """The end of the store's index when the Broker last said it."""
+        """The end of the store's index in the Broker's last response."""
         return self.state.max_offset
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> Pack:
-        """The next pack; waits. When the one before was not confirmed, that one again.
+        """Wait for the next pack; the previous one again if it was not confirmed.
 
-        Survives restarts of Broker and Master. Raises LaneRevoked when the partition was taken away, GapError when the
-        Broker went past messages that we never got.
+        Survives restarts of Broker and Master. Raises LaneRevoked if the partition was revoked, GapError if the Broker skipped
+        messages that were never delivered.
         """
-        while (pack := await self.look()) is None:
+        while (pack := await self.poll()) is None:
             pass
         return pack
 
-    async def look(self) -> Pack | None:
-        """Like `fetch`, but None when a get found nothing, with `caught_up` when there was nothing at all."""
+    async def poll(self) -> Pack | None:
+        """Like `fetch`, but returns None if a get found nothing; `caught_up` is then True if there was nothing at all."""
         while True:
             try:
-                pack = await self.poll()
+                pack = await self.poll_once()
             except _DOUBT as error:
                 delay = self._pacing.failed()
                 self.counters.failures += 1
@@ -148,64 +148,64 @@ class HeldPartition:
             else:
                 return pack
 
-    async def poll(self) -> Pack | None:
-        """Like `look`, without a second try. Raises ClusterError as it comes, too."""
+    async def poll_once(self) -> Pack | None:
+        """Like `poll`, without retries: raises every ClusterError."""
         wait_s = self._pacing.next_at - self._loop.time()
         if wait_s > 0:
             await self._signals.pause(wait_s)
         async with self._one_request:
-            if not self.state.may_ask() and not await self._registration.renew():
+            if not self.state.may_get() and not await self._registration.renew():
                 return None
             if self.state.pack is CONFIRMED and self._reader.end_matters:
                 await self._commits.commit(consumed=True)
-        # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed. While it
-        # waits for room other requests may go out, a late commit or a seek.
+        # The state changes only when the get is really sent: if cancelled while waiting, a confirmed pack stays confirmed. While
+        # it waits for room other requests may be sent, such as a late commit or a seek.
         budget, broker = self._context.budget, self.ref.broker
         async with self._signals.until_over():
-            await budget.take(broker)
+            await budget.reserve(broker)
         pack: Pack | None = None
         try:
             async with self._one_request:
-                pack = await self._reader.get() if self.state.may_ask() else None
+                pack = await self._reader.get() if self.state.may_get() else None
         finally:
             held = pack.held_bytes if pack is not None and budget.counts_packs else 0
             self._held_bytes += held
-            budget.give(broker, GET_BYTES - held)
+            budget.release(broker, GET_BYTES - held)
         return pack
 
     def pack_taken(self) -> None:
-        """The last pack counts on another account now, or nobody wants it: its bytes make room for other gets."""
+        """Release the last pack's bytes for other gets: its reader accounts for them elsewhere, or no longer needs the pack."""
         if self._held_bytes:
-            self._context.budget.give(self.ref.broker, self._held_bytes)
+            self._context.budget.release(self.ref.broker, self._held_bytes)
             self._held_bytes = 0
 
     async def settled(self) -> None:
-        """Wait until the pack that is out is confirmed or rejected. Raises like `fetch` when reading ended meanwhile."""
-        if self.state.pack is OUT:
+        """Wait until the delivered pack is confirmed or rejected. Raises like `fetch` if reading ended meanwhile."""
+        if self.state.pack is DELIVERED:
             await self._signals.settled.wait()
             self.state.check()
 
     def confirm(self) -> None:
-        """The pack that is out is consumed. The Broker hears of it with the next get, or soon after."""
-        if self.state.pack is OUT:
+        """Confirm the delivered pack. The next get tells the Broker, or a commit soon after."""
+        if self.state.pack is DELIVERED:
             self._commits.confirm()
             self._reader.let_go()
 
     def reject(self, delay_s: float = 0.0) -> None:
-        """The pack that is out is not consumed: `fetch` returns it again, not before `delay_s` seconds."""
-        if self.state.pack is OUT:
+        """Reject the delivered pack: `fetch` returns it again, not before `delay_s` seconds."""
+        if self.state.pack is DELIVERED:
             self.state.reject()
             self._reader.let_go()
             self._pacing.rejected(delay_s)
             self._signals.update()
 
     def _refused(self, error: ServerRefused) -> None:
-        """Register again, end, or wait."""
+        """Handle a refused get: register again, give up the partition, or wait."""
         if self.state.is_over:
             return
-        if error.code in (codes.NO_NODE, codes.UNAUTHORIZED):  # the second is what commits say
-            log.info("%s: the Broker does not know us any more, registering again", self)
-            self.state.forgotten(self.state.run)
+        if error.code in (codes.NO_NODE, codes.UNAUTHORIZED):  # the second comes from commits
+            log.info("%s: the Broker no longer knows our registration, registering again", self)
+            self.state.forgotten(self.state.generation)
             return
         gives_up = self._pacing.gives_up(error.code)
         if gives_up or error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED):
@@ -217,83 +217,93 @@ class HeldPartition:
     # --- committing -------------------------------------------------------------------------------------------------
 
     async def commit(self, *, consumed: bool) -> int:
-        """Confirm the last pack at the Broker now, or give it back to be read again. Returns where the next one starts.
+        """Confirm the last pack at the Broker now, or have it delivered again. Return the offset of the next one.
 
-        Raises ClusterError. A commit that failed may be repeated; if `fetch` is called instead, a pack that was out, and not
-        confirmed otherwise, comes again, whatever the Broker made of the commit. While it is not known what the last get read,
-        nothing is confirmed: that would skip what never arrived.
+        Raises ClusterError. A failed commit may be repeated; if `fetch` is called instead, a delivered pack that was not
+        confirmed otherwise comes again, whatever the Broker did with the commit. While the result of the last get is unknown,
+        nothing is confirmed: that would skip messages that never arrived.
         """
         async with self._one_request:
             known = self.state.pack is not UNKNOWN
             return await self._commits.commit(consumed=consumed and known)
 
+    async def commit_confirmed(self) -> None:
+        """Commit the last pack if it is confirmed and no request has told the Broker yet. Raises ClusterError.
+
+        Does nothing if the partition was released: that told the Broker, too.
+        """
+        async with self._one_request:
+            if self.state.pack is CONFIRMED and not self.state.is_over:
+                await self._commits.commit(consumed=True)
+
     def has_late_commit(self, now: float) -> bool:
-        """Whether a pack was confirmed a while ago and no request is under way that would say so."""
+        """Return True if a confirmed pack is due for a commit of its own and no request is in flight."""
         return self._commits.is_late(now) and not self._one_request.locked()
 
     async def commit_late(self, now: float) -> None:
-        """Tell the Broker of a pack that was confirmed a while ago and is followed by no get."""
+        """Commit a pack that was confirmed a while ago and not followed by a get."""
         if not self.has_late_commit(now):
             return
         try:
             await self.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
-            log.log(level_of(error, logging.INFO), "a commit for %s comes with the next get instead: %s", self, error)
+            log.log(level_of(error, logging.INFO), "commit for %s failed, the next get carries it instead: %s", self, error)
 
     # --- registering ------------------------------------------------------------------------------------------------
 
     async def register(self, read_status: int, offset: int | None = None) -> RegisterResponseB2C:
-        """Take the partition at its Broker, from `offset` when there is one. The answer's currOffset is where reading starts.
+        """Register at the Broker, at `offset` if given. The response's currOffset is where reading starts.
 
-        Raises ServerRefused (410: another consumer has it), ClusterError.
+        Raises ServerRefused (410: another consumer holds the partition), ClusterError.
         """
         return await self._registration.register(read_status, offset)
 
     async def start_at(self, read_status: int, offset: int) -> int:
-        """Like `register`, and exactly at `offset`: when the Broker no longer holds that, `fetch` raises GapError.
+        """Register exactly at `offset`: if the Broker no longer has that data, `fetch` raises GapError.
 
-        An offset beyond the end, which a Broker that lost its memory may leave behind, becomes the end, and that is logged.
-        Returns where the Broker begins.
+        An offset beyond the end, possible after a Broker lost unflushed data, becomes the end, which is logged. Returns where the
+        Broker begins.
         """
         return await self._registration.start_at(read_status, offset)
 
-    async def seek(self, offset: int) -> int:
-        """Go on reading at `offset`, also after a GapError; a pack that is out is forgotten. Returns where the Broker goes on.
+    async def seek(self, offset: int, *, exact: bool = True) -> int:
+        """Continue reading at `offset`, also after a GapError; a delivered pack is dropped. Return where the Broker continues.
 
-        Raises LaneRevoked, and ClusterError, after which everything is as it was before.
+        If the Broker has only later offsets, `fetch` raises GapError; with `exact=False` that is no gap. Raises LaneRevoked, or
+        ClusterError, which leaves everything as it was.
         """
         async with self._one_request:
-            given = await self._registration.seek(offset)
+            given = await self._registration.seek(offset, exact=exact)
             self._pacing.clear()
             return given
 
-    def heartbeat_failed(self, code: int, run: int) -> None:
-        """The Broker said in a heartbeat that was sent in that run that it does not count this partition as ours."""
-        if run != self.state.run or self.state.strays is not Strays.NONE:
-            return  # it was about a client id that is not in use any more, or soon will not be
+    def heartbeat_failed(self, code: int, generation: int) -> None:
+        """Handle the Broker's report, in a heartbeat of that generation, that it does not have us registered."""
+        if generation != self.state.generation or self.state.abandoned is not AbandonedRequests.NONE:
+            return  # it is about a client id that is no longer used, or soon will not be
         if code == codes.DUPLICATE_PARTITION:
-            self.lose(LaneRevoked(f"{self} was lost: another consumer of the group has it"))
+            self.lose(LaneRevoked(f"{self} was lost: another consumer of the group holds it"))
         else:
-            self.state.forgotten(run)
+            self.state.forgotten(generation)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def lose(self, why: LaneRevoked) -> None:
-        """It is over, and nothing is left to give back: `fetch` raises `why` from now on."""
+        """End without unregistering at the Broker: `fetch` raises `why` from now on."""
         self._release.lose(why)
 
     async def release(self, deadline: float | None = None) -> None:
-        """Give the partition back: a confirmed pack is committed, one that is out will be delivered again.
+        """Release the partition: a confirmed pack is committed, an unsettled one will be delivered again.
 
-        However often it is asked for, it happens once. `deadline` is a time of the event loop.
+        Repeated calls share one release. `deadline` is event loop time.
         """
         await self._release.release(deadline)
 
     async def revoke(self) -> None:
-        """It was taken away: wait a moment for the pack that is out, then give the partition back."""
+        """Handle a revocation: wait a moment for the delivered pack to be settled, then release the partition."""
         await self._release.revoke()
 
     def _dropped(self) -> None:
         self.pack_taken()
         self._reader.let_go()
-        self._context.dropped(self)
+        self._context.partition_ended(self)

@@ -1,6 +1,6 @@
-"""The four calls about one partition: take it, read it, commit what was read, give it back.
+"""The four RPC calls for one partition: register, get, commit, unregister.
 
-What the answers mean is the business of `partition_reader`, `partition_commits` and `partition_registration`.
+`partition_reader`, `partition_commits` and `partition_registration` interpret the responses.
 """
 
 import logging
@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import level_of
-from mqbridge.tubemq.client.answers import parse_answer
-from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.get_response import parse_get_response
+from mqbridge.tubemq.client.group_member import MemberIdentity
+from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import codes, rpc
-from mqbridge.tubemq.wire.pack import Transfered
 from mqbridge.tubemq.wire.pb.broker_pb2 import (
     CommitOffsetRequestC2B,
     CommitOffsetResponseB2C,
@@ -21,16 +20,17 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import (
     RegisterRequestC2B,
     RegisterResponseB2C,
 )
-from mqbridge.tubemq.wire.text import PartitionRef
+from mqbridge.tubemq.wire.stored_message import StoredMessage
+from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 log = logging.getLogger(__name__)
 
 
 class PartitionCalls:
-    """The calls of one member of a group about one partition. Each raises ClusterError when no answer comes."""
+    """The calls of one group member for one partition. Each raises ClusterError if no response comes."""
 
-    def __init__(self, member: Member, ref: PartitionRef, session: Session) -> None:
-        self._member, self._ref, self._session = member, ref, session
+    def __init__(self, member: MemberIdentity, ref: PartitionRef, connection: ServerConnection) -> None:
+        self._member, self._ref, self._connection = member, ref, connection
         # One object for all gets: two fields change, and it is built once per partition instead of once per pack.
         self._get = GetMessageRequestC2B(
             clientId=member.client_id,
@@ -42,7 +42,7 @@ class PartitionCalls:
 
     @property
     def client_id(self) -> str:
-        """Under which the Broker knows us here: the member's, or another that no earlier request of ours carries."""
+        """The client id at this partition's Broker: the member's, or a fresh one that no earlier request carries."""
         return self._get.clientId
 
     @client_id.setter
@@ -52,43 +52,43 @@ class PartitionCalls:
     def __str__(self) -> str:
         return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
 
-    async def take(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """Register, from `offset` when there is one. Raises ServerRefused (410: another consumer has it)."""
-        request = self._registration(rpc.TAKE, read_status)
+    async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
+        """Register, at `offset` if given. Raises ServerRefused (410: another consumer holds the partition)."""
+        request = self._registration(rpc.OP_REGISTER, read_status)
         if offset is not None:
             request.currOffset = offset
-        answer = await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+        answer = await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
         if not answer.success:
-            raise codes.refused(f"taking {self}", answer.errCode, answer.errMsg)
+            raise codes.refused(f"registering {self}", answer.errCode, answer.errMsg)
         return answer
 
-    async def give_back(self, *, consumed: bool) -> RegisterResponseB2C:
-        """Unregister, saying whether the last pack was consumed."""
-        request = self._registration(rpc.GIVE_BACK, 0 if consumed else 1)
-        return await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+    async def unregister(self, *, consumed: bool) -> RegisterResponseB2C:
+        """Unregister; `consumed` tells the Broker if the last pack was consumed."""
+        request = self._registration(rpc.OP_UNREGISTER, 0 if consumed else 1)
+        return await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
 
-    async def try_give_back(self, *, consumed: bool) -> bool:
-        """`give_back`, and a failure is logged: the lease of a partition that nobody keeps ends by itself.
+    async def try_unregister(self, *, consumed: bool) -> bool:
+        """`unregister` with failures logged: a lease that is not renewed ends by itself.
 
-        False when it was given up, so that it may still arrive.
+        Returns False if the request was abandoned and may still arrive.
         """
         try:
-            await self.give_back(consumed=consumed)
+            await self.unregister(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
-            log.log(level_of(error, logging.INFO), "%s could not be given back, its Broker will notice: %s", self, error)
+            log.log(level_of(error, logging.INFO), "%s could not be released, its Broker will end the lease: %s", self, error)
             return isinstance(error, (ServerRefused, Unreachable))
         return True
 
-    async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, Sequence[Transfered], int]:
-        """Read; `consumed` confirms the pack before. The answer, its messages and its bytes."""
+    async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage], int]:
+        """Get a pack; `consumed` confirms the previous one. Return the response, its messages and its size in bytes."""
         request = self._get
         request.lastPackConsumed = consumed
         request.escFlowCtrl = self._member.flow.group_in_force
-        data = await self._session.request(rpc.READ, rpc.GET, request.SerializeToString())
-        return *parse_answer(data), len(data)
+        data = await self._connection.request(rpc.READ, rpc.GET, request.SerializeToString())
+        return *parse_get_response(data), len(data)
 
     async def commit(self, *, consumed: bool) -> int:
-        """Confirm the last pack, or give it back to be read again. Returns where reading goes on. Raises ServerRefused."""
+        """Confirm the last pack, or have it delivered again. Return where reading continues. Raises ServerRefused."""
         request = CommitOffsetRequestC2B(
             clientId=self._get.clientId,
             groupName=self._get.groupName,
@@ -96,7 +96,7 @@ class PartitionCalls:
             partitionId=self._ref.partition,
             lastPackConsumed=consumed,
         )
-        answer = await self._session.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
+        answer = await self._connection.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
         if not answer.success:
             raise codes.refused(f"a commit for {self}", answer.errCode, answer.errMsg)
         return answer.currOffset

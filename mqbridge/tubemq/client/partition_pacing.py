@@ -1,51 +1,51 @@
-"""When the next get of a partition may be sent: after a pack, after nothing, after an error."""
+"""Decides when the next get of a partition may be sent: after a pack, after an empty result, after an error."""
 
 import asyncio
 import time
 
 from mqbridge.net.backoff import Backoff
-from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, FlowControl, Meter
+from mqbridge.tubemq.client.flow_control import NOT_FOUND_WAIT_S, FlowControl, FlowMeter
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
 
 AUTH_TRIES = 5
-"""Visit tokens change every few minutes and come with heartbeats; five refusals in a row are no coincidence."""
+"""Refused tokens in a row before giving up: visit tokens change every few minutes and come with heartbeats."""
 WAITS_S = {codes.MOVED: 0.2, codes.FORBIDDEN: 2.0, codes.CERTIFICATE_FAILURE: 2.0}
 WAIT_S = 0.3
-"""Before the next get after an error, as the Java clients have it."""
+"""Wait before the next get after an error, as in the Java clients."""
 
 
 class PartitionPacing:
-    """The waits of one partition; `rules` are the administrator's. Made inside a running loop.
+    """The waits of one partition; `rules` are the administrator's. Needs a running event loop.
 
-    A pack that is read without rules, and after no failure, is followed by the next get at once: it is no business of this class.
+    A pack that is read without rules and without earlier failures is followed by the next get at once, bypassing this class.
     """
 
     def __init__(self, rules: FlowControl, *, filtered: bool) -> None:
         self.rules = rules
         self.next_at = 0.0
-        """Loop time of the next get. It is over when an answer comes, since the get was not sent before it."""
+        """Loop time of the next get. It has passed when a response arrives, since the get was not sent before it."""
         self.is_disturbed = False
-        """Failures or misses were counted, which end with the next pack."""
-        self._meter = Meter(rules, filtered=filtered)
+        """True while failures or misses are counted, until the next pack."""
+        self._meter = FlowMeter(rules, filtered=filtered)
         self._auth_failures = 0
         self._backoff = Backoff()
         self._loop = asyncio.get_running_loop()
 
     def clear(self) -> None:
-        """The next get may be sent at once: it reads elsewhere."""
+        """Allow the next get at once, after a seek."""
         self.next_at = 0.0
 
-    def found(self, answer: GetMessageResponseB2C, size: int, lag_bytes: int) -> None:
-        """A get read `size` bytes and left `lag_bytes`. To be told of while `is_disturbed`, and where rules are in force."""
+    def found(self, response: GetMessageResponseB2C, size: int, lag_bytes: int) -> None:
+        """Note a get that read `size` bytes and left `lag_bytes`. Needed only while `is_disturbed` or rules are in force."""
         now = self._loop.time()
         self._recovered()
         self.is_disturbed = False
-        near_end, escaped = answer.requireSlow, answer.escFlowCtrl
+        near_end, escaped = response.requireSlow, response.escFlowCtrl
         self.next_at = now + self._meter.found(size, lag_bytes, now, time.time(), near_end=near_end, escaped=escaped)
 
     def found_nothing(self) -> None:
-        """There is nothing to read now."""
+        """Note a get that found nothing."""
         self._recovered()
         if self.rules.in_force:
             self.is_disturbed = True
@@ -54,32 +54,32 @@ class PartitionPacing:
             self._wait(NOT_FOUND_WAIT_S)
 
     def limited(self, wait_ms: int) -> None:
-        """The Broker slows us down by so much, or does not say by how much."""
+        """Note that the Broker limits us: it asks for a wait of `wait_ms`, or 0 for an unspecified one."""
         self._recovered()
         self._wait(wait_ms / 1000 or NOT_FOUND_WAIT_S)
 
     def rejected(self, delay_s: float) -> None:
-        """The pack that was out is to come again, and not before `delay_s` seconds."""
+        """Delay the redelivery of a rejected pack by `delay_s` seconds."""
         self.next_at = max(self.next_at, self._loop.time() + delay_s)
 
     def failed(self) -> float:
-        """A request got no answer: the wait before the next."""
+        """Note a request without response; returns the wait before the next get."""
         self.is_disturbed = True
         return self._wait(self._backoff.delay())
 
     def refused(self, code: int) -> float:
-        """A request was refused with this code: the wait before the next."""
+        """Note a refusal with this code; returns the wait before the next get."""
         return self._wait(WAITS_S.get(code, WAIT_S))
 
     def gives_up(self, code: int) -> bool:
-        """Count a refusal of our tokens; whether it was one too many."""
+        """Count refusals of our tokens; return True if there were too many."""
         if code == codes.CERTIFICATE_FAILURE:
             self.is_disturbed = True
             self._auth_failures += 1
         return self._auth_failures >= AUTH_TRIES
 
     def _recovered(self) -> None:
-        """A get was answered: our tokens are good, and the waits after lost answers are short again."""
+        """Note a response to a get: our tokens are valid, and the backoff after lost responses starts again."""
         if self.is_disturbed:
             self._auth_failures = 0
             self._backoff.reset()

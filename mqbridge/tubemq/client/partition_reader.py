@@ -1,45 +1,45 @@
-"""One get of a partition after the other, and what each answer means.
+"""Sends the gets of a partition, one after the other, and interprets the responses.
 
-Where a pack ends is known only from a commit's answer; see `end_matters`.
+Only the response to a commit tells where a pack ends; see `end_matters`.
 """
 
 import asyncio
 from collections.abc import Sequence
 
 from mqbridge.errors import ServerRefused, Unreachable
+from mqbridge.tubemq.client.counters import ReadCounters
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
 from mqbridge.tubemq.client.partition_registration import warn_set_back
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_table import OUT
-from mqbridge.tubemq.client.stats import ReadCounters
+from mqbridge.tubemq.client.partition_transitions import DELIVERED
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pack import Transfered
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
+from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 AGED_S = 5.0
 FAR_BEHIND_BYTES = 64 << 20
 HELD_PER_MESSAGE = 64
-"""Memory that a parsed message takes beyond its bytes in the answer: 40 to 67 were measured, for bodies of 10 B to 1 kB."""
+"""Memory of a parsed message besides its bytes in the response: 40 to 67 were measured, for bodies of 10 B to 1 kB."""
 
 
 class Pack:
-    """What one get returned. `offset` is where the read started; `lag_bytes` are unread after it; `size` is its bytes."""
+    """The messages of one get. `offset` is where the read started; `lag_bytes` are unread behind it; `size` is in bytes."""
 
     __slots__ = ("lag_bytes", "max_offset", "messages", "offset", "size")
 
-    def __init__(self, messages: Sequence[Transfered], offset: int, lag_bytes: int, max_offset: int, size: int) -> None:
+    def __init__(self, messages: Sequence[StoredMessage], offset: int, lag_bytes: int, max_offset: int, size: int) -> None:
         self.messages, self.offset, self.lag_bytes, self.max_offset, self.size = messages, offset, lag_bytes, max_offset, size
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory."""
+        """Its size in memory."""
         return self.size + HELD_PER_MESSAGE * len(self.messages)
 
 
 class PartitionReader:
-    """The gets of one partition. `get` is one request: the caller sees to it that no other is under way."""
+    """The gets of one partition. `get` is one request: the caller makes sure that no other is in flight."""
 
     def __init__(
         self,
@@ -50,31 +50,31 @@ class PartitionReader:
         pacing: PartitionPacing,
     ) -> None:
         self.caught_up = False
-        """The last get found nothing."""
+        """True if the last get found nothing."""
         self._calls, self._state, self._signals, self._counters, self._pacing = calls, state, signals, counters, pacing
         self.last: Pack | None = None
-        """The pack that was found last, as long as somebody may still want it."""
+        """The last pack, until it is settled."""
         self._lag_bytes: int | None = None
         self._taken_at = 0.0
         self._loop = asyncio.get_running_loop()
 
     @property
     def end_matters(self) -> bool:
-        """Whether to ask where the last pack ended, by a commit of its own, so that a jump of the next one is noticed.
+        """True if a commit should query the end of the last pack, so that a gap before the next one is detected.
 
-        A Broker that deleted what we had not read goes on at its first offset without a word. That can happen only to a reader
-        that is far behind or slow, and for those one more request per pack costs nothing.
+        A Broker that deleted unread data silently continues at its first offset. That can happen only to a reader that is far
+        behind or slow, for which one more request per pack costs nothing.
         """
         lag = self._lag_bytes
         return lag is not None and (lag > FAR_BEHIND_BYTES or self._loop.time() - self._taken_at > AGED_S)
 
     def let_go(self) -> None:
-        """The last pack is settled: an idle partition is not to keep its messages in memory."""
+        """Drop the settled pack: an idle partition must not keep its messages in memory."""
         self.last = None
 
     async def get(self) -> Pack | None:
-        """The pack that the Broker reads, if it finds one. Raises ClusterError, GapError, LaneRevoked."""
-        consumed = self._state.asked()
+        """Return the Broker's next pack, None if there is none. Raises ClusterError, GapError, LaneRevoked."""
+        consumed = self._state.get_sent()
         self._signals.settled.clear()
         self._counters.gets += 1
         try:
@@ -91,11 +91,11 @@ class PartitionReader:
             self._missed(answer)
             return None
         finally:
-            if self._state.pack is not OUT:  # else nobody is to be woken
+            if self._state.pack is not DELIVERED:  # otherwise no task waits for this change
                 self._signals.update()
 
-    def _found(self, answer: GetMessageResponseB2C, messages: Sequence[Transfered], size: int) -> Pack | None:
-        """A read that worked; it may still have found none of ours."""
+    def _found(self, answer: GetMessageResponseB2C, messages: Sequence[StoredMessage], size: int) -> Pack | None:
+        """Handle a successful read, which may still hold no message of ours."""
         pack = Pack(messages, answer.currOffset, max(answer.currDataDlt, 0), answer.maxOffset, size)
         state, pacing, counters = self._state, self._pacing, self._counters
         self.caught_up = False
@@ -115,7 +115,7 @@ class PartitionReader:
         return pack
 
     def _missed(self, answer: GetMessageResponseB2C) -> None:
-        """A get that read nothing: note what it means, and when to try again."""
+        """Handle a get that read nothing: update the state and the pacing."""
         code = answer.errCode
         if code == codes.NOT_FOUND:
             self._counters.misses += 1

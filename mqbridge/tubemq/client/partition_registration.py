@@ -1,7 +1,7 @@
-"""Registering a partition at its Broker: at first, again when the Broker forgot it, elsewhere by a seek.
+"""Registers a partition at its Broker: the first time, again after the Broker forgot it, at another offset by a seek.
 
-A request that was given up may reach the Broker at any later time and move its position. So the partition is then fenced: given
-back, and registered under a fresh client id, for which the Broker refuses the old request.
+An abandoned request may reach the Broker at any later time and move its position. So the partition is then fenced: unregistered,
+and registered under a fresh client id, so that the Broker refuses the old request.
 """
 
 import asyncio
@@ -10,39 +10,39 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import level_of
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.counters import ReadCounters
+from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_table import CONFIRMED, RELEASED
-from mqbridge.tubemq.client.stats import ReadCounters
+from mqbridge.tubemq.client.partition_transitions import CONFIRMED, RELEASED
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 
 log = logging.getLogger(__name__)
 
 MASTER_TIMEOUT_S = 30.0
-"""After this long without a heartbeat a Master has given our partitions away."""
+"""After this long without a heartbeat a Master has assigned our partitions to others."""
 REGISTER_TRIES = 5
 REGISTER_PAUSE_S = 1.0
 OCCUPIED_RETRY_S = 1.0
 FORGOTTEN_PAUSE_S = 1.0
-"""Between looks at whether the Master answers again."""
+"""Interval between checks if the Master responds again."""
 
 
 class RegistrationContext(Protocol):
-    """What a registration needs of its consumer."""
+    """The part of a consumer that registrations need."""
 
-    membership: Member
+    membership: MemberIdentity
 
     @property
-    def seen_at(self) -> float:
-        """Loop time of the Master's last good answer."""
+    def master_seen_at(self) -> float:
+        """Loop time of the Master's last successful response."""
 
 
 class PartitionRegistration:
-    """The registrations of one partition, one after the other: the caller sees to it that no other request is under way."""
+    """The registrations of one partition; the caller makes sure that no other request is in flight."""
 
     def __init__(
         self,
@@ -58,37 +58,37 @@ class PartitionRegistration:
         self._loop = asyncio.get_running_loop()
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """Take the partition at its Broker, from `offset` when there is one. Raises ServerRefused, ClusterError."""
+        """Register at the Broker, at `offset` if given. Raises ServerRefused, ClusterError."""
         return await self._take_patiently(read_status, offset, None)
 
-    async def start_at(self, read_status: int, offset: int) -> int:
-        """Take the partition at exactly `offset`: a later one is a gap, an earlier one is logged. Returns which it is."""
-        answer = await self._take_patiently(read_status, offset, offset)
+    async def start_at(self, read_status: int, offset: int, *, exact: bool = True) -> int:
+        """Register at `offset` and return the Broker's offset: a later one is a gap if `exact`, an earlier one is logged."""
+        answer = await self._take_patiently(read_status, offset, offset if exact else None)
         if (given := answer.currOffset) < offset:
-            log.warning("%s starts at offset %d, the last that its Broker knows, and not at %d", self._calls, given, offset)
+            log.warning("%s starts at offset %d, its Broker's end, and not at %d", self._calls, given, offset)
         return given
 
-    async def seek(self, offset: int) -> int:
-        """Go on at `offset`; returns where the Broker goes on.
+    async def seek(self, offset: int, *, exact: bool = True) -> int:
+        """Continue at `offset`; return where the Broker continues.
 
-        Raises LaneRevoked, and ClusterError, after which everything is as it was before.
+        Raises LaneRevoked, or ClusterError, which leaves everything as it was.
         """
         if self._state.is_over:
             self._state.check()
-        given = await self.start_at(0, offset)
+        given = await self.start_at(0, offset, exact=exact)
         if self._state.is_over:
             self._state.check()
         return given
 
     async def renew(self) -> bool:
-        """After the Broker has forgotten us, or a request was given up. False while the Master does not answer.
+        """Register again after the Broker forgot us or a request was abandoned. False while the Master does not respond.
 
-        Unless the Master still counts on us, the partition may be another's by now.
+        The Master has to respond first: otherwise the partition may belong to another member by now.
         """
-        if self._loop.time() - self._context.seen_at > MASTER_TIMEOUT_S:
+        if self._loop.time() - self._context.master_seen_at > MASTER_TIMEOUT_S:
             await self._signals.pause(FORGOTTEN_PAUSE_S)
             return False
-        if self._state.strays:
+        if self._state.abandoned:
             await self._fence()
         known, offset = self._state.safe, self._state.resume_at
         answer = await self._take(0, offset, offset)
@@ -97,43 +97,43 @@ class PartitionRegistration:
         return True
 
     async def _fence(self) -> None:
-        """End a run with strays: ask where the group stands, give the partition back, and go on under a fresh client id."""
-        if self._state.can_ask:
+        """Fence abandoned requests: query the group's position, unregister, and continue under a fresh client id."""
+        if self._state.can_query_position:
             try:
                 await self._commits.commit(consumed=self._state.pack is CONFIRMED)
             except ServerRefused as error:
                 if error.code not in (codes.NO_NODE, codes.UNAUTHORIZED):
                     raise
-                # It restarted, so its position may lie behind a pack that was out.
-                log.info("%s is registered again where reading is known to be safe: %s", self._calls, error)
-        await self._calls.give_back(consumed=False)
+                # The Broker restarted, so its position may lie behind a pack that was delivered.
+                log.info("%s is registered again at the last safe offset: %s", self._calls, error)
+        await self._calls.unregister(consumed=False)
         self._calls.client_id = self._context.membership.fresh_client_id()
 
     async def _take_patiently(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:
-        """`_take` up to five times, fenced from what was given up before; an occupied partition twice.
+        """Register with up to five tries, fencing abandoned requests before each; an occupied partition is tried twice.
 
-        The first try against a dead owner's expired lease only removes that; the second succeeds. Raises LaneRevoked when the
-        partition was taken away or given back between two tries: somebody else may have it, or this member anew.
+        The first try against a dead owner's expired lease only removes the lease; the second succeeds. Raises LaneRevoked if the
+        partition was revoked or released between two tries: another member may hold it, or this member again.
         """
-        for left in range(REGISTER_TRIES - 1, -1, -1):
+        for tries_left in range(REGISTER_TRIES - 1, -1, -1):
             try:
-                if self._state.strays:
+                if self._state.abandoned:
                     await self._fence()
                 return await self._take(read_status, offset, asked)
             except ClusterError as error:
                 occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
-                if not left or (occupied and left < REGISTER_TRIES - 1):
+                if not tries_left or (occupied and tries_left < REGISTER_TRIES - 1):
                     raise
-                log.log(level_of(error, logging.INFO), "taking %s failed, trying again: %s", self._calls, error)
+                log.log(level_of(error, logging.INFO), "registering %s failed, retrying: %s", self._calls, error)
                 await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
             if self._state.is_over:
                 self._state.check()
         raise AssertionError("unreachable")
 
     async def _take(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:
-        """One registration at `offset`, if there is one; with `asked` it is a gap when the Broker begins behind that."""
+        """Register once, at `offset` if given; if the Broker begins behind `asked`, that is a gap."""
         try:
-            found = await self._calls.take(read_status, offset)
+            found = await self._calls.register(read_status, offset)
         except (ServerRefused, Unreachable):  # answered, or never sent
             raise
         except BaseException:
@@ -142,13 +142,13 @@ class PartitionRegistration:
         self._counters.registrations += 1
         self._state.registered(found.currOffset, found.maxOffset, asked)
         self._signals.update()
-        # Given back while this was under way.
-        if self._state.lease is RELEASED and not await self._calls.try_give_back(consumed=False):
+        # The partition was released while this request was in flight.
+        if self._state.lease is RELEASED and not await self._calls.try_unregister(consumed=False):
             self._state.registration_lost()
         return found
 
 
 def warn_set_back(partition: object, known: int, offset: int) -> None:
-    """A Broker reads again before what it once had confirmed."""
+    """Log that a Broker went back behind its confirmed offset."""
     lost = "the Broker lost what it had not written to disk, or was set back"
     log.warning("%s went back from offset %d to %d: %s", partition, known, offset, lost)

@@ -1,4 +1,4 @@
-"""Giving a partition back to its Broker, once, whoever asks for it and however often."""
+"""Releases a partition at its Broker, once, however often it is requested."""
 
 import asyncio
 import logging
@@ -13,60 +13,60 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 log = logging.getLogger(__name__)
 
 CONFIRM_WAIT_S = 3.0
-"""How long a partition that is taken away waits for the pack that is out (the Java clients' default)."""
+"""How long a revoked partition waits for the delivered pack to be settled (the Java clients' default)."""
 
 
 class PartitionRelease:
-    """How a partition ends. `dropped` is called when it is over."""
+    """The end of a partition. `on_end` is called once it is over."""
 
     def __init__(
-        self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, dropped: Callable[[], None]
+        self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, on_end: Callable[[], None]
     ) -> None:
-        self._calls, self._state, self._signals, self._dropped = calls, state, signals, dropped
-        self._giving_back: asyncio.Task[None] | None = None
+        self._calls, self._state, self._signals, self._on_end = calls, state, signals, on_end
+        self._releasing: asyncio.Task[None] | None = None
 
     def lose(self, why: LaneRevoked) -> None:
-        """It is over, and nothing is left to give back."""
+        """End without unregistering at the Broker."""
         self._state.release(why)
         self._signals.update()
-        self._dropped()
+        self._on_end()
 
     async def release(self, deadline: float | None) -> None:
-        """Give the partition back: a confirmed pack is committed, one that is out will be delivered again.
+        """Release the partition: a confirmed pack is committed, an unsettled one will be delivered again.
 
-        However often it is asked for, it happens once. `deadline` is a time of the event loop.
+        Repeated calls share one release. `deadline` is event loop time.
         """
-        self._state.revoke(self._was_given_back())
+        self._state.revoke(self._was_released())
         self._signals.update()
-        await self._give_back(deadline)
+        await self._release(deadline)
 
     async def revoke(self) -> None:
-        """It was taken away: wait a moment for the pack that is out, then give the partition back."""
+        """Handle a revocation: wait a moment for the delivered pack to be settled, then release the partition."""
         self._state.revoke(LaneRevoked(f"{self._calls} now belongs to another consumer"))
         self._signals.update()
         try:
             async with asyncio.timeout(CONFIRM_WAIT_S):
                 await self._signals.settled.wait()
         except TimeoutError:
-            log.info("%s: the pack that is out was not confirmed in time and will be delivered again", self._calls)
-        await self._give_back(None)
+            log.info("%s: the delivered pack was not confirmed in time and will be delivered again", self._calls)
+        await self._release(None)
 
-    async def _give_back(self, deadline: float | None) -> None:
-        if self._giving_back is None:
-            self._giving_back = spawn(self._given_back(), f"tubemq give back {self._calls}")
+    async def _release(self, deadline: float | None) -> None:
+        if self._releasing is None:
+            self._releasing = spawn(self._unregister(), f"tubemq release {self._calls}")
         try:
             async with asyncio.timeout_at(deadline):
-                await asyncio.shield(self._giving_back)
+                await asyncio.shield(self._releasing)
         except TimeoutError:
-            log.info("%s could not be given back in time, its Broker will notice", self._calls)
+            log.info("%s could not be released in time, its Broker will end the lease", self._calls)
 
-    async def _given_back(self) -> None:
-        is_due = self._state.must_give_back
-        consumed = self._state.release(self._was_given_back())
+    async def _unregister(self) -> None:
+        is_due = self._state.must_unregister
+        consumed = self._state.release(self._was_released())
         self._signals.update()
-        if is_due and not await self._calls.try_give_back(consumed=consumed):
-            self._state.registration_lost()  # it would end, or confirm, what we have here the next time
-        self._dropped()
+        if is_due and not await self._calls.try_unregister(consumed=consumed):
+            self._state.registration_lost()  # it could end, or confirm, our next registration
+        self._on_end()
 
-    def _was_given_back(self) -> LaneRevoked:
-        return LaneRevoked(f"{self._calls} was given back")
+    def _was_released(self) -> LaneRevoked:
+        return LaneRevoked(f"{self._calls} was released")

@@ -1,4 +1,4 @@
-"""Wakes the tasks that wait for the state of a partition to change."""
+"""Wakes tasks that wait for a partition's state to change."""
 
 import asyncio
 import contextlib
@@ -8,23 +8,23 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 
 
 class PartitionSignals:
-    """Events that follow a state, which knows nothing of tasks: whoever changes the state calls `update` after that.
+    """Events derived from the state, which itself knows nothing of tasks: call `update` after changing the state.
 
-    A pack that is read and confirmed as usual moves `settled` only, and that is done directly.
+    Reading and confirming a pack as usual changes `settled` only, which is then set directly.
     """
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
         self.settled = asyncio.Event()
-        """Set while no get is under way and no pack is out."""
+        """Set while no get is in flight and no delivered pack is unsettled."""
         self.revoked = asyncio.Event()
-        """Set at once when the partition is taken away or given back."""
+        """Set as soon as the partition is revoked or released."""
         self._until_over: set[asyncio.Timeout] = set()
-        """What ends as soon as the partition is not ours any more; each expires at once when it is moved to now."""
+        """Waits to cancel when the partition is lost: rescheduling a timeout to the past expires it at once."""
         self.update()
 
     def update(self) -> None:
-        """Let the events say what the state says now."""
+        """Set the events according to the state."""
         if self._state.is_settled:
             self.settled.set()
         else:
@@ -37,7 +37,7 @@ class PartitionSignals:
 
     @contextlib.asynccontextmanager
     async def until_over(self) -> AsyncIterator[None]:
-        """A body that waits; when the partition is taken away or given back meanwhile, it is cancelled, and this raises why."""
+        """Cancel the body if the partition is revoked or released meanwhile, and raise the reason."""
         if self._state.is_over:
             self._state.check()
         try:
@@ -52,7 +52,7 @@ class PartitionSignals:
             raise
 
     async def pause(self, seconds: float) -> None:
-        """Sleep; when the partition is taken away meanwhile, raise why."""
+        """Sleep; if the partition is revoked meanwhile, raise the reason."""
         try:
             async with asyncio.timeout(seconds):
                 await self.revoked.wait()

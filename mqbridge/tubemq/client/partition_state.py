@@ -1,22 +1,22 @@
-"""The state of one partition of a consumer: whether it is ours, which pack is out, and how far reading has come.
+"""The state of one held partition: its lease, its last pack, and its positions.
 
-Nothing else writes these, and nothing here does IO. A transition that is not in the tables (see `partition_table`) raises
+Only this class changes them, and it does no IO. A transition that is not in the tables (see `partition_transitions`) raises
 LocalProtocolError.
 
-A run lasts from one registration to the next. A request that was given up may still reach the Broker at any later time and move
-its position; a run with such strays is over. The partition is then registered under a client id that was never used for it, so
-that the Broker refuses the strays (411 or 412) whenever they arrive.
+A generation lasts from one registration to the next. An abandoned request may still reach the Broker at any later time and move
+its position, so it ends the generation: the partition is then registered under a client id that was never used for it, and the
+Broker refuses the abandoned requests (411 or 412) whenever they arrive.
 """
 
 from mqbridge.errors import GapError, LaneRevoked, LocalProtocolError, MqbridgeError
-from mqbridge.tubemq.client.partition_table import (
-    ASKED,
+from mqbridge.tubemq.client.partition_transitions import (
     CONFIRMED,
+    DELIVERED,
+    FETCHING,
     FORGOTTEN,
     LEASE_TABLE,
     NEW,
     NONE,
-    OUT,
     PACK_TABLE,
     READING,
     REJECTED,
@@ -24,26 +24,26 @@ from mqbridge.tubemq.client.partition_table import (
     REVOKED,
     STOPPED,
     UNKNOWN,
-    Strays,
+    AbandonedRequests,
 )
 
 
 class PartitionState:
-    """`name` is for errors. Positions are byte offsets of the index that the partitions of a store share: they only grow.
+    """`name` is for errors. Positions are byte offsets in the index that the partitions of a store share: they only grow.
 
-    safe        everything before it was handed out and confirmed; reading may go on here whatever happened
-    expected    where the next pack has to begin, while that is known: a Broker that begins later has lost data
-    max_offset  the end of the store's index when the Broker last said it
+    safe        everything before it was delivered and confirmed; resuming here is always safe
+    expected    where the next pack has to begin, if known: a Broker that begins later has lost data
+    max_offset  the end of the store's index in the Broker's last response
     """
 
     def __init__(self, name: str) -> None:
-        self.lease, self.pack, self.strays = NEW, NONE, Strays.NONE
-        self.run = 0
-        """Registrations so far."""
+        self.lease, self.pack, self.abandoned = NEW, NONE, AbandonedRequests.NONE
+        self.generation = 0
+        """Number of registrations so far."""
         self.safe = self.max_offset = 0
         self.expected: int | None = None
         self.why: MqbridgeError | None = None
-        """Why nothing is read: GapError while STOPPED, LaneRevoked from REVOKED on."""
+        """Why reading stopped: GapError while STOPPED, LaneRevoked from REVOKED on."""
         self._name = name
         self._before_get = NONE
 
@@ -57,67 +57,67 @@ class PartitionState:
             raise LocalProtocolError(problem) from error
         self.lease, self.pack = new_lease, new_pack
 
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
-        """Whether it was taken away or given back."""
+        """True once the partition is revoked or released."""
         return self.lease in (REVOKED, RELEASED)
 
     @property
     def is_registered(self) -> bool:
-        """Whether its Broker counts it as ours, as far as we know."""
-        return self.lease in (READING, STOPPED, REVOKED) and self.run > 0
+        """True if the Broker has us registered, as far as we know."""
+        return self.lease in (READING, STOPPED, REVOKED) and self.generation > 0
 
     @property
     def must_register(self) -> bool:
-        """Whether no get may be sent before another registration; with `strays` under a new client id."""
-        return self.lease in (NEW, FORGOTTEN) or self.strays is not Strays.NONE
+        """True if no get may be sent before another registration; with `abandoned` requests under a new client id."""
+        return self.lease in (NEW, FORGOTTEN) or self.abandoned is not AbandonedRequests.NONE
 
     @property
     def is_settled(self) -> bool:
-        """No get is on its way and no pack is out."""
-        return self.pack not in (ASKED, OUT)
+        """True if no get is in flight and no delivered pack is unsettled."""
+        return self.pack not in (FETCHING, DELIVERED)
 
     @property
-    def must_give_back(self) -> bool:
-        """Whether the Broker may still count it as ours although we are done with it."""
-        return self.lease is REVOKED and (self.run > 0 or self.strays is not Strays.NONE)
+    def must_unregister(self) -> bool:
+        """True if the Broker may still have us registered for a revoked partition."""
+        return self.lease is REVOKED and (self.generation > 0 or self.abandoned is not AbandonedRequests.NONE)
 
     @property
-    def can_ask(self) -> bool:
-        """Whether the Broker knows better than we do where to go on: then a commit tells it. Else `safe` counts."""
+    def can_query_position(self) -> bool:
+        """True if only the Broker knows the current position: a commit returns it. Otherwise reading resumes at `safe`."""
         is_unsure = self.expected is None and self.pack in (CONFIRMED, UNKNOWN)
-        return self.strays is Strays.READS and self.lease is READING and is_unsure
+        return self.abandoned is AbandonedRequests.READS and self.lease is READING and is_unsure
 
     @property
     def resume_at(self) -> int | None:
-        """The offset to register at again; None: where the Broker has the group.
+        """The offset at which to register again; None for the group's position at the Broker.
 
-        A Broker that is stopped in order counts the pack that it handed out last as consumed. So its position counts only when
-        that pack is confirmed here, too, and when we do not know ourselves where it ended.
+        A Broker that shuts down cleanly counts its last delivered pack as consumed. So its position is used only if that pack is
+        confirmed here, too, and if we do not know ourselves where it ended.
         """
-        if self.strays is Strays.NONE and self.pack in (NONE, CONFIRMED):
+        if self.abandoned is AbandonedRequests.NONE and self.pack in (NONE, CONFIRMED):
             return self.expected
         return self.safe
 
     def check(self) -> None:
-        """Raises why nothing can be read."""
+        """Raise the reason if nothing can be read."""
         if self.why is not None:
             raise self.why
 
-    def may_ask(self) -> bool:
-        """Whether a get may be sent before another registration. Raises like `check`."""
+    def may_get(self) -> bool:
+        """Return True if a get may be sent without another registration. Raises like `check`."""
         self.check()
         return not self.must_register
 
     # --- registrations ----------------------------------------------------------------------------------------------
 
     def registered(self, given: int, max_offset: int, asked: int | None) -> None:
-        """The Broker took us at `given`: a new run. A `given` beyond `asked` is a gap: what lies between was deleted."""
-        self._move("registered", "registered" if self.pack is not ASKED else "")
-        self.run += 1
-        self.strays = Strays.NONE
+        """Start a new generation: the Broker registered us at `given`. A `given` beyond `asked` is a gap: data was deleted."""
+        self._move("registered", "registered" if self.pack is not FETCHING else "")
+        self.generation += 1
+        self.abandoned = AbandonedRequests.NONE
         self.safe = self.expected = given
         self.max_offset = max_offset
         if self.lease is READING:
@@ -126,31 +126,31 @@ class PartitionState:
                 self._gap(asked, given)
 
     def registration_lost(self) -> None:
-        """A request to register or to give back was given up: at any later time it may move the position, or end the lease."""
-        self.strays = Strays.MOVES
+        """Note an abandoned request to register or unregister: it may move the position, or end the lease, at any later time."""
+        self.abandoned = AbandonedRequests.MOVES
 
-    def forgotten(self, run: int) -> None:
-        """The Broker said that it does not know us. What was said of an earlier run is nothing to this one."""
-        if run == self.run:
+    def forgotten(self, generation: int) -> None:
+        """Note that the Broker no longer knows our registration; ignored if said of an earlier generation."""
+        if generation == self.generation:
             self._move("forgotten")
 
     # --- gets -------------------------------------------------------------------------------------------------------
 
-    def asked(self) -> bool:
-        """A get goes out; whether it confirms the pack before. A run with strays sends none."""
-        if not self.may_ask():
+    def get_sent(self) -> bool:
+        """Note that a get is sent; return True if it confirms the previous pack. Not allowed after abandoned requests."""
+        if not self.may_get():
             raise LocalProtocolError(f"{self._name}: a get before it is registered again")
         before = self.pack
         self._move(pack="asked")
         self._before_get = before
-        if before in (OUT, REJECTED):
-            self.expected = self.safe  # the same pack again, or it is gone
+        if before in (DELIVERED, REJECTED):
+            self.expected = self.safe  # the same pack comes again, or it was deleted
         return before is CONFIRMED
 
     def found(self, offset: int, max_offset: int, *, is_empty: bool) -> None:
-        """The get read from `offset`. Raises GapError when that is past `expected`, LaneRevoked when it came too late.
+        """Note that the get read from `offset`. Raises GapError if that is past `expected`, LaneRevoked if it came too late.
 
-        An empty read found nothing of ours: the Broker has then confirmed it by itself.
+        A successful read may hold no message of ours: the Broker has then confirmed it by itself.
         """
         if self.is_over:  # the next owner reads it
             self._move(pack="nothing")
@@ -164,58 +164,58 @@ class PartitionState:
         self.safe, self.expected, self.max_offset = offset, None, max_offset
 
     def found_nothing(self) -> None:
-        """There is nothing to read now."""
+        """Note that the get found nothing to read."""
         self._move(pack="nothing")
 
     def get_refused(self) -> None:
-        """The get was refused before anything was read."""
+        """Note that the get was refused before anything was read."""
         self._move(pack=f"refused after {self._before_get.value}")
 
     def get_failed(self, *, given_up: bool) -> None:
-        """Nobody knows what the get read; given up, it may even be carried out later."""
+        """Note that the result of the get is unknown; if abandoned (`given_up`), it may even be carried out later."""
         self._move(pack="get failed")
         if given_up:
-            self.strays = max(self.strays, Strays.READS)
+            self.abandoned = max(self.abandoned, AbandonedRequests.READS)
 
-    # --- the pack that is out ---------------------------------------------------------------------------------------
+    # --- the delivered pack -----------------------------------------------------------------------------------------
 
     def confirm(self) -> None:
-        """It is consumed."""
+        """Note that the delivered pack is consumed."""
         self._move(pack="confirmed")
 
     def reject(self) -> None:
-        """It has to come again."""
+        """Note that the delivered pack has to come again."""
         self._move(pack="rejected")
 
     def committed(self, offset: int) -> None:
-        """A commit said where reading goes on."""
+        """Note a commit, which returned where reading continues."""
         self._move(pack="committed")
         self.safe = self.expected = offset
 
     def commit_failed(self, *, given_up: bool) -> None:
-        """The Broker may have confirmed the pack or not, now or later. One that was out has to come again in any case."""
-        was_out = self.pack is OUT
+        """Note that the Broker may or may not confirm the pack, now or later. A delivered one has to come again in any case."""
+        was_out = self.pack is DELIVERED
         self._move(pack="commit failed")
         if given_up:
-            self.strays = max(self.strays, Strays.READS)
+            self.abandoned = max(self.abandoned, AbandonedRequests.READS)
         elif was_out:
-            self._move("forgotten")  # only a registration takes the Broker back to it
+            self._move("forgotten")  # only a registration moves the Broker back to it
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
     def stop(self, why: GapError) -> None:
-        """Data was lost: nothing is read before a seek."""
+        """Stop reading until a seek: data was lost."""
         self._move("gap")
         self.why = why
 
     def revoke(self, why: LaneRevoked) -> None:
-        """It is not ours any more, or not for long; also when it was stopped."""
+        """Note that the partition is revoked or about to be released; also if it was stopped."""
         if not self.is_over:
             self._move("revoked")
             self.why = why
 
     def release(self, why: LaneRevoked) -> bool:
-        """It is over; whether the pack that was out is consumed, which goes with giving it back."""
+        """Enter the final state; return True if the last pack is consumed, which the unregistration tells the Broker."""
         consumed = self.pack is CONFIRMED
         self._move("released", "released")
         if not isinstance(self.why, LaneRevoked):
@@ -224,7 +224,7 @@ class PartitionState:
 
     def _gap(self, expected: int, given: int) -> None:
         problem = (
-            f"{self._name} lost data: reading was to go on at offset {expected}, the Broker went on at {given}. "
-            "What lies between was deleted before it was read; give the topic a longer retention"
+            f"{self._name} lost data: expected offset {expected}, the Broker continued at {given}. "
+            "The data in between was deleted before it was read; give the topic a longer retention"
         )
         self.stop(GapError(problem, (given, 0)))

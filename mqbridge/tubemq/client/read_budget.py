@@ -1,17 +1,17 @@
-"""Bounds what the gets of one consumer may bring at once, so that no Broker takes the room of the others."""
+"""Bounds the bytes that the gets of one consumer may bring at once, in equal shares per Broker."""
 
 import asyncio
 import contextlib
 from collections import deque
 
-from mqbridge.tubemq.wire.text import Broker
+from mqbridge.tubemq.wire.string_formats import Broker
 
 GET_BYTES = 1 << 20
-"""Reserved for a get: its answer is half a MiB, or one message that may have a little over 1 MiB."""
+"""Bytes reserved for a get: its response is half a MiB, or one message of a little over 1 MiB."""
 
 
 class _Share:
-    """What one Broker's gets have reserved, and those that wait for room."""
+    """Bytes reserved by one Broker's gets, and the gets waiting for room."""
 
     __slots__ = ("used", "waiting")
 
@@ -21,10 +21,10 @@ class _Share:
 
 
 class ReadBudget:
-    """`max_bytes` in equal shares by Broker: one that falls silent keeps no more than its own.
+    """`max_bytes` in equal shares by Broker, so that a silent Broker blocks no more than its own share.
 
-    However small a share is, one get fits into it. With `counts_packs` a pack counts until its reader has taken it on another
-    account (`HeldPartition.pack_taken`); without, only answers that are on their way count.
+    One get fits into a share, however small. With `counts_packs` a pack counts until its reader accounts for it elsewhere
+    (`HeldPartition.pack_taken`); without, only responses in flight count.
     """
 
     def __init__(self, max_bytes: int, *, counts_packs: bool = False) -> None:
@@ -34,18 +34,18 @@ class ReadBudget:
 
     @property
     def used(self) -> int:
-        """Bytes that are reserved or held, of all Brokers together."""
+        """Bytes reserved or held, of all Brokers together."""
         return sum(share.used for share in self._shares.values())
 
     def share_among(self, brokers: set[Broker]) -> None:
-        """These Brokers are read from now."""
+        """Divide the budget among these Brokers from now on."""
         self._share_bytes = self._max_bytes // max(1, len(brokers))
         self._shares = {broker: share for broker, share in self._shares.items() if broker in brokers or share.used}
         for share in self._shares.values():
             self._grant(share)
 
-    async def take(self, broker: Broker) -> None:
-        """Wait, in turn, until another get to this Broker has room, and reserve GET_BYTES."""
+    async def reserve(self, broker: Broker) -> None:
+        """Wait, in order, until there is room for another get to this Broker, and reserve GET_BYTES."""
         share = self._shares.setdefault(broker, _Share())
         if not share.waiting and self._fits(share):
             share.used += GET_BYTES
@@ -56,14 +56,14 @@ class ReadBudget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.give(broker, GET_BYTES)  # granted in the turn in which we were cancelled
+                self.release(broker, GET_BYTES)  # granted in the loop iteration in which we were cancelled
             else:
                 with contextlib.suppress(ValueError):
                     share.waiting.remove(future)
             raise
 
-    def give(self, broker: Broker, size: int) -> None:
-        """Return bytes; a negative size is what a get brought beyond its reservation."""
+    def release(self, broker: Broker, size: int) -> None:
+        """Release bytes; a negative size adds the bytes that a get brought beyond its reservation."""
         share = self._shares[broker]
         share.used -= size
         self._grant(share)

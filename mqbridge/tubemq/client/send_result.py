@@ -1,4 +1,4 @@
-"""What becomes of a message that was submitted to a Broker."""
+"""Results of messages submitted to a Broker."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocol
 
 
 class SendResult(NamedTuple):
-    """Where a message was stored: its id, its place in the store's index, and when, in ms."""
+    """A stored message: its id, its offset in the store's index, and the time of storing, in ms."""
 
     message_id: int
     offset: int
     append_time: int
 
 
-Done = Callable[[SendResult | MqbridgeError], None]
-"""Called once per message with what became of it, from the event loop; it must not raise."""
+SendCallback = Callable[[SendResult | MqbridgeError], None]
+"""Called once per message with its result, in the event loop; must not raise."""
 
 
 class SenderClosed(ConnectionLost):
@@ -23,11 +23,11 @@ class SenderClosed(ConnectionLost):
 
 
 class Withdrawn(ClusterError):
-    """The message was taken back by whoever submitted it, and was not stored as far as is known."""
+    """The message was withdrawn by its submitter and, as far as is known, not stored."""
 
 
 def failure_of(error: MqbridgeError) -> Failure:
-    """What helps after an error of one message."""
+    """Return the failure kind of a message's error."""
     if isinstance(error, ClusterError):
         return error.failure
     return Failure.REFUSED if isinstance(error, (LocalProtocolError, MappingError)) else Failure.RETRY

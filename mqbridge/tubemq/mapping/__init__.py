@@ -1,1 +1,1 @@
-"""From a message to bytes and back: the field table, the property block, the envelopes."""
+"""Message <-> TubeMQ bytes: the field table, the attribute string, send requests and stored messages."""

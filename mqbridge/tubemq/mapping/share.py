@@ -1,4 +1,4 @@
-"""The messages of a share -> TubeMQ send requests, compiled or plain."""
+"""Messages of a share -> TubeMQ send requests, by the compiled module or in plain Python."""
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
@@ -12,18 +12,18 @@ from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
 
 
 class Requests(Protocol):
-    """The send requests of a share. `failures`: indexes of messages that have none, and why."""
+    """The send requests of a share. `failures` are (index, reason) of the messages that could not be encoded."""
 
     @property
     def failures(self) -> Sequence[tuple[int, str]]:
-        """In order."""
+        """Sorted by index."""
 
     def __getitem__(self, index: int, /) -> Request:
-        """Raises IndexError for a message that failed."""
+        """Return the request of a message; raises IndexError for one that failed."""
 
 
 class PlainRequests:
-    """Requests of the plain code."""
+    """Requests encoded in plain Python."""
 
     def __init__(self, messages: Sequence[Message], prefix: str | None, zone: tzinfo) -> None:
         self._requests: dict[int, Request] = {}
@@ -37,12 +37,12 @@ class PlainRequests:
 
     def __getitem__(self, index: int, /) -> Request:
         if index not in self._requests:
-            raise IndexError("there is no request of this index")
+            raise IndexError(f"there is no request with index {index}")
         return self._requests[index]
 
 
 def encode_share(messages: Sequence[Message], prefix: str | None, zone: tzinfo = UTC) -> Requests:
-    """The requests of messages; `prefix` is what their origins begin with, None where they keep the ones that they have."""
+    """Encode messages as requests; `prefix` is the prefix of their origins, None to keep the origins that they have."""
     if compiled is not None:
         requests: Requests | None = compiled.tubemq_encode(messages, prefix, minutes_of(zone), minute_texts_of(zone))
         if requests is not None:

@@ -1,4 +1,4 @@
-"""A TubeMQ message as consumers get it: checksum, attribute string, body -> `Message`."""
+"""TubeMQ message as consumers receive it (checksum, attribute string, body) -> `Message`."""
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
@@ -7,14 +7,14 @@ from mqbridge.message import Message, Position
 from mqbridge.native import compiled
 from mqbridge.tubemq.mapping.properties import read_message
 from mqbridge.tubemq.mapping.times import Minutes, minutes_of
-from mqbridge.tubemq.wire.pack import Transfered
-from mqbridge.tubemq.wire.payload import DAMAGED, checksum, split_payload
+from mqbridge.tubemq.wire.payload import CHECKSUM_MISMATCH, checksum, split_payload
+from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 
-def decode(pack: Sequence[Transfered], offset: int, zone: tzinfo = UTC, first: int = 0) -> Sequence[Message]:
-    """The messages of one fetch, counted from `offset` on, the first of them with the index `first`.
+def decode(pack: Sequence[StoredMessage], offset: int, zone: tzinfo = UTC, first: int = 0) -> Sequence[Message]:
+    """Decode the messages of one fetch. Their positions are (`offset`, index), with indexes from `first` on.
 
-    A damaged message becomes a Message with its `defect`.
+    A damaged message becomes a Message with a `defect`.
     """
     minutes = minutes_of(zone)
     if compiled is not None:
@@ -24,10 +24,10 @@ def decode(pack: Sequence[Transfered], offset: int, zone: tzinfo = UTC, first: i
     return [read(item, (offset, index), minutes) for index, item in enumerate(pack, first)]
 
 
-def read(item: Transfered, position: Position, minutes: Minutes) -> Message:
-    """One message, plain."""
+def read(item: StoredMessage, position: Position, minutes: Minutes) -> Message:
+    """Decode one message, in plain Python."""
     data = item.payLoadData
     if checksum(data) != item.checkSum:
-        return Message(data, position=position, defect=DAMAGED)
+        return Message(data, position=position, defect=CHECKSUM_MISMATCH)
     attributes, body = split_payload(data, item.flag)
     return Message(body, position=position) if attributes is None else read_message(attributes, body, position, minutes)

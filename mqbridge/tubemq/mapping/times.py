@@ -1,4 +1,4 @@
-"""`$msgTime$`: minutes as twelve digits, in the cluster's zone."""
+"""`$msgTime$`: a minute as twelve digits, in the cluster's time zone."""
 
 from datetime import datetime, tzinfo
 from functools import cache, partial
@@ -7,20 +7,20 @@ from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.tubemq.wire.attributes import MSG_TIME_DIGITS
 
 Minutes = BoundedCache[bytes, int | None]
-"""Times (ms since the epoch) by the values of `$msgTime$`, in one zone; None for a value that is no time."""
+"""Cache from `$msgTime$` to the time (ms since the epoch), in one zone; None for a value that is not a time."""
 MinuteTexts = BoundedCache[int, str | None]
-"""`$msgTime$` by seconds since the epoch, in one zone; None for a time that it cannot express."""
+"""Cache from seconds since the epoch to `$msgTime$`, in one zone; None for a time that it cannot express."""
 
 
 @cache
 def minutes_of(zone: tzinfo) -> Minutes:
-    """The cache of a zone, for reading."""
+    """Return the cache of a zone for decoding."""
     return BoundedCache(partial(_read, zone))
 
 
 @cache
 def minute_texts_of(zone: tzinfo) -> MinuteTexts:
-    """The cache of a zone, for writing."""
+    """Return the cache of a zone for encoding."""
     return BoundedCache(partial(_write, zone), length=None)
 
 
@@ -28,7 +28,7 @@ def _read(zone: tzinfo, value: bytes) -> int | None:
     if len(value) != MSG_TIME_DIGITS or not value.isdigit():
         return None
     try:
-        # strptime would take "2026112 3 4" apart as well; fixed offsets do not.
+        # strptime would also accept "2026112 3 4"; fixed offsets do not.
         parts = (int(value[:4]), int(value[4:6]), int(value[6:8]), int(value[8:10]), int(value[10:]))
         return int(datetime(*parts, tzinfo=zone).timestamp()) * 1000
     except (ValueError, OverflowError):

@@ -1,5 +1,5 @@
-"""Bytes <-> typed calls of TubeMQ's RPC, without a socket or a clock; the client's out is the listener's in.
+"""Bytes <-> typed calls of TubeMQ's RPC, without a socket or a clock.
 
-`frame` (blocks) holds `rpc` (the envelope) holds the protobuf messages of `pb`; `text` are the strings inside those, `payload`
-what a message's bytes consist of, `codes` the error codes.
+A `frame` (blocks) carries an `rpc` envelope, which carries a protobuf message of `pb`. `string_formats` parses the structured
+strings inside those, `payload` the data of a message, `codes` names the error codes.
 """

@@ -1,15 +1,15 @@
 """The attribute string: `key=value` pairs joined by commas.
 
-An item without `=`, without a key or that is not UTF-8 is no pair; it stays in the string alone. A value may hold further `=`.
+An item without `=`, without a key, or not in UTF-8 is not a pair and exists only in the string. A value may contain `=`.
 """
 
-SEPARATOR, PAIR_END = b"=", b","
+SEPARATOR, PAIR_SEPARATOR = b"=", b","
 MSG_TIME_DIGITS = 12
-"""The value of `$msgTime$` is a minute: YYYYMMDDHHMM, in the zone of the cluster."""
+"""Length of a `$msgTime$` value, a minute: YYYYMMDDHHMM in the cluster's time zone."""
 
 
-def read_pair(item: bytes) -> tuple[str, str] | None:
-    """One item of an attribute string, None when it is no pair."""
+def parse_pair(item: bytes) -> tuple[str, str] | None:
+    """Parse one item of an attribute string; None if it is not a pair."""
     try:
         key, separator, value = item.decode().partition("=")
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""TubeMQ's error codes: what each means, what helps, and what to tell a person.
+"""TubeMQ's error codes: the meaning of each for the log, and whether a retry helps.
 
-Codes that only an SDK says to itself are left out, except 445, which we use for what we refuse before sending.
+Codes that only SDKs use internally are left out, except 445: we use it for messages that we refuse before sending.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ UNAVAILABLE = 503
 
 
 class Code(NamedTuple):
-    """An error code: its name in the protocol, what helps, and what it means for whoever reads the log."""
+    """An error code: its name in the protocol, the failure kind, and its meaning in words for the log."""
 
     name: str
     failure: Failure
@@ -55,7 +55,7 @@ CODES = {
     424: Code("CLIENT_INCONSISTENT_CONSUMETYPE", _FATAL, "other members of the group consume in another mode"),
     425: Code("CLIENT_INCONSISTENT_TOPICSET", _FATAL, "other members of the group subscribe to other topics: stop all first"),
     426: Code("CLIENT_INCONSISTENT_FILTERSET", _FATAL, "other members of the group filter differently: stop all first"),
-    427: Code("CLIENT_INCONSISTENT_SESSIONKEY", _FATAL, "the group is bound to another session"),
+    427: Code("CLIENT_INCONSISTENT_SESSIONKEY", _FATAL, "the group is bound with another session key"),
     428: Code("CLIENT_INCONSISTENT_SELECTBIG", _FATAL, "the group is bound with other parameters"),
     429: Code("CLIENT_INCONSISTENT_SOURCECOUNT", _FATAL, "the group is bound with another number of members"),
     430: Code("CLIENT_DUPLICATE_INDEXID", _FATAL, "another member of the group has this node id"),
@@ -76,12 +76,12 @@ CODES = {
     503: Code("SERVICE_UNAVAILABLE", _RETRY, "the Broker is starting, stopping or closed for this"),
     510: Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", _RETRY, "the server failed; its log says why"),
 }
-"""By number. 200 is success; 0 is not."""
+"""Error codes by number. 200 is success; 0 is not."""
 
-UNKNOWN = Code("unknown", Failure.RETRY, "no version of TubeMQ that we know says this")
+UNKNOWN = Code("unknown", Failure.RETRY, "no version of TubeMQ that we know uses this code")
 
 
-def refused(what: str, code: int, said: str) -> ServerRefused:
-    """The exception for an answer with an error code: `what` was asked of whom, `said` is the server's own text."""
+def refused(request: str, code: int, text: str) -> ServerRefused:
+    """Return the exception for a response with an error code; `request` is in words, `text` is the server's own message."""
     known = CODES.get(code, UNKNOWN)
-    return ServerRefused(f"{what} was refused with {code} {known.name} ({known.meaning}): {said}", code, known.failure)
+    return ServerRefused(f"{request} was refused with {code} {known.name} ({known.meaning}): {text}", code, known.failure)

@@ -1,8 +1,8 @@
-"""What a user signs: his name, a time and a number, by his password. A server takes the time for a few seconds only.
+"""Signed credentials: a user name, a timestamp and a nonce, signed with the password. Timestamps are valid for seconds only.
 
 signature      form-encode(base64(HMAC-SHA1(password, user + timestamp + nonce)))
 to a Master    AuthenticateInfo
-to a Broker    "user timestamp nonce signature", where the Master hands out no token
+to a Broker    "user timestamp nonce signature", if the Master hands out no token
 """
 
 import base64
@@ -13,14 +13,14 @@ from urllib.parse import quote_plus
 
 from mqbridge.tubemq.wire.pb.master_pb2 import AuthenticateInfo
 
-NONCES = (1 << 31) - 1
-"""Numbers are below this one."""
-_KEPT = "*-._"
-"""What Java's form encoding leaves besides letters and digits."""
+NONCE_LIMIT = (1 << 31) - 1
+"""Nonces are below this number."""
+_UNESCAPED = "*-._"
+"""Characters that Java's form encoding does not escape, besides letters and digits."""
 
 
 class Signed(NamedTuple):
-    """A user's signature of a time (ms since the epoch) and a number."""
+    """A user's signature of a timestamp (ms since the epoch) and a nonce."""
 
     user: str
     timestamp_ms: int
@@ -29,18 +29,18 @@ class Signed(NamedTuple):
 
     @property
     def for_master(self) -> AuthenticateInfo:
-        """As Masters take it."""
+        """The form that Masters accept."""
         return AuthenticateInfo(
             userName=self.user, timestamp=self.timestamp_ms, nonce=self.nonce, othParams="", signature=self.signature
         )
 
     @property
     def for_broker(self) -> str:
-        """As Brokers take it."""
+        """The form that Brokers accept."""
         return f"{self.user} {self.timestamp_ms} {self.nonce} {self.signature}"
 
 
 def sign(user: str, password: str, timestamp_ms: int, nonce: int) -> Signed:
-    """Sign a time and a number."""
+    """Sign a timestamp and a nonce."""
     digest = hmac.digest(password.encode(), f"{user}{timestamp_ms}{nonce}".encode(), hashlib.sha1)
-    return Signed(user, timestamp_ms, nonce, quote_plus(base64.b64encode(digest), safe=_KEPT))
+    return Signed(user, timestamp_ms, nonce, quote_plus(base64.b64encode(digest), safe=_UNESCAPED))

@@ -1,13 +1,13 @@
-"""The transport frame: a token, a serial number and a list of blocks, whose data joined are the payload.
+"""The transport frame: a token, a serial number and a list of blocks; the payload is the blocks' data joined.
 
     offset  size  field      big-endian
     0       4     token      FF 7F F4 FE
-    4       4     serial     picked by the client, repeated by the answer
+    4       4     serial     chosen by the client, repeated in the response
     8       4     listSize   number of blocks
     12      4     length     of block 0, then its data; the next block follows
 
-The borders of blocks mean nothing. We cut at 8192 bytes and never write an empty block or none at all: C++ clients refuse larger
-and empty ones, and a frame without blocks puts the Java decoder out of step for good. We read blocks of any size.
+Block boundaries carry no meaning. We write blocks of 8192 bytes, never an empty block, never a frame without blocks: C++ clients
+refuse larger and empty blocks, and a frame without blocks desynchronizes the Java decoder for good. We read blocks of any size.
 """
 
 from struct import Struct
@@ -17,7 +17,7 @@ from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 TOKEN = 0xFF7FF4FE
 BLOCK_BYTES = 8192
 MAX_BLOCKS = 3584
-"""What the Java side accepts: 20 MiB of message and 8 MiB of everything else, in blocks of 8192."""
+"""The limit of the Java side: 20 MiB of message and 8 MiB of everything else, in blocks of 8192 bytes."""
 MAX_PAYLOAD_BYTES = MAX_BLOCKS * BLOCK_BYTES
 
 _HEADER = Struct(">III")
@@ -29,43 +29,43 @@ _one_block = _ONE_BLOCK.unpack_from
 
 HEADER_BYTES = _HEADER.size
 LENGTH_BYTES = _LENGTH.size
-DATA_AT = HEADER_BYTES + LENGTH_BYTES
+FIRST_DATA_OFFSET = HEADER_BYTES + LENGTH_BYTES
 
 
 def measure(data: bytes, at: int) -> int:
-    """For `FrameCutter`: bytes from `at` that the frame has at least, as far as the lengths of its blocks are known."""
-    have = len(data) - at
-    if have >= DATA_AT:
+    """For `FrameCutter`: return the least size of the frame at `at`, exact once the lengths of all its blocks have arrived."""
+    available = len(data) - at
+    if available >= FIRST_DATA_OFFSET:
         token, _, blocks, length = _one_block(data, at)
-        if token == TOKEN and blocks == 1 and length <= MAX_PAYLOAD_BYTES:  # nearly all answers
-            return DATA_AT + int(length)
-    if have < HEADER_BYTES:
+        if token == TOKEN and blocks == 1 and length <= MAX_PAYLOAD_BYTES:  # nearly all responses
+            return FIRST_DATA_OFFSET + int(length)
+    if available < HEADER_BYTES:
         return HEADER_BYTES
     token, _, blocks = _header(data, at)
     if token != TOKEN:
-        raise RemoteProtocolError(f"a TubeMQ frame starts with FF7FF4FE, not {token:08X}: is the other side a TubeMQ port?")
+        raise RemoteProtocolError(f"a TubeMQ frame starts with FF7FF4FE, not {token:08X}: is the peer a TubeMQ port?")
     if not 0 < blocks <= MAX_BLOCKS:
         raise RemoteProtocolError(f"a frame of {blocks} blocks; 1 to {MAX_BLOCKS} are allowed")
     end = HEADER_BYTES
-    room = MAX_PAYLOAD_BYTES
-    for left in range(blocks, 0, -1):
-        if end + LENGTH_BYTES > have:
-            return end + LENGTH_BYTES * left
+    bytes_left = MAX_PAYLOAD_BYTES
+    for blocks_left in range(blocks, 0, -1):
+        if end + LENGTH_BYTES > available:
+            return end + LENGTH_BYTES * blocks_left
         size: int = _length(data, at + end)[0]
-        room -= size
-        if room < 0:
+        bytes_left -= size
+        if bytes_left < 0:
             raise RemoteProtocolError(f"a frame of more than {MAX_PAYLOAD_BYTES} bytes")
         end += LENGTH_BYTES + size
-        if end > have:
-            return end + LENGTH_BYTES * (left - 1)
+        if end > available:
+            return end + LENGTH_BYTES * (blocks_left - 1)
     return end
 
 
 def split_frame(frame: bytes) -> tuple[int, bytes]:
-    """Serial number and payload of a frame that `measure` found complete."""
+    """Return the serial number and the payload of a complete frame, as `measure` found it."""
     _, serial, blocks = _header(frame)
     if blocks == 1:
-        return serial, frame[DATA_AT:]
+        return serial, frame[FIRST_DATA_OFFSET:]
     view = memoryview(frame)
     pieces = []
     at = HEADER_BYTES
@@ -77,7 +77,7 @@ def split_frame(frame: bytes) -> tuple[int, bytes]:
 
 
 def join_frame(serial: int, pieces: tuple[bytes, ...]) -> bytes:
-    """The frame of a payload in pieces, which are copied once where it fits a block; see `encode_frame`."""
+    """Return the frame of a payload in pieces; a payload that fits one block is copied once. See `encode_frame`."""
     size = sum(map(len, pieces))
     if 0 < size <= BLOCK_BYTES:
         return b"".join((_ONE_BLOCK.pack(TOKEN, serial & 0xFFFFFFFF, 1, size), *pieces))
@@ -85,7 +85,7 @@ def join_frame(serial: int, pieces: tuple[bytes, ...]) -> bytes:
 
 
 def encode_frame(serial: int, payload: bytes) -> bytes:
-    """The frame of a payload. Raises LocalProtocolError when it is empty or above MAX_PAYLOAD_BYTES."""
+    """Return the frame of a payload. Raises LocalProtocolError if it is empty or larger than MAX_PAYLOAD_BYTES."""
     size = len(payload)
     if 0 < size <= BLOCK_BYTES:
         return _ONE_BLOCK.pack(TOKEN, serial & 0xFFFFFFFF, 1, size) + payload

@@ -1,10 +1,10 @@
-"""The envelope inside a frame's payload: three protobuf messages in a row, each behind its length.
+"""The RPC envelope inside a frame's payload: three protobuf messages in a row, each preceded by its length.
 
-A request is (RpcConnHeader, RequestHeader, RequestBody), an answer (RpcConnHeader, ResponseHeader, RspResponseBody or
-RspExceptionBody). What follows the third is ignored: C++ clients leave up to nine zero bytes there.
+A request is (RpcConnHeader, RequestHeader, RequestBody), a response (RpcConnHeader, ResponseHeader, RspResponseBody or
+RspExceptionBody). Bytes behind the third are ignored: C++ clients leave up to nine zero bytes there.
 
-Calls travel once per message, so the common shapes are cut and built by hand around the body, which is copied once; anything
-unusual takes the way through the generated classes.
+There is a call per message, so the common layouts are parsed and built by hand around the body, which is copied once; anything
+unusual goes through the generated classes.
 """
 
 from functools import cache, lru_cache
@@ -26,9 +26,9 @@ CONSUMER_REGISTER, CONSUMER_HEARTBEAT, CONSUMER_CLOSE = 4, 5, 6
 SEND = 13
 PARTITION_REGISTER, PARTITION_HEARTBEAT, GET, COMMIT = 15, 16, 17, 18
 BALANCED_REGISTER, BALANCED_HEARTBEAT, PARTITION_META = 20, 21, 22
-"""Methods. PARTITION_REGISTER both takes and gives back, by its opType."""
+"""Methods. PARTITION_REGISTER registers and unregisters, by its opType."""
 
-TAKE, GIVE_BACK = 31, 32
+OP_REGISTER, OP_UNREGISTER = 31, 32
 """opType of PARTITION_REGISTER."""
 
 METHOD_NAMES = {
@@ -49,39 +49,39 @@ METHOD_NAMES = {
 }
 
 PROTOCOL_VERSION = 3
-"""What current Java clients and servers say; it decides only how class names of exceptions are spelled."""
+"""The version that current Java clients and servers send; it only selects the package name of exception classes."""
 
 ERROR, FATAL = ResponseHeader.ERROR, ResponseHeader.FATAL
 
 EXCEPTIONS = "org.apache.inlong.tubemq.corerpc.exception."
 _PREFIX = {1: "com.tencent.tubemq.", 2: "com.apache.tubemq."}
-"""The package name by the protocol version of the request; the second is how the servers really spell it."""
+"""Package prefix by the protocol version of the request; the second is spelled as the servers really spell it."""
 
 _REQUEST_FLAG = b"\x02\x08\x00"
-_ANSWER_FLAG = b"\x02\x08\x01"
-_GOOD = _ANSWER_FLAG + b"\x04\x08\x00\x18\x03"
-"""How every good answer of a Java server begins."""
+_RESPONSE_FLAG = b"\x02\x08\x01"
+_SUCCESS_PREFIX = _RESPONSE_FLAG + b"\x04\x08\x00\x18\x03"
+"""The first bytes of every successful response of a Java server."""
 
 
-_PASSING = ("ServerNotReadyException", "ServiceStoppingException")
-"""What a server says while it starts or stops, as FATAL too."""
+_TRANSIENT = ("ServerNotReadyException", "ServiceStoppingException")
+"""Exceptions of a server that starts or stops; it sends them as FATAL, too."""
 
 
 class RemoteError(ServerRefused):
-    """The server's handler threw. `code` is the status: 1 ERROR (a handler failed), 2 FATAL (it could not read the request)."""
+    """The server threw. `code` is the status: 1 ERROR (a handler failed), 2 FATAL (the server could not read the request)."""
 
     def __init__(self, name: str, text: str, status: int) -> None:
-        failure = Failure.FATAL if status == FATAL and not name.endswith(_PASSING) else Failure.RETRY
+        failure = Failure.FATAL if status == FATAL and not name.endswith(_TRANSIENT) else Failure.RETRY
         super().__init__(f"{name.rpartition('.')[2]}: {text}", status, failure)
         self.name = name
 
 
-class Standby(RemoteError):
-    """This Master is not the active one; another of the list is."""
+class StandbyError(RemoteError):
+    """This Master is a standby; another one in the list is active."""
 
 
 class Request(NamedTuple):
-    """A request as a server sees it. `timeout_ms` is how long the client waits for the answer."""
+    """A request as a server receives it. `timeout_ms` is how long the client waits for the response."""
 
     service: int
     method: int
@@ -95,14 +95,14 @@ S = TypeVar("S", bound=SendMessageResponseB2P)
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Read a protobuf message; raises RemoteProtocolError when it is damaged or lacks a required field."""
+    """Parse a protobuf message; raises RemoteProtocolError if it is damaged or lacks a required field."""
     message = _parse(kind, data)
     _check_text(message)
     return message
 
 
 def parse_flat(kind: type[S], data: bytes) -> S:
-    """`parse` for an answer whose only text is `errMsg`: there is one for each message that is sent."""
+    """`parse` for a response whose only text is `errMsg`; faster, since there is one per message sent."""
     message = _parse(kind, data)
     if type(message.errMsg) is not str:
         _check_text(message)
@@ -120,7 +120,7 @@ def _parse(kind: type[M], data: bytes) -> M:
 
 
 def _check_text(message: Message) -> None:
-    """Text that is not UTF-8 comes out of protobuf as bytes. Raises RemoteProtocolError."""
+    """Raise RemoteProtocolError for text that is not UTF-8: protobuf returns it as bytes."""
     for name, repeated, nested in _texts(message.DESCRIPTOR):
         value = getattr(message, name)
         for each in value if repeated else (value,):
@@ -132,7 +132,7 @@ def _check_text(message: Message) -> None:
 
 @cache
 def _texts(kind: Descriptor) -> list[tuple[str, bool, bool]]:
-    """The fields of a kind of message that are text or messages with text: name, whether repeated, whether a message."""
+    """Fields of a message type that are text, or messages that contain text: (name, is repeated, is a message)."""
     found = []
     for field in kind.fields:
         nested = field.message_type
@@ -154,56 +154,59 @@ def _delimited(message: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _request_start(service: int, method: int, timeout_ms: int) -> tuple[bytes, bytes]:
+def _constant_prefix(service: int, method: int, timeout_ms: int) -> tuple[bytes, bytes]:
     header = RequestHeader(serviceType=service, protocolVer=PROTOCOL_VERSION).SerializeToString()
     body = RequestBody(method=method, timeout=timeout_ms).SerializeToString() + b"\x1a"
     return _REQUEST_FLAG + _delimited(header), body
 
 
 def encode_request(service: int, method: int, timeout_ms: int, body: bytes) -> bytes:
-    """The payload of a request. `timeout_ms` must be positive: a server drops a request that waited longer than it."""
-    return b"".join((*request_start(service, method, timeout_ms, len(body)), body))
+    """Return the payload of a request. `timeout_ms` must be positive: a server drops a request that waited longer."""
+    return b"".join((*request_prefix(service, method, timeout_ms, len(body)), body))
 
 
-def request_start(service: int, method: int, timeout_ms: int, size: int) -> tuple[bytes, ...]:
-    """What stands before the body, of this size, in the payload of a request; in pieces."""
-    start, inner = _request_start(service, method, timeout_ms)
+def request_prefix(service: int, method: int, timeout_ms: int, size: int) -> tuple[bytes, ...]:
+    """Return, in pieces, the bytes that precede a body of this size in the payload of a request."""
+    start, inner = _constant_prefix(service, method, timeout_ms)
     length = encode_varint(size)
     return start, encode_varint(len(inner) + len(length) + size), inner, length
 
 
 def decode_request(payload: bytes) -> Request:
-    """Read a request, whatever follows it. Raises RemoteProtocolError."""
+    """Parse a request; bytes behind it are ignored. Raises RemoteProtocolError."""
     _, at = _part(payload, 0)
-    header, at = _part(payload, at)
-    rest, _ = _part(payload, at)
-    head, body = parse(RequestHeader, header), parse(RequestBody, rest)
-    return Request(head.serviceType, body.method, head.protocolVer, body.timeout, body.request)
+    header_bytes, at = _part(payload, at)
+    body_bytes, _ = _part(payload, at)
+    header, body = parse(RequestHeader, header_bytes), parse(RequestBody, body_bytes)
+    return Request(header.serviceType, body.method, header.protocolVer, body.timeout, body.request)
 
 
 def encode_response(method: int, data: bytes, version: int = PROTOCOL_VERSION) -> bytes:
-    """The payload of a good answer; `method` must be the request's."""
+    """Return the payload of a successful response; `method` must be the request's."""
     size = encode_varint(len(data))
     inner = b"\x08" + encode_varint(method) + b"\x12"
     header = b"\x04\x08\x00\x18" + encode_varint(version)
-    return b"".join((_ANSWER_FLAG, header, encode_varint(len(inner) + len(size) + len(data)), inner, size, data))
+    return b"".join((_RESPONSE_FLAG, header, encode_varint(len(inner) + len(size) + len(data)), inner, size, data))
 
 
 def encode_error(name: str, text: str, version: int = PROTOCOL_VERSION, *, fatal: bool = False) -> bytes:
-    """The payload of a refusal. `name` is a class of `EXCEPTIONS` or a whole Java name; Java clients cut `text` at `#`."""
+    """Return the payload of a refusal. `name` is a class in `EXCEPTIONS` or a qualified one; Java clients cut `text` at `#`."""
     whole = name if "." in name else EXCEPTIONS + name
     if version in _PREFIX:
         whole = whole.replace("org.apache.inlong.tubemq.", _PREFIX[version])
     header = ResponseHeader(status=FATAL if fatal else ERROR, protocolVer=version).SerializeToString()
     body = RspExceptionBody(exceptionName=whole, stackTrace=text).SerializeToString()
-    return _ANSWER_FLAG + _delimited(header) + _delimited(body)
+    return _RESPONSE_FLAG + _delimited(header) + _delimited(body)
 
 
 def decode_response(payload: bytes) -> tuple[int, bytes]:
-    """Method and serialized answer. Raises Standby or RemoteError when the server threw, RemoteProtocolError for nonsense."""
-    if payload.startswith(_GOOD):
-        at = len(_GOOD)
-        # Short answers, which are nearly all: every length and the method are one byte each.
+    """Return method and serialized response.
+
+    Raises StandbyError or RemoteError if the server threw, RemoteProtocolError for malformed bytes.
+    """
+    if payload.startswith(_SUCCESS_PREFIX):
+        at = len(_SUCCESS_PREFIX)
+        # Nearly all responses are short: every length and the method take one byte each.
         end = len(payload)
         if (
             at + 5 <= end < at + 0x80
@@ -214,30 +217,30 @@ def decode_response(payload: bytes) -> tuple[int, bytes]:
             return payload[at + 2], payload[at + 5 :]
     else:
         _, at = _part(payload, 0)
-        head, at = _part(payload, at)
-        header = parse(ResponseHeader, head)
+        header_bytes, at = _part(payload, at)
+        header = parse(ResponseHeader, header_bytes)
         if header.status != ResponseHeader.SUCCESS:
             raise _remote_error(header.status, _part(payload, at)[0])
     return _response_body(payload, at)
 
 
 def _response_body(payload: bytes, at: int) -> tuple[int, bytes]:
-    """RspResponseBody without a second copy of its data, when its two fields come in order and nothing else does."""
+    """Parse RspResponseBody; without a second copy of its data if it consists of its two fields in order."""
     size, at = decode_varint(payload, at)
     end = at + size
     if end > len(payload):
-        raise RemoteProtocolError(f"an answer of {size} bytes in a payload of {len(payload)}")
+        raise RemoteProtocolError(f"a response of {size} bytes in a payload of {len(payload)}")
     if payload[at : at + 1] == b"\x08":
-        method, place = decode_varint(payload, at + 1)
-        if payload[place : place + 1] == b"\x12":
-            length, place = decode_varint(payload, place + 1)
-            if place + length == end:
-                return method, payload[place:end]
+        method, data_at = decode_varint(payload, at + 1)
+        if payload[data_at : data_at + 1] == b"\x12":
+            length, data_at = decode_varint(payload, data_at + 1)
+            if data_at + length == end:
+                return method, payload[data_at:end]
     body = parse(RspResponseBody, payload[at:end])
     return body.method, body.data
 
 
 def _remote_error(status: int, data: bytes) -> RemoteError:
     body = parse(RspExceptionBody, data)
-    kind = Standby if "StandbyException" in body.exceptionName else RemoteError
+    kind = StandbyError if "StandbyException" in body.exceptionName else RemoteError
     return kind(body.exceptionName, body.stackTrace, status)

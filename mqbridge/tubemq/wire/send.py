@@ -1,7 +1,7 @@
-"""Requests to store a message (`SendMessageRequestP2B`), of which a producer has one per message, by hand around the body.
+"""Encoder of send requests (`SendMessageRequestP2B`): a producer sends one per message, so it is built by hand around the body.
 
-What the requests of a partition have in common is encoded once. An object of protobuf's that is filled again for each message
-would not do: it keeps every payload that was ever put into it, in memory that is only given back with the object itself.
+The fields that all requests of a partition share are encoded once. Reusing one protobuf object for all messages would not work:
+it keeps every payload that was ever assigned to it, in memory that is freed only with the object itself.
 """
 
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
@@ -25,15 +25,15 @@ class SendRequestEncoder:
         self._auth = b""
         self._types: tuple[str | None, bytes] = (None, b"")
         self._times: tuple[str | None, bytes] = (None, b"")
-        """The type and the time of the message before: neighbours mostly share theirs."""
+        """Type and time of the previous message, encoded: consecutive messages mostly share them."""
 
     def authorize(self, info: AuthorizedInfo) -> None:
-        """What the requests prove from now on."""
+        """Put this authorization into the requests from now on."""
         data = info.SerializeToString()
         self._auth = _AUTH + encode_varint(len(data)) + data
 
     def encode(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None) -> bytes:
-        """A request."""
+        """Return the request for one message."""
         if msg_type != self._types[0]:
             self._types = msg_type, _text(_MSG_TYPE, msg_type)
         if msg_time != self._times[0]:

@@ -1,16 +1,16 @@
-"""TDMsg (InLongMsg): several messages in the body of one, as InLong's agents and proxies send them through TubeMQ.
+"""TDMsg (InLongMsg): several messages packed into one body, as InLong's agents and proxies send them through TubeMQ.
 
-TubeMQ itself stores one message per request and knows nothing of this. A body is `0F version`, a head, groups of messages that
-share an attribute text, and `0F version` once more; numbers are big-endian:
+TubeMQ itself stores one message per request and does not know this format. A body is `0F version`, a header, groups of messages
+that share an attribute text, and `0F version` once more; numbers are big-endian:
 
     v0     int32 groups                                       group: text, int32 size, int8 snappy, (int32 length, data)*
     v1     int64 ms, int32 groups                             the same
     v2     int64 ms, int32 messages, int32 groups             group: text, int32 messages, int32 size, int8 snappy, ...
-    v3     the same head                                      inner: int32 all, (int32 length, data, int32 length, attributes)*
+    v3     the same header                                    inner: int32 all, (int32 length, data, int32 length, attributes)*
     v4     one group: length, kind, ids, flags, s, count, ... body, attributes, EE01
 
-`text` is int16 length and bytes, `key=value` joined by `&`. `size` counts the snappy byte. We read all five and write v2, which
-every reader takes. Whatever cannot be read raises RemoteProtocolError, before anything is unpacked beyond MAX_UNPACKED_BYTES.
+`text` is int16 length and bytes, `key=value` joined by `&`. `size` counts the snappy byte. We read all five versions and write
+v2, which every reader accepts. Malformed bodies raise RemoteProtocolError; nothing is unpacked beyond MAX_UNPACKED_BYTES.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,16 +23,16 @@ import cramjam
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 
 MAGIC = 0x0F
-WRITTEN = 2
-NEWEST = 4
+WRITTEN_VERSION = 2
+NEWEST_VERSION = 4
 MAX_UNPACKED_BYTES = 64 << 20
-"""Three times the largest message of TubeMQ; snappy may claim four GiB in a few bytes."""
+"""Three times the largest message of TubeMQ; a few bytes of snappy may claim to unpack to 4 GiB."""
 MAX_ITEMS = 100_000
-"""A message costs far more than the byte that it may be packed in."""
+"""A message takes far more memory than the one byte that it may be packed in."""
 MAX_TEXT_BYTES = 0x7FFF
 
 _INT16, _INT32, _INT64 = Struct(">H"), Struct(">I"), Struct(">q")
-_V4_HEAD = Struct(">IBHHHIHII")
+_V4_HEADER = Struct(">IBHHHIHII")
 _V4_SNAPPY, _V4_OWN_ATTRIBUTES, _V4_NAMED = 1, 0x1, 0x4
 _V4_END = 0xEE01
 
@@ -45,7 +45,7 @@ class Item(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """What a body held. `created` is in ms since the epoch, None in version 0."""
+    """The content of a packed body. `created` is in ms since the epoch, None in version 0."""
 
     version: int
     created: int | None
@@ -53,7 +53,7 @@ class Packed(NamedTuple):
 
 
 class _Reader:
-    """A place in bytes that are known to be whole up to `end`."""
+    """A read cursor over `data`, bounded by `end`."""
 
     __slots__ = ("at", "data", "end")
 
@@ -71,102 +71,107 @@ class _Reader:
         return value
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return self.end - self.at
 
 
 def is_packed(body: bytes) -> bool:
-    """Whether a body looks like one; the two bytes at both ends are all there is to tell."""
-    return len(body) >= 8 and body[0] == MAGIC and body[1] <= NEWEST and body[-2:] == body[:2]
+    """Return True if a body looks packed; the two bytes at each end are the only mark."""
+    return len(body) >= 8 and body[0] == MAGIC and body[1] <= NEWEST_VERSION and body[-2:] == body[:2]
 
 
 def pack(items: Sequence[Item], created: int) -> bytes:
-    """One body of version 2. Messages with the same attributes are joined, in order. Raises LocalProtocolError."""
+    """Pack messages into a body of version 2, grouped by attributes, in order. Raises LocalProtocolError."""
     groups: dict[bytes, list[bytes]] = {}
     for item in items:
         if not item.data or not 0 < len(item.attributes) <= MAX_TEXT_BYTES:
             raise LocalProtocolError(f"a packed message needs data and 1 to {MAX_TEXT_BYTES} bytes of attributes")
         groups.setdefault(item.attributes, []).append(item.data)
-    ends = bytes((MAGIC, WRITTEN))
-    pieces = [ends, _INT64.pack(created), _INT32.pack(len(items)), _INT32.pack(len(groups))]
+    mark = bytes((MAGIC, WRITTEN_VERSION))
+    pieces = [mark, _INT64.pack(created), _INT32.pack(len(items)), _INT32.pack(len(groups))]
     for attributes, messages in groups.items():
         size = sum(map(len, messages)) + len(messages) * _INT32.size
         pieces += (_INT16.pack(len(attributes)), attributes, _INT32.pack(len(messages)), _INT32.pack(size + 1), b"\0")
         for data in messages:
             pieces += (_INT32.pack(len(data)), data)
-    return b"".join((*pieces, ends))
+    return b"".join((*pieces, mark))
 
 
 def unpack(body: bytes) -> Packed:
-    """Read a body of any version. Raises RemoteProtocolError."""
+    """Unpack a body of any version. Raises RemoteProtocolError."""
     if not is_packed(body):
-        raise RemoteProtocolError(f"{len(body)} bytes that start with {body[:2].hex()} are no packed body; ask is_packed first")
+        raise RemoteProtocolError(
+            f"{len(body)} bytes that start with {body[:2].hex()} are not a packed body; check with is_packed first"
+        )
     version, reader = body[1], _Reader(body, 2, len(body) - 2)
-    if version == NEWEST:
+    if version == NEWEST_VERSION:
         return _unpack_binary(reader)
     created = reader.number(_INT64) if version >= 1 else None
-    if version >= WRITTEN:
+    if version >= WRITTEN_VERSION:
         reader.number(_INT32)
     items: list[Item] = []
-    room = MAX_UNPACKED_BYTES
+    bytes_left = MAX_UNPACKED_BYTES
     for _ in range(reader.number(_INT32)):
         attributes = reader.take(reader.number(_INT16))
-        if version == WRITTEN:
+        if version == WRITTEN_VERSION:
             reader.number(_INT32)
         size = reader.number(_INT32)
         if not size:
             raise RemoteProtocolError("a group of a packed body has no size")
-        packed = bool(reader.take(1)[0])
-        inner = _inflated(reader.take(size - 1), room) if packed else reader.take(size - 1)
-        room -= len(inner)
-        items.extend(islice(_own(inner, attributes) if version == 3 else _plain(inner, attributes), MAX_ITEMS + 1 - len(items)))
+        is_compressed = bool(reader.take(1)[0])
+        inner = _decompress(reader.take(size - 1), bytes_left) if is_compressed else reader.take(size - 1)
+        bytes_left -= len(inner)
+        found = _items_with_attributes(inner, attributes) if version == 3 else _items(inner, attributes)
+        items.extend(islice(found, MAX_ITEMS + 1 - len(items)))
         if len(items) > MAX_ITEMS:
             raise RemoteProtocolError(f"a packed body with more than {MAX_ITEMS} messages")
     return Packed(version, created, items)
 
 
-def _plain(inner: bytes, attributes: bytes) -> Iterator[Item]:
+def _items(inner: bytes, attributes: bytes) -> Iterator[Item]:
     reader = _Reader(inner, 0, len(inner))
-    while reader.left:
+    while reader.remaining:
         if size := reader.number(_INT32):
             yield Item(reader.take(size), attributes)
 
 
-def _own(inner: bytes, attributes: bytes) -> Iterator[Item]:
-    """Each message has attributes of its own after it, the last one maybe none."""
+def _items_with_attributes(inner: bytes, attributes: bytes) -> Iterator[Item]:
+    """Each message is followed by its own attributes; the last one may have none."""
     reader = _Reader(inner, 0, len(inner))
     reader.number(_INT32)
-    while reader.left:
+    while reader.remaining:
         data = reader.take(reader.number(_INT32))
-        own = reader.take(reader.number(_INT32)) if reader.left else b""
+        own = reader.take(reader.number(_INT32)) if reader.remaining else b""
         yield Item(data, attributes + b"&" + own if own else attributes)
 
 
-def _inflated(data: bytes, room: int) -> bytes:
+def _decompress(data: bytes, max_bytes: int) -> bytes:
     try:
-        if cramjam.snappy.decompress_raw_len(data) > room:
+        if cramjam.snappy.decompress_raw_len(data) > max_bytes:
             raise RemoteProtocolError(f"a packed body that claims more than {MAX_UNPACKED_BYTES} bytes")
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
-        raise RemoteProtocolError(f"a group of {len(data)} bytes of a packed body is no snappy: {error}") from error
+        raise RemoteProtocolError(f"a group of {len(data)} bytes of a packed body is not snappy: {error}") from error
 
 
 def _unpack_binary(reader: _Reader) -> Packed:
-    _, kind, group, stream, flags, seconds, count, _, size = _V4_HEAD.unpack(reader.take(_V4_HEAD.size))
+    _, kind, group, stream, flags, seconds, count, _, size = _V4_HEADER.unpack(reader.take(_V4_HEADER.size))
     body = reader.take(size)
     if kind >> 5 == _V4_SNAPPY:
-        body = _inflated(body, MAX_UNPACKED_BYTES)
+        body = _decompress(body, MAX_UNPACKED_BYTES)
     shared = reader.take(reader.number(_INT16))
     if reader.number(_INT16) != _V4_END:
         raise RemoteProtocolError("a packed body of version 4 does not end with EE01")
     ids = b"" if flags & _V4_NAMED else b"bid=%d&tid=%d" % (group, stream)
     attributes = b"&".join(part for part in (shared, ids, b"dt=%d" % (seconds * 1000)) if part)
-    return Packed(NEWEST, seconds * 1000, list(_binary_items(body, count, attributes, own=bool(flags & _V4_OWN_ATTRIBUTES))))
+    return Packed(
+        NEWEST_VERSION, seconds * 1000, list(_binary_items(body, count, attributes, own=bool(flags & _V4_OWN_ATTRIBUTES)))
+    )
 
 
 def _binary_items(body: bytes, count: int, attributes: bytes, *, own: bool) -> Iterator[Item]:
     reader = _Reader(body, 0, len(body))
-    while reader.left and count > 0:
+    while reader.remaining and count > 0:
         count -= 1
         data = reader.take(reader.number(_INT32))
         extra = reader.take(reader.number(_INT32)) if own else b""

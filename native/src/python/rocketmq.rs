@@ -1,4 +1,4 @@
-//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/pulled.py`.
+//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/pulled_records.py`.
 
 use std::collections::HashSet;
 

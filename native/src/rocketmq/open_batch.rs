@@ -1,4 +1,4 @@
-//! The batch that messages are put into: see `mqbridge/rocketmq/mapping/open_batch.py`.
+//! The batch that messages are put into: see `mqbridge/rocketmq/mapping/batch_builder.py`.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What one pull brought: see `mqbridge/rocketmq/client/pulled.py`.
+//! What one pull brought: see `mqbridge/rocketmq/client/pulled_records.py`.
 
 use memchr::memmem::rfind;
 

@@ -8,12 +8,12 @@ import pytest
 
 from mqbridge.errors import Unreachable
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.pulsar.client import connecting
-from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client import handshake
+from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.connection_pool import parse_service_url
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.entry import encode_entry_head
-from mqbridge.pulsar.wire.frame import Frame, FrameMeter, encode_command, encode_head, parse_frame
+from mqbridge.pulsar.wire.entry import encode_entry_prefix
+from mqbridge.pulsar.wire.frame import Frame, FrameMeter, encode_command, encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from tests.kit.conversation import ServerLink, in_turn, silent, until  # noqa: F401 - tests take the last three from here
@@ -43,10 +43,10 @@ class Link(ServerLink):
 
     def message(self, consumer_id: int, ledger: int, entry: int, payload: bytes, **more: Any) -> None:
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **more.pop("metadata", {}))
-        head = encode_entry_head(metadata, payload)
+        head = encode_entry_prefix(metadata, payload)
         said = pb.CommandMessage(consumer_id=consumer_id, message_id=ids.message_id(ledger, entry), **more)
         command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
-        self.send_bytes(encode_head(command, len(head) + len(payload)) + head + payload)
+        self.send_bytes(encode_frame_prefix(command, len(head) + len(payload)) + head + payload)
 
 
 class Broker:
@@ -141,9 +141,9 @@ def found(link: Link, frame: Frame, url: str, **more: Any) -> None:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
-    monkeypatch.setattr(connecting, "dial", broker.dial)
+    monkeypatch.setattr(handshake, "dial", broker.dial)
     return broker
 
 
-def scripted_client(url: str = URL, **timing: float) -> PulsarClient:
-    return PulsarClient(parse_service_url(url, tls=False), timing=Timing(**{"operation": 3.0, "request": 2.0, **timing}))
+def scripted_client(url: str = URL, **timing: float) -> BaseClient:
+    return BaseClient(parse_service_url(url, tls=False), timing=Timing(**{"operation": 3.0, "request": 2.0, **timing}))

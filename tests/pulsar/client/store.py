@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import decode_entry
-from mqbridge.pulsar.wire.frame import Frame, encode_head
+from mqbridge.pulsar.wire.frame import Frame, encode_frame_prefix
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.pulsar.client.broker import Broker, Link
@@ -155,7 +155,7 @@ class Store(Broker):
         said = pb.CommandMessage(consumer_id=reader.id, message_id=ids.message_id(LEDGER, entry))
         command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
         if not self.drop_answers:
-            reader.link.loop.call_soon(reader.link.send_bytes, encode_head(command, len(data)) + data)
+            reader.link.loop.call_soon(reader.link.send_bytes, encode_frame_prefix(command, len(data)) + data)
 
     def _on_ack(self, link: Link, frame: Frame) -> None:
         asked = frame.command.ack

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -30,7 +30,7 @@ def answering(**said):
 
 async def test_all_that_a_publication_says(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = answering(schema_version=bytes(8), topic_epoch=4)
-    said = Publication("mine", access=pb.Exclusive, schema=STRING, properties=(("a", "b"),), initial_subscription="first")
+    said = ProducerSettings("mine", access=pb.Exclusive, schema=STRING, properties=(("a", "b"),), initial_subscription="first")
     producer = client.producer(TOPIC, said)
     await producer.send(MessageMetadata(), b"x")
     asked = broker.asked[BaseCommand.PRODUCER][0]
@@ -57,7 +57,7 @@ async def test_waiting_for_exclusive_access_takes_as_long_as_it_takes(broker: Br
 
     broker.on[BaseCommand.PRODUCER] = not_yet
     client = scripted_client(operation=0.2, request=0.05)
-    producer = client.producer(TOPIC, Publication("mine", access=pb.WaitForExclusive))
+    producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))
     sent = producer.send(MessageMetadata(), b"x")
     await until(lambda: producer.queued)
     await asyncio.sleep(0.5)
@@ -83,7 +83,7 @@ async def test_what_ends_the_wait(broker: Broker, client, how):
             link.loop.call_later(0.01, lambda: link.error(frame.command.producer.request_id, pb.MetadataError))
 
     broker.on[BaseCommand.PRODUCER] = in_turn(not_yet, answering())
-    producer = client.producer(TOPIC, Publication("mine", access=pb.WaitForExclusive))
+    producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))
     await asyncio.wait_for(producer.send(MessageMetadata(), b"x"), PATIENCE_S)
     assert len(broker.asked[BaseCommand.PRODUCER]) == 2
     await producer.close()
@@ -91,9 +91,9 @@ async def test_what_ends_the_wait(broker: Broker, client, how):
 
 async def test_closed_while_it_waits_it_leaves_the_queue(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = answering(producer_ready=False)
-    producer = client.producer(TOPIC, Publication("mine", access=pb.WaitForExclusive))
+    producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))
     await until(lambda: producer.queued)
-    await producer.close(asyncio.get_running_loop().time() + 0.01)
+    await producer.close(0.01)
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
     with pytest.raises(ClusterError, match="closed"):
         await producer.opened()
@@ -105,7 +105,7 @@ async def test_who_is_fenced_stays_out(broker: Broker, client):
 
     broker.on[BaseCommand.PRODUCER] = in_turn(answering(topic_epoch=0), fenced)
     broker.on[BaseCommand.SEND] = silent
-    producer = client.producer(TOPIC, Publication("mine", access=pb.Exclusive))
+    producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.Exclusive))
     sent = producer.send(MessageMetadata(), b"x")
     await producer.opened()
     broker.link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
@@ -223,7 +223,7 @@ async def test_closed_while_it_registers_it_is_closed_at_the_broker_too(broker: 
     broker.on[BaseCommand.PRODUCER] = silent
     producer = client.producer(TOPIC)
     await until(lambda: broker.asked[BaseCommand.PRODUCER])
-    await producer.close(asyncio.get_running_loop().time() + 0.01)
+    await producer.close(0.01)
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
 
 

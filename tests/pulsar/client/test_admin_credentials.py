@@ -14,7 +14,7 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.client.admin_http import AdminHttp
 from mqbridge.pulsar.client.auth import Auth, BasicAuth, TokenAuth
-from mqbridge.pulsar.client.rights import Denied
+from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.secret import Secret
 from tests.kit.authority import Authority
 from tests.pulsar.client.test_admin_redirects import FIRST, OWNER, STRANGER, Answer, Web, fine, to, web
@@ -76,7 +76,7 @@ async def test_they_go_where_the_configuration_points_and_to_brokers_of_the_clus
 
 async def test_they_go_nowhere_else(web: Web) -> None:
     web.services = {FIRST: demanding("one", to(STRANGER)), STRANGER: demanding("one")}
-    with pytest.raises(ServerRefused, match=r"was sent on to http://stranger:8080.*give the addresses of all brokers") as caught:
+    with pytest.raises(ServerRefused, match=r"was redirected to http://stranger:8080.*the addresses of all brokers") as caught:
         await client(web, Source("one")).call("GET", "/clusters")
     assert caught.value.failure is Failure.FATAL
     assert all("authorization" not in request.headers for request in web.at(STRANGER))
@@ -128,7 +128,7 @@ async def test_nobody_in_particular_is_told_to_give_some(web: Web) -> None:
 )
 async def test_a_missing_right_says_who_may_not_do_what(web: Web, status: int, operation: str, needs: str) -> None:
     web.services = {FIRST: refusing(status, f"Unauthorized to {operation}")}
-    with pytest.raises(Denied) as caught:
+    with pytest.raises(AccessDenied) as caught:
         await client(web, Source("one")).call("GET", "/x")
     assert str(caught.value).startswith(f"role 'app' may not GET /x: {needs}")
     assert str(caught.value).endswith(f"(HTTP {status}: Unauthorized to {operation.strip()})")

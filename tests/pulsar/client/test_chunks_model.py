@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from mqbridge.pulsar.client.acknowledger import Acknowledger
 from mqbridge.pulsar.client.consumer_state import ConsumerState
-from mqbridge.pulsar.client.credit import CreditPool
-from mqbridge.pulsar.client.inbox import Inbox
-from mqbridge.pulsar.client.intake import EntryIntake
+from mqbridge.pulsar.client.entry_receiver import EntryReceiver
+from mqbridge.pulsar.client.flow_permits import ReceiveBudget
+from mqbridge.pulsar.client.receiver_queue import ReceiverQueue
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
-from mqbridge.pulsar.wire.entry import encode_entry_head
-from mqbridge.pulsar.wire.frame import FrameMeter, encode_head, parse_frame
+from mqbridge.pulsar.wire.entry import encode_entry_prefix
+from mqbridge.pulsar.wire.frame import FrameMeter, encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -64,11 +64,11 @@ class Life:
         self.stored: set[int] = set()
         limits = ChunkLimits(messages=random.choice([1, 2, 10]), expiry_s=3600.0)
         self.state = ConsumerState(tracks=True, failover=False, start=None)
-        self.inbox = Inbox(self.state, True, CreditPool(1 << 20), limits)
+        self.inbox = ReceiverQueue(self.state, True, ReceiveBudget(1 << 20), limits)
         link = lambda: self.connected  # noqa: E731 - given to two
         subscription = Subscription("s", Types.Exclusive, chunk_limits=limits)
         self.acks = Acknowledger(0, "t", subscription, self.state, self.inbox, link, lambda _: None, 1.0)  # type: ignore[arg-type]
-        self.intake = EntryIntake(self.state, self.inbox, self.acks, -1, 3600.0, link, lambda: None)  # type: ignore[arg-type]
+        self.intake = EntryReceiver(self.state, self.inbox, self.acks, -1, 3600.0, link, lambda: None)  # type: ignore[arg-type]
         self.subscribe()
 
     # --- the broker -------------------------------------------------------------------------------------------------
@@ -101,9 +101,9 @@ class Life:
                 count,
                 count,
             )
-        head = encode_entry_head(metadata, b"x")
+        head = encode_entry_prefix(metadata, b"x")
         said = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, self.next), consumer_epoch=self.state.epoch)
-        frame = encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=said), len(head) + 1) + head + b"x"
+        frame = encode_frame_prefix(BaseCommand(type=BaseCommand.MESSAGE, message=said), len(head) + 1) + head + b"x"
         (data,) = FrameCutter(FrameMeter(1 << 20).measure).feed(frame)
         self.next += 1
         self.intake.add(parse_frame(data))
@@ -113,16 +113,16 @@ class Life:
 
     def subscribe(self) -> None:
         self.state.subscribing()
-        cursor = (1, self.mark) if self.state.asks_cursor else None
+        cursor = (1, self.mark) if self.state.needs_cursor else None
         assert not self.state.subscribed(cursor)
         self.connected, self.next = self, self.mark + 1
         self.acks.flush()
 
     def leave(self) -> None:
         self.connected = None
-        skips = self.state.left(self.inbox.first_open(self.state.handed))
+        skips = self.state.detached(self.inbox.first_open(self.state.delivered))
         self.inbox.drop()
-        self.acks.session_ended(skips=skips)
+        self.acks.disconnected(skips=skips)
 
     def lose(self) -> None:
         self.hears = self.random.random() < 0.5
@@ -136,7 +136,7 @@ class Life:
     def redeliver(self) -> None:
         self.acks.flush()
         self.leave()
-        self.state.rewound()
+        self.state.rewind()
         self.inbox.rewind()
         self.subscribe()
 
@@ -146,14 +146,14 @@ class Life:
         taken = [entry.place for _ in range(self.random.randint(1, 3)) if (entry := self.inbox.take()) is not None]
         if taken:
             places = [self.inbox.chunks_of(place) for place in taken]
-            self.batches.append((self.state.run, taken[-1], places, self.state.handed))
+            self.batches.append((self.state.generation, taken[-1], places, self.state.delivered))
         return bool(taken)
 
     def acknowledge(self) -> bool:
         if not self.batches:
             return False
         run, last, taken, end = self.batches.pop(0)
-        if run == self.state.run:
+        if run == self.state.generation:
             self.stored |= {entry for places in taken for _, entry in places}
             self.acks.up_to(end, None, 1)
             if last < end:
@@ -162,7 +162,7 @@ class Life:
 
     def expire(self) -> bool:
         had = bool(self.inbox.chunks)
-        self.acks.unseen(self.inbox.add_joined(self.inbox.chunks.expire(float("inf"))))
+        self.acks.undelivered(self.inbox.add_joined(self.inbox.chunks.expire(float("inf"))))
         return had
 
     # --- both -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.pulsar.client.acks import IDS_PER_COMMAND, Acks
+from mqbridge.pulsar.client.pending_acks import IDS_PER_COMMAND, PendingAcks
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
@@ -267,12 +267,12 @@ async def test_the_end_of_a_terminated_topic_is_not_an_error(broker: Broker, cli
 # --- acknowledgements -------------------------------------------------------------------------------------------------
 
 
-def words_of(acks: Acks) -> list[tuple[int, int, list[int]]]:
+def words_of(acks: PendingAcks) -> list[tuple[int, int, list[int]]]:
     return [(*ids.entry_id(each), list(each.ack_set)) for group in acks.take_individual() for each in group]
 
 
 def test_messages_of_a_batch_one_by_one():
-    acks = Acks(batch_index=True)
+    acks = PendingAcks(batch_index=True)
     acks.message((1, 0), 0, 3)
     assert words_of(acks) == [(1, 0, [6])]
     acks.message((1, 0), 2, 3)
@@ -283,7 +283,7 @@ def test_messages_of_a_batch_one_by_one():
 
 
 def test_without_batch_index_an_entry_waits_for_its_last_message():
-    acks = Acks(batch_index=False)
+    acks = PendingAcks(batch_index=False)
     for index in (2, 0):
         acks.message((1, 0), index, 3)
         assert words_of(acks) == []
@@ -292,7 +292,7 @@ def test_without_batch_index_an_entry_waits_for_its_last_message():
 
 
 def test_cumulative_inside_a_batch():
-    acks = Acks(batch_index=True)
+    acks = PendingAcks(batch_index=True)
     acks.cumulative((1, 4), 1, 3)
     acks.cumulative((1, 4), 0, 3)
     taken = acks.take_cumulative()
@@ -300,14 +300,14 @@ def test_cumulative_inside_a_batch():
     acks.cumulative((1, 4), 2, 3)
     assert list(acks.take_cumulative().ack_set) == []
     assert acks.take_cumulative() is None
-    plain = Acks(batch_index=False)
+    plain = PendingAcks(batch_index=False)
     plain.cumulative((1, 0), 1, 3)
     taken = plain.take_cumulative()
     assert (ids.entry_id(taken), taken.entryId) == ((1, -1), ids.NO_REQUEST)
 
 
 def test_many_are_cut_for_commands():
-    acks = Acks(batch_index=False)
+    acks = PendingAcks(batch_index=False)
     for entry in range(IDS_PER_COMMAND + 1):
         acks.entry((1, entry))
     assert [len(group) for group in acks.take_individual()] == [IDS_PER_COMMAND, 1]

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqbridge.pulsar.client import connecting
+from mqbridge.pulsar.client import handshake
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES
@@ -39,7 +39,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.errors: list[dict[str, Any]] = []
         self.kind = kind
         self.broker = OneTopic(reads="reader" in kind, failover=kind == "failover", persistent=kind != "non-persistent")
-        self.patch = patch.object(connecting, "dial", self.broker.dial)
+        self.patch = patch.object(handshake, "dial", self.broker.dial)
         self.patch.start()
         self.last: EntryId = ids.EARLIEST
         self.last_number, self.run_of_last = -1, -1
@@ -82,7 +82,7 @@ class ConsumerConversation(RuleBasedStateMachine):
 
     @property
     def settled(self) -> bool:
-        return self.registered and self.consumer._attachment.connection is not None
+        return self.registered and self.consumer._registration.connection is not None
 
     # --- connections ------------------------------------------------------------------------------------------------
 
@@ -163,8 +163,8 @@ class ConsumerConversation(RuleBasedStateMachine):
             if (entry := self.do(self.consumer.take)) is None:
                 break
             number = int(entry.payload.rstrip(b"\0"))
-            if self.consumer.run != self.run_of_last:
-                self.run_of_last, self.last, self.taken = self.consumer.run, ids.EARLIEST, []
+            if self.consumer.generation != self.run_of_last:
+                self.run_of_last, self.last, self.taken = self.consumer.generation, ids.EARLIEST, []
                 self.last_number = -1
             if self.broker.persistent:
                 assert entry.place == (self.broker.ledger, number), "of another cluster"
@@ -196,7 +196,7 @@ class ConsumerConversation(RuleBasedStateMachine):
             return
         place = self.taken[min(index, len(self.taken) - 1)]
         if self.kind == "single acks":
-            if self.run_of_last == self.consumer.run:
+            if self.run_of_last == self.consumer.generation:
                 self.do(self.consumer.acknowledge, place)
                 self.taken.remove(place)  # an application says it once for each time that it was handed out
         else:
@@ -320,7 +320,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         assert not owed, f"never came: {owed}"
         if broker.reads or not broker.persistent:
             return
-        for place in self.taken if self.kind == "single acks" and self.run_of_last == consumer.run else ():
+        for place in self.taken if self.kind == "single acks" and self.run_of_last == consumer.generation else ():
             self.do(consumer.acknowledge, place)
         if self.kind != "single acks" and self.taken:
             self.do(consumer.acknowledge_up_to, self.taken[-1])

@@ -62,7 +62,7 @@ class ConsumerLife(RuleBasedStateMachine):
             begin = max(0, start[1]) if start[0] == self.ledger else 0
         cursor = (self.ledger, begin - 1) if self.reads else (self.ledger, self.cursor)
         self.subscribed_once = True
-        if self.state.subscribed(cursor if self.state.asks_cursor else None):
+        if self.state.subscribed(cursor if self.state.needs_cursor else None):
             self.unsent = None
         self._send_acks()
         self._deliver_from(begin if self.reads else self.cursor + 1)
@@ -73,7 +73,7 @@ class ConsumerLife(RuleBasedStateMachine):
     def _leave(self, *, closed: bool) -> None:
         self.late += self.wire
         self.wire, self.queue = [], []
-        self.state.left(LATEST, closed=closed)
+        self.state.detached(LATEST, closed=closed)
 
     @precondition(lambda self: self.subscribed)
     @rule(forgets=st.integers(0, 3))
@@ -94,7 +94,7 @@ class ConsumerLife(RuleBasedStateMachine):
         self._set_cursor(to)
         self._leave(closed=True)
 
-    @precondition(lambda self: self.subscribed and self.state.place is not State.SEEKING)
+    @precondition(lambda self: self.subscribed and self.state.progress is not State.SEEKING)
     @rule()
     def migrate(self) -> None:
         """The new cluster has smaller ids."""
@@ -145,12 +145,12 @@ class ConsumerLife(RuleBasedStateMachine):
         for _ in range(min(count, len(self.queue))):
             entry = self.queue.pop(0)
             assert entry[0] == self.ledger, "of another cluster"
-            if self.state.run != self.run:
-                self.run, self.last = self.state.run, ids.EARLIEST
+            if self.state.generation != self.run:
+                self.run, self.last = self.state.generation, ids.EARLIEST
             assert entry > self.last, "twice in a run, or out of order"
             self.last = entry
             self.owed.discard(entry[1])
-            self.state.handed_out(entry)
+            self.state.deliver(entry)
 
     @precondition(lambda self: self.wire and self.state.takes_entries)
     @rule(count=st.integers(1, 8), acknowledges=st.booleans())
@@ -158,7 +158,7 @@ class ConsumerLife(RuleBasedStateMachine):
         """What usually happens, in one step, so that examples get somewhere."""
         self.deliver(count)
         self.take(count)
-        if acknowledges and not self.reads and self.state.place is State.READING:
+        if acknowledges and not self.reads and self.state.progress is State.READING:
             self.acknowledge(self.last[1])
             self.flush()
 
@@ -178,12 +178,12 @@ class ConsumerLife(RuleBasedStateMachine):
         self._send_acks()
 
     def _send_acks(self) -> None:
-        mark = self.state.told if self.state.repeats else None
+        mark = self.state.last_sent_ack if self.state.ack_may_be_lost else None
         if self.unsent is not None:
             mark, self.unsent = message_id(*self.unsent), None
         if mark is None:
             return
-        self.state.sent(mark)
+        self.state.ack_sent(mark)
         ledger, entry = ids.entry_id(mark)
         assert ledger == self.ledger, "of another cluster"
         skipped = self.owed & set(range(entry + 1))
@@ -196,7 +196,7 @@ class ConsumerLife(RuleBasedStateMachine):
         if not self.reads and self.subscribed:
             self._send_acks()
         self._leave(closed=False)
-        self.state.rewound()
+        self.state.rewind()
 
     @precondition(lambda self: self.subscribed)
     @rule(to=st.integers(0, LENGTH), closed=st.booleans(), late=st.booleans())
@@ -209,7 +209,7 @@ class ConsumerLife(RuleBasedStateMachine):
         self.cursor, self.unsent = to - 1, None
         if closed:
             self._leave(closed=True)
-        self.state.sought((self.ledger, to))
+        self.state.seek_done((self.ledger, to))
         if not closed:
             self._leave(closed=False)
 
@@ -245,8 +245,8 @@ class ConsumerLife(RuleBasedStateMachine):
 
     @invariant()
     def acknowledged_is_handed_out(self) -> None:
-        told = ids.EARLIEST if self.state.told is None else ids.entry_id(self.state.told)
-        assert told <= self.state.acked <= max(self.state.handed, ids.EARLIEST)
+        told = ids.EARLIEST if self.state.last_sent_ack is None else ids.entry_id(self.state.last_sent_ack)
+        assert told <= self.state.acked_up_to <= max(self.state.delivered, ids.EARLIEST)
 
     def teardown(self) -> None:
         """Left alone, a consumer gets all that is owed."""

@@ -10,9 +10,9 @@ import pytest
 from mqbridge.errors import ClusterError, Failure, ServerRefused, Unreachable
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import Auth
-from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.pool import parse_service_url
-from mqbridge.pulsar.client.rights import Denied
+from mqbridge.pulsar.client.authorization import AccessDenied
+from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.connection_pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.wire import commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -55,8 +55,8 @@ class Source(Auth):
         return "put a new one there"
 
 
-def client_with(auth: Auth) -> PulsarClient:
-    return PulsarClient(parse_service_url(URL, tls=False), auth=auth, timing=Timing(operation=3.0, request=2.0))
+def client_with(auth: Auth) -> BaseClient:
+    return BaseClient(parse_service_url(URL, tls=False), auth=auth, timing=Timing(operation=3.0, request=2.0))
 
 
 def lets_in(*credentials: bytes) -> Callable[[Link, object], None]:
@@ -105,7 +105,7 @@ async def test_a_challenge_without_a_source_is_answered_by_the_last_ones(broker:
     broker.link.send(authChallenge=CHALLENGE)
     await until(lambda: broker.asked[BaseCommand.AUTH_RESPONSE])
     assert broker.asked[BaseCommand.AUTH_RESPONSE][0].response.auth_data == b"one"
-    assert "wants fresh credentials, and gets the last ones: the vault is sealed" in caplog.text
+    assert "requests fresh credentials, sending the last ones: the vault is sealed" in caplog.text
     await client.close()
 
 
@@ -138,7 +138,7 @@ async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(
     broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("mqbridge.pulsar.client.pool.REFUSED_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 0.0)
     broker.on[BaseCommand.CONNECT] = lets_in(b"one")
     auth = Source()
     client = client_with(auth)
@@ -169,7 +169,7 @@ async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(
 async def test_a_refusal_is_shared_by_all_partitions(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tries again by itself, and a source may be asked over the network."""
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr("mqbridge.pulsar.client.pool.REFUSED_PAUSE_S", 1e6)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 1e6)
     broker.on[BaseCommand.CONNECT] = lets_in(b"one")
     auth = Source()
     client = client_with(auth)
@@ -182,7 +182,7 @@ async def test_a_refusal_is_shared_by_all_partitions(broker: Broker, caplog, mon
     await until(lambda: caplog.text.count("trying again in") > 3 * len(producers))
     assert len(auth.asked) == 2
     auth.current = b"two"
-    monkeypatch.setattr("mqbridge.pulsar.client.pool.REFUSED_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 0.0)
     await asyncio.gather(*sent)
     assert len(auth.asked) == 3
     for producer in producers:
@@ -201,7 +201,7 @@ async def test_a_source_that_fails_at_first_is_told(broker: Broker) -> None:
 
 
 async def test_by_tls_brokers_are_found_at_their_address_for_tls(broker: Broker) -> None:
-    client = PulsarClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls(), timing=Timing(operation=0.0))
+    client = BaseClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls(), timing=Timing(operation=0.0))
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
         link, frame, "pulsar://plain:6650", brokerServiceUrlTls="pulsar+ssl://other"
     )
@@ -209,7 +209,7 @@ async def test_by_tls_brokers_are_found_at_their_address_for_tls(broker: Broker)
     await producer.opened()
     assert [link.address for link in broker.links] == ["broker", "other"]
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, "pulsar://plain:6650")
-    with pytest.raises(ClusterError, match="names no address for TLS"):
+    with pytest.raises(ClusterError, match="has no address for TLS"):
         await client.check_producing(TOPIC)
     assert all(link.address != "plain" for link in broker.links)
     await producer.close()
@@ -223,7 +223,7 @@ async def test_our_certificate_may_be_refused_after_the_handshake(broker: Broker
         link.open = False
         link.endpoint.connection_lost(ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] alert"))
 
-    client = PulsarClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls())
+    client = BaseClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls())
     healthy = broker.on[BaseCommand.CONNECT]
     broker.on[BaseCommand.CONNECT] = refuses_certificate
     with pytest.raises(Unreachable) as caught:
@@ -256,19 +256,19 @@ async def test_a_refused_right_says_who_may_not_do_what(broker: Broker) -> None:
     client = client_with(Source())
     broker.on[BaseCommand.PRODUCER] = broker.on[BaseCommand.SUBSCRIBE] = refuses
     producer = client.producer(TOPIC)
-    with pytest.raises(Denied) as caught:
+    with pytest.raises(AccessDenied) as caught:
         await producer.opened()
     assert str(caught.value) == (
         f"role 'app' may not produce to {TOPIC} (AuthorizationError): grant it with "
         "`pulsar-admin namespaces grant-permission public/default --role app --actions produce`"
     )
     await producer.close()
-    with pytest.raises(Denied, match=f"role 'app' may not consume from {TOPIC} with subscription 's' .*--actions consume`"):
+    with pytest.raises(AccessDenied, match=f"role 'app' may not consume from {TOPIC} with subscription 's' .*--actions consume`"):
         await client.consumer(TOPIC, Subscription("s"))
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
         link, frame, "", response=pb.CommandLookupTopicResponse.Failed, error=pb.AuthorizationError, message="no"
     )
-    with pytest.raises(Denied, match=f"role 'app' may not look up {TOPIC} .*--actions produce,consume`"):
+    with pytest.raises(AccessDenied, match=f"role 'app' may not look up {TOPIC} .*--actions produce,consume`"):
         await client.consumer(TOPIC, Subscription("s"))
     assert caught.value.failure is Failure.FATAL
     await client.close()
@@ -303,7 +303,7 @@ async def test_a_subscription_that_must_begin_with_the_role(broker: Broker) -> N
         frame.command.subscribe.request_id, pb.AuthorizationError, text
     )
     client = client_with(Source())
-    with pytest.raises(Denied, match="must begin with the role"):
+    with pytest.raises(AccessDenied, match="must begin with the role"):
         await client.check_consuming(TOPIC, "s")
     await client.close()
 
@@ -317,9 +317,9 @@ async def test_rights_are_looked_at_without_a_trace(broker: Broker) -> None:
     (asked,) = broker.asked[BaseCommand.SUBSCRIBE]
     assert (asked.subscription, asked.durable, asked.read_compacted) == ("s", False, True)
     broker.on[BaseCommand.SUBSCRIBE] = broker.on[BaseCommand.PRODUCER] = refuses
-    with pytest.raises(Denied):
+    with pytest.raises(AccessDenied):
         await client.check_consuming(TOPIC, "s")
-    with pytest.raises(Denied):
+    with pytest.raises(AccessDenied):
         await client.check_producing(TOPIC)
     await client.close()
 
@@ -349,7 +349,7 @@ async def test_a_bug_while_opening_ends_the_waiting(
     def fails(*_: object) -> None:
         raise ArithmeticError
 
-    monkeypatch.setattr("mqbridge.pulsar.client.producer.on_topic", fails)
+    monkeypatch.setattr("mqbridge.pulsar.client.entry_producer.explain_topic_denial", fails)
     client = client_with(Source())
     producer = client.producer(TOPIC)
     with pytest.raises(ClusterError, match="unexpectedly ArithmeticError"):

@@ -1,4 +1,4 @@
-"""What consumers hold: the books of their credit, one consumer and many, and the batch that a lane has handed out."""
+"""What consumers hold: the books of their permits, one consumer and many, and the batch that a lane has handed out."""
 
 import asyncio
 from collections import deque
@@ -11,9 +11,9 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
-from mqbridge.pulsar.client.credit import MAX_OUTSTANDING, Credit, CreditPool
+from mqbridge.pulsar.client.flow_permits import MAX_OUTSTANDING, FlowPermits, ReceiveBudget
 from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
+from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.compression import compress
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES
@@ -27,8 +27,8 @@ READ = 100
 """Entries that a broker reads at a time, at most."""
 
 
-def alone(max_bytes: int, largest: int) -> Credit:
-    return Credit(CreditPool(max_bytes), largest)
+def alone(max_bytes: int, largest: int) -> FlowPermits:
+    return FlowPermits(ReceiveBudget(max_bytes), largest)
 
 
 # --- one consumer -----------------------------------------------------------------------------------------------------
@@ -41,36 +41,36 @@ def test_the_first_grant_expects_the_largest_messages():
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 2000)), max_size=60), st.integers(1, 1 << 20))
 def test_credit_never_stalls_and_never_promises_more_than_fits(entries, max_bytes):
-    credit = alone(max_bytes, 5 << 20)
-    credit.grant()
+    permits = alone(max_bytes, 5 << 20)
+    permits.grant()
     for count, each in entries:
-        credit.received(count, count * each + 50)
-        grant = credit.grant()
-        assert grant == 0 or credit.held < max_bytes
-        credit.handed_over(count * each + 50)
-        credit.grant()
-        assert credit.held == 0
-        assert credit.outstanding >= 1, "with nothing held the broker must have something to go on"
-        assert credit.outstanding <= MAX_OUTSTANDING
+        permits.received(count, count * each + 50)
+        grant = permits.grant()
+        assert grant == 0 or permits.held < max_bytes
+        permits.release(count * each + 50)
+        permits.grant()
+        assert permits.held == 0
+        assert permits.outstanding >= 1, "with nothing held the broker must have something to go on"
+        assert permits.outstanding <= MAX_OUTSTANDING
 
 
 def test_no_credit_while_full():
-    credit = alone(1000, 500)
-    assert credit.grant() == 2
-    credit.received(2, 1000)
-    assert credit.grant() == 0
-    credit.handed_over(600)
-    assert credit.grant() == 1
+    permits = alone(1000, 500)
+    assert permits.grant() == 2
+    permits.received(2, 1000)
+    assert permits.grant() == 0
+    permits.release(600)
+    assert permits.grant() == 1
 
 
 def test_what_is_lent_is_held_until_it_is_given_back():
-    credit = alone(1000, 500)
-    credit.grant()
-    credit.received(2, 900)
-    credit.lend(900)
-    assert (credit.held, credit.grant()) == (900, 0)
-    credit.give_back()
-    assert (credit.held, credit.grant()) == (0, 1)
+    permits = alone(1000, 500)
+    permits.grant()
+    permits.received(2, 900)
+    permits.defer_release(900)
+    assert (permits.held, permits.grant()) == (900, 0)
+    permits.release_deferred()
+    assert (permits.held, permits.grant()) == (0, 1)
 
 
 async def test_entries_that_become_larger_are_given_back_beyond_the_limit_and_one_entry(broker: Broker, client):
@@ -101,16 +101,16 @@ def test_large_entries_are_remembered_longer_until_what_was_given_back_has_come_
     """Else small entries that come again before them have them given back again, time after time."""
 
     def asked_for(sheds: int, *, calm: bool = False) -> int:
-        credit = alone(100_000, 500)
+        permits = alone(100_000, 500)
         for _ in range(sheds):
-            credit.shed()
+            permits.slow_decay()
         if calm:
-            credit.calm()
+            permits.reset_decay()
         for size in (50_000, *[1000] * 40):
-            credit.received(1, size)
-            credit.handed_over(size)
-        credit.reset()
-        return credit.grant()
+            permits.received(1, size)
+            permits.release(size)
+        permits.reset()
+        return permits.grant()
 
     assert asked_for(0) > asked_for(1) > asked_for(3) == 2
     assert asked_for(3, calm=True) == asked_for(0)
@@ -126,16 +126,16 @@ async def test_however_little_there_is_room_for_an_entry_is_lent(broker: Broker,
 
 async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=10_000))
-    credit = consumer._inbox.credit
-    usual = credit._forget
+    permits = consumer._inbox.permits
+    usual = permits._decay
     for entry in range(2):
         broker.link.message(0, 1, entry, bytes(9000))
     await until(lambda: consumer.sessions == 2)
-    assert credit._forget < usual
+    assert permits._decay < usual
     for entry in range(3):
         broker.link.message(0, 1, entry, b"small")
         assert (await consumer.receive()).entry == entry
-        assert (credit._forget == usual) is (entry == 2)
+        assert (permits._decay == usual) is (entry == 2)
     await consumer.close()
 
 
@@ -143,36 +143,36 @@ async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker,
 
 
 class Simulated:
-    """A consumer with its broker, which has entries without end: it reads as many as it has credit, and sends them whole."""
+    """A consumer with its broker, which has entries without end: it reads as many as it has permits, and sends them whole."""
 
-    def __init__(self, pool: CreditPool) -> None:
-        self.credit = Credit(pool, 5 << 20)
+    def __init__(self, pool: ReceiveBudget) -> None:
+        self.permits = FlowPermits(pool, 5 << 20)
         self.queue: deque[int] = deque()
         self.sheds = 0
 
     def read(self, messages: int, size: int) -> None:
-        self.credit.grant()
-        for _ in range(min(READ, self.credit.outstanding)):
-            self.credit.received(messages, size)
+        self.permits.grant()
+        for _ in range(min(READ, self.permits.outstanding)):
+            self.permits.received(messages, size)
             self.queue.append(size)
-            if self.credit.overflowed and len(self.queue) > 1:
+            if self.permits.overflowed and len(self.queue) > 1:
                 self.sheds += 1
                 while self.queue:
-                    self.credit.handed_over(self.queue.popleft())
-                self.credit.reset()
+                    self.permits.release(self.queue.popleft())
+                self.permits.reset()
                 return
 
     def take(self, count: int, *, lend: bool) -> None:
-        self.credit.give_back()
+        self.permits.release_deferred()
         for _ in range(min(count, len(self.queue))):
             size = self.queue.popleft()
-            self.credit.lend(size) if lend else self.credit.handed_over(size)
+            self.permits.defer_release(size) if lend else self.permits.release(size)
 
 
 @given(st.data(), st.integers(1, 20), st.sampled_from([64 << 10, 1 << 20]), st.booleans())
 def test_all_together_stay_within_the_limit_and_an_entry_each(data, count: int, limit: int, lend: bool):
     """Whatever the sizes are, and however slowly it is taken."""
-    pool = CreditPool(limit)
+    pool = ReceiveBudget(limit)
     consumers = [Simulated(pool) for _ in range(count)]
     largest = 0
     for _ in range(data.draw(st.integers(1, 30))):
@@ -186,15 +186,15 @@ def test_all_together_stay_within_the_limit_and_an_entry_each(data, count: int, 
     for consumer in consumers:
         consumer.take(10_000, lend=False)
         consumer.take(0, lend=False)
-    assert (pool.held, [consumer.credit.held for consumer in consumers]) == (0, [0] * count)
+    assert (pool.held, [consumer.permits.held for consumer in consumers]) == (0, [0] * count)
     for consumer in consumers:
-        consumer.credit.reset()
-        assert consumer.credit.grant() >= 1
+        consumer.permits.reset()
+        assert consumer.permits.grant() >= 1
 
 
 @given(st.integers(1, 100), st.sampled_from([1, 7, 1000]), st.integers(1700, 200_000))
 def test_entries_of_one_size_never_overflow(count: int, messages: int, size: int):
-    pool = CreditPool(1 << 20, count)
+    pool = ReceiveBudget(1 << 20, count)
     consumers = [Simulated(pool) for _ in range(count)]
     for _ in range(3):
         for consumer in consumers:
@@ -206,29 +206,29 @@ def test_entries_of_one_size_never_overflow(count: int, messages: int, size: int
 
 
 def test_what_was_granted_before_others_joined_is_not_granted_twice():
-    pool = CreditPool(1 << 20)
+    pool = ReceiveBudget(1 << 20)
     first = Simulated(pool)
     first.read(1, 2000)
     first.take(1, lend=False)
-    first.credit.grant()
+    first.permits.grant()
     assert pool.committed > 1_000_000
     others = [Simulated(pool) for _ in range(9)]
     for other in others:
         for _ in range(3):
             other.read(1, 2000)
             other.take(10, lend=False)
-        assert other.credit.grant() + other.credit.outstanding >= 1, "one is always there"
+        assert other.permits.grant() + other.permits.outstanding >= 1, "one is always there"
         assert pool.committed <= 1 << 20
-    while first.credit.outstanding > 0:
-        first.credit.received(1, 2000)
-        first.credit.handed_over(2000)
-    others[0].credit.grant()
-    assert others[0].credit.outstanding > 20, "what is free again may be used by all"
+    while first.permits.outstanding > 0:
+        first.permits.received(1, 2000)
+        first.permits.release(2000)
+    others[0].permits.grant()
+    assert others[0].permits.outstanding > 20, "what is free again may be used by all"
 
 
 def test_the_next_read_is_asked_for_when_half_is_free():
     """Else the broker would read a single entry for each that is taken."""
-    pool = CreditPool(1 << 20)
+    pool = ReceiveBudget(1 << 20)
     consumer = Simulated(pool)
     consumer.read(1000, 10_000)
     consumer.take(1, lend=False)
@@ -236,15 +236,15 @@ def test_the_next_read_is_asked_for_when_half_is_free():
     full, reads = len(consumer.queue), 0
     while len(consumer.queue) > full * 0.55:
         consumer.take(1, lend=False)
-        reads += consumer.credit.grant() > 0
+        reads += consumer.permits.grant() > 0
     assert reads == 0
     consumer.take(10, lend=False)
-    assert consumer.credit.grant() > 1000
+    assert consumer.permits.grant() > 1000
 
 
 async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatch):
     store, count, size, limit = Store(), 60, 10_000, 1 << 20
-    monkeypatch.setattr("mqbridge.pulsar.client.connecting.dial", store.dial)
+    monkeypatch.setattr("mqbridge.pulsar.client.handshake.dial", store.dial)
 
     def counted(link, frame):
         asked = frame.command.partitionMetadata.request_id
@@ -272,7 +272,7 @@ async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatc
 
 
 async def test_a_consumer_that_is_closed_leaves_its_bytes_to_the_others(broker: Broker, client):
-    pool = CreditPool(10_000)
+    pool = ReceiveBudget(10_000)
     first = await client.consumer(TOPIC, Subscription("a"), pool)
     second = await client.consumer(TOPIC, Subscription("b"), pool)
     for entry in range(3):
@@ -292,7 +292,7 @@ async def test_a_consumer_that_is_closed_leaves_its_bytes_to_the_others(broker: 
 async def lane(broker: Broker, client):
     """A lane that has handed out a batch of three entries."""
     spec = InboundSpec(("t",), "g", max_bytes=1 << 20)
-    pool = CreditPool(spec.max_bytes)
+    pool = ReceiveBudget(spec.max_bytes)
     consumer = await client.consumer(TOPIC, Subscription("g", Types.Exclusive), pool)
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     for entry in range(3):
@@ -320,7 +320,7 @@ async def test_a_batch_counts_until_the_next_is_asked_for_or_it_is_done(broker: 
 
 async def test_a_batch_takes_little_of_what_is_read_ahead(broker: Broker, client):
     """Small messages of their own take several times their bytes: by these alone, everything that is read ahead was one batch."""
-    consumer = await client.consumer(TOPIC, Subscription("g"), CreditPool(1 << 20))
+    consumer = await client.consumer(TOPIC, Subscription("g"), ReceiveBudget(1 << 20))
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 64 << 10)
     for entry in range(400):
         broker.link.message(0, 1, entry, bytes(20))
@@ -335,7 +335,7 @@ async def test_a_batch_takes_little_of_what_is_read_ahead(broker: Broker, client
 
 
 async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: Broker, client):
-    consumer = await client.consumer(TOPIC, Subscription("g"), CreditPool(1 << 20))
+    consumer = await client.consumer(TOPIC, Subscription("g"), ReceiveBudget(1 << 20))
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     waiting = asyncio.ensure_future(lane.receive())
     await until(lambda: lane.caught_up)
@@ -345,7 +345,7 @@ async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: B
 
 
 async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(broker: Broker, client):
-    pool = CreditPool(20_000)
+    pool = ReceiveBudget(20_000)
     consumer = await client.consumer(TOPIC, Subscription("g"), pool)
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     broker.link.message(0, 1, 0, bytes(18_000))
@@ -360,7 +360,7 @@ async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(bro
 
 
 async def test_a_batch_leaves_room_for_the_next_one(broker: Broker, client):
-    pool = CreditPool(100_000)
+    pool = ReceiveBudget(100_000)
     consumer = await client.consumer(TOPIC, Subscription("g"), pool)
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     for entry in range(8):

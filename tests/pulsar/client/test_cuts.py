@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.client import attachment, connecting, lookup, producer
-from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.consumer import Consumer
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client import broker_registration, entry_producer, handshake, lookup
+from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
@@ -31,8 +31,8 @@ PAYLOADS = [b"0", b"1", LARGE, b"3", LARGE + b"!", b"5"]
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store(max_message_size=1000)
-    monkeypatch.setattr(connecting, "dial", store.dial)
-    for module in (attachment, lookup, producer):
+    monkeypatch.setattr(handshake, "dial", store.dial)
+    for module in (broker_registration, lookup, entry_producer):
         monkeypatch.setattr(module, "FIRST_DELAY_S", 0.001)
     return store
 
@@ -40,7 +40,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 async def converse(kind: int) -> list[bytes]:
     """Send all payloads and read them back, acknowledging each; what was read."""
     client = scripted_client(operation=10.0)
-    sender = client.producer(TOPIC, Publication("me", chunking=True))
+    sender = client.producer(TOPIC, ProducerSettings("me", chunking=True))
     sent = [sender.send(MessageMetadata(), payload) for payload in PAYLOADS]
     consumer = await client.consumer(TOPIC, Subscription("s", kind))
     seen = []
@@ -75,17 +75,17 @@ COUNT = 6
 NUMBERS = [b"%d" % number for number in range(COUNT)]
 
 
-async def filled(client: PulsarClient) -> None:
-    sender = client.producer(TOPIC, Publication("me"))
+async def filled(client: BaseClient) -> None:
+    sender = client.producer(TOPIC, ProducerSettings("me"))
     await asyncio.gather(*(sender.send(MessageMetadata(), payload) for payload in NUMBERS))
     await sender.close()
 
 
-async def take(consumer: Consumer, count: int) -> list[Entry]:
+async def take(consumer: EntryConsumer, count: int) -> list[Entry]:
     return [await consumer.receive() for _ in range(count)]
 
 
-async def acknowledged(consumer: Consumer, entry: Entry) -> None:
+async def acknowledged(consumer: EntryConsumer, entry: Entry) -> None:
     consumer.acknowledge_up_to(entry.place)
     while True:
         try:
@@ -96,7 +96,7 @@ async def acknowledged(consumer: Consumer, entry: Entry) -> None:
             return
 
 
-async def seek(client: PulsarClient) -> None:
+async def seek(client: BaseClient) -> None:
     await filled(client)
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await take(consumer, 4)
@@ -109,7 +109,7 @@ async def seek(client: PulsarClient) -> None:
     await consumer.close()
 
 
-async def redelivery(client: PulsarClient) -> None:
+async def redelivery(client: BaseClient) -> None:
     await filled(client)
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await take(consumer, COUNT)
@@ -121,7 +121,7 @@ async def redelivery(client: PulsarClient) -> None:
     await consumer.close()
 
 
-async def reading(client: PulsarClient) -> None:
+async def reading(client: BaseClient) -> None:
     await filled(client)
     consumer = await client.consumer(TOPIC, reader(ids.EARLIEST))
     entries = await take(consumer, COUNT)
@@ -131,7 +131,7 @@ async def reading(client: PulsarClient) -> None:
     await consumer.close()
 
 
-async def schema(client: PulsarClient) -> None:
+async def schema(client: BaseClient) -> None:
     version = await client.register_schema(TOPIC, schemas.STRING)
     registered = await client.schema(TOPIC)
     assert registered is not None
@@ -145,13 +145,13 @@ OTHERS = {seek: 12, redelivery: 10, reading: 9, schema: 4}
 @pytest.mark.parametrize("answer_first", [False, True], ids=["unheard", "unanswered"])
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: other.__name__)
 async def test_a_cut_at_every_step_of(
-    store: Store, other: Callable[[PulsarClient], Awaitable[None]], answer_first: bool, monkeypatch
+    store: Store, other: Callable[[BaseClient], Awaitable[None]], answer_first: bool, monkeypatch
 ):
     """Until a conversation ends without meeting the cut: each run before was cut."""
     for step in itertools.count(1):
         store = Store(max_message_size=1000)
         store.cut_at, store.answer_first = step, answer_first
-        monkeypatch.setattr(connecting, "dial", store.dial)
+        monkeypatch.setattr(handshake, "dial", store.dial)
         client = scripted_client(operation=10.0)
         try:
             async with asyncio.timeout(SERVER_PATIENCE_S):
@@ -187,7 +187,7 @@ class ClosesFirst(Store):
 async def test_a_seek_is_asked_again_when_the_consumer_was_closed_and_the_answer_lost(store: Store, monkeypatch):
     """Nobody else would subscribe anew: the seek comes first, and has no connection any more."""
     store = ClosesFirst()
-    monkeypatch.setattr(connecting, "dial", store.dial)
+    monkeypatch.setattr(handshake, "dial", store.dial)
     client = scripted_client()
     await filled(client)
     consumer = await client.consumer(TOPIC, Subscription("s"))
@@ -218,7 +218,7 @@ def stored(store: Store) -> list[bytes]:
 async def steps(kind: int) -> int:
     store = Store(max_message_size=1000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connecting, "dial", store.dial)
+        patch.setattr(handshake, "dial", store.dial)
         await converse(kind)
     return store.seen
 
@@ -231,7 +231,7 @@ async def test_a_cut_at_every_step(store: Store, kind: int, answer_first: bool, 
     for step in range(1, total + 1):
         store = Store(max_message_size=1000)
         store.cut_at, store.answer_first = step, answer_first
-        monkeypatch.setattr(connecting, "dial", store.dial)
+        monkeypatch.setattr(handshake, "dial", store.dial)
         seen = await asyncio.wait_for(converse(kind), SERVER_PATIENCE_S)
         assert store.seen >= step, "or nothing was cut"
         if kind == Types.Exclusive:

@@ -93,7 +93,7 @@ async def test_a_bug_while_the_end_is_asked_for_reaches_who_reads(lane: PulsarLa
 
 async def test_what_is_to_come_again_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     """The newest entry of the topic was handed out, and given back on a shared subscription."""
-    monkeypatch.setattr(end_check, "AGAIN_S", 1e6)
+    monkeypatch.setattr(end_check, "REDELIVERY_WAIT_S", 1e6)
     broker.on[LAST] = ends_at(1, 0)
     client = scripted_client()
     lane = PulsarLane(
@@ -104,7 +104,7 @@ async def test_what_is_to_come_again_is_waited_for(broker: Broker, monkeypatch: 
     asked = len(broker.asked[LAST])
     waiting = asyncio.ensure_future(lane.receive())
     await until(lambda: bool(broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]))
-    await asyncio.sleep(2 * end_check.ASK_EVERY_S)
+    await asyncio.sleep(2 * end_check.MIN_INTERVAL_S)
     assert len(broker.asked[LAST]) == asked
     assert not lane.caught_up
     broker.link.message(0, 1, 0, b"x")

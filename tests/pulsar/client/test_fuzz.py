@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import ProtocolError
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.connection_pool import ConnectionPool
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.entry_producer import EntryProducer
 from mqbridge.pulsar.client.lookup import Lookup
-from mqbridge.pulsar.client.pool import Pool
-from mqbridge.pulsar.client.producer import Producer
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.client.topic_watch import TopicWatch
 from mqbridge.pulsar.wire import commands, ids
-from mqbridge.pulsar.wire.entry import encode_entry_head
-from mqbridge.pulsar.wire.frame import encode_command, encode_head
+from mqbridge.pulsar.wire.entry import encode_entry_prefix
+from mqbridge.pulsar.wire.frame import encode_command, encode_frame_prefix
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from tests.pulsar.client.broker import Broker, Link, silent
@@ -30,9 +30,9 @@ def command(**said) -> bytes:
 
 
 def message(**metadata) -> bytes:
-    head = encode_entry_head(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **metadata), b"hello")
+    head = encode_entry_prefix(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **metadata), b"hello")
     said = pb.CommandMessage(consumer_id=1, message_id=ids.message_id(1, 2), ack_set=[5])
-    return encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=said), len(head) + 5) + head + b"hello"
+    return encode_frame_prefix(BaseCommand(type=BaseCommand.MESSAGE, message=said), len(head) + 5) + head + b"hello"
 
 
 WHOLE = [
@@ -74,16 +74,16 @@ async def feed(frames: list[bytes]) -> None:
     connection = Connection()
     link = Link(broker, "fuzz", connection.endpoint)
     connection.endpoint.connection_made(link)
-    lookup = Lookup(Pool([]))
-    producer = Producer(lookup, 0, TOPIC, Publication())
-    await producer._attachment.stop_trying()
-    consumer = Consumer(lookup, 1, TOPIC, Subscription("s", Types.Failover))
+    lookup = Lookup(ConnectionPool([]))
+    producer = EntryProducer(lookup, 0, TOPIC, ProducerSettings())
+    await producer._registration.stop_trying()
+    consumer = EntryConsumer(lookup, 1, TOPIC, Subscription("s", Types.Failover))
     consumer._state.subscribing()
     consumer._state.activated()
     for role, table in ((producer, connection.producers), (consumer, connection.consumers)):
         table[role._id] = role
-        role._attachment.connection = connection
-        role._attachment.reopen = lambda _=0.0: None  # type: ignore[method-assign]  # what follows is another connection's
+        role._registration.connection = connection
+        role._registration.reopen = lambda _=0.0: None  # type: ignore[method-assign]  # what follows is another connection's
         role.begin(connection)
     connection.watchers[2] = TopicWatch(lookup, 2, "a/b", ".*", 60.0, 1.0)
     sent = producer.send(MessageMetadata(), b"x")

@@ -10,8 +10,8 @@ from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.connection import MAX_SENDS_IN_FLIGHT
-from mqbridge.pulsar.client.outbox import MAX_SEQUENCE
-from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.send_queue import MAX_SEQUENCE
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -44,7 +44,7 @@ async def settled() -> None:
 async def full(broker: Broker, client):
     """A producer whose window is full of entries without an answer, and `MORE` that wait behind."""
     broker.on[BaseCommand.SEND] = silent
-    producer = client.producer(TOPIC, Publication(max_elapsed_s=0.2))
+    producer = client.producer(TOPIC, ProducerSettings(max_elapsed_s=0.2))
     futures = send(producer, *[b"x"] * (MAX_SENDS_IN_FLIGHT + MORE))
     await until(lambda: len(sent(broker)) == MAX_SENDS_IN_FLIGHT)
     yield producer, futures
@@ -145,7 +145,7 @@ async def test_what_waits_to_be_sent_again_can_be_withdrawn(broker: Broker, clie
     await until(lambda: sent(broker) == [0])
     broker.unreachable = {"broker"}
     broker.link.drop()
-    await until(lambda: producer._attachment.connection is None)
+    await until(lambda: producer._registration.connection is None)
     producer.withdraw({mine})
     assert first.exception().failure is Failure.RETRY
     assert producer.pending == 0

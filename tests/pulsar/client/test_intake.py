@@ -90,7 +90,7 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
     """`ours` is acknowledged here, `theirs` is the mask of what the broker wants to be delivered, None for everything."""
     with pytest.MonkeyPatch.context() as patch:
         broker = Broker()
-        patch.setattr("mqbridge.pulsar.client.connecting.dial", broker.dial)
+        patch.setattr("mqbridge.pulsar.client.handshake.dial", broker.dial)
         client = scripted_client()
         consumer = await client.consumer(TOPIC, SHARED)
         deliver(broker, 0, count)

@@ -15,9 +15,9 @@ from mqbridge.message import Batch, Message, Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
-from mqbridge.pulsar.adapter.reading import EMPTY
+from mqbridge.pulsar.adapter.range_reader import EMPTY
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client import connecting
+from mqbridge.pulsar.client import handshake
 from mqbridge.pulsar.mapping.sequences import sequence_of
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
@@ -83,7 +83,7 @@ class Senders:
 @pytest_asyncio.fixture
 async def senders(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Senders]:
     senders = Senders()
-    monkeypatch.setattr(connecting, "dial", senders.store.dial)
+    monkeypatch.setattr(handshake, "dial", senders.store.dial)
     yield senders
     await senders.close()
 
@@ -216,7 +216,7 @@ async def test_what_goes_back_is_refused_before_anything_is_sent(senders: Sender
 @pytest.mark.parametrize("position", [(), (1 << 61,), (0, 1 << 15), (1, 2, 3, 4)])
 async def test_positions_that_have_no_sequence_id_are_refused(senders: Senders, position: Position) -> None:
     outbound = await senders.resumed()
-    with pytest.raises(ClusterError, match="name no sender"):
+    with pytest.raises(ClusterError, match="remove the sender's name"):
         await outbound.send(0, Share(Batch.of([Message(b"x", position=position)], SOURCE)))
     assert senders.sequences == []
 

@@ -3,8 +3,8 @@
 import pytest
 
 from mqbridge.pulsar.client import partial_acks
-from mqbridge.pulsar.client.acks import Acks
 from mqbridge.pulsar.client.partial_acks import MAX_GIVEN_BACK, PartialAcks
+from mqbridge.pulsar.client.pending_acks import PendingAcks
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from tests.pulsar.client.broker import Broker, until
 
@@ -12,18 +12,18 @@ TOPIC = "persistent://public/default/t"
 
 
 def test_entries_that_others_finish_are_forgotten_in_the_end():
-    acks = Acks(batch_index=True)
+    acks = PendingAcks(batch_index=True)
     for entry in range(5 * MAX_GIVEN_BACK):
         acks.messages((1, entry), 0b001, 3)
         acks.partial.give_back([(1, entry)])
     assert len(acks.partial) == MAX_GIVEN_BACK
     newest = (1, 5 * MAX_GIVEN_BACK - 1)
-    assert acks.partial.came_again(newest) == 0b110
-    assert acks.partial.came_again((1, 0)) is None, "it comes as a whole"
+    assert acks.partial.redelivered(newest) == 0b110
+    assert acks.partial.redelivered((1, 0)) is None, "it comes as a whole"
 
 
 def test_what_the_application_has_is_kept_whatever_is_given_back():
-    acks = Acks(batch_index=False)
+    acks = PendingAcks(batch_index=False)
     acks.messages((1, 0), 0b001, 3)
     for entry in range(1, 2 * MAX_GIVEN_BACK):
         acks.messages((1, entry), 0b001, 3)
@@ -35,7 +35,7 @@ def test_what_was_given_back_and_came_again_is_held_again():
     partial = PartialAcks()
     partial.set((1, 0), 0b10)
     partial.give_all_back()
-    assert partial.came_again((1, 0)) == 0b10
+    assert partial.redelivered((1, 0)) == 0b10
     for entry in range(1, 2 * MAX_GIVEN_BACK):
         partial.set((1, entry), 1)
         partial.give_back([(1, entry)])
@@ -52,7 +52,7 @@ def test_even_what_is_never_given_back_is_bounded(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cumulative_acknowledgement_settles_what_is_before_it():
-    acks = Acks(batch_index=True)
+    acks = PendingAcks(batch_index=True)
     for entry in range(4):
         acks.messages((1, entry), 0b001, 3)
     acks.cumulative((1, 2), 1, 3)

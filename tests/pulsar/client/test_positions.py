@@ -8,7 +8,7 @@ import pytest
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError
 from mqbridge.net.dial import dial
-from mqbridge.pulsar.adapter.reading import bounds_of
+from mqbridge.pulsar.adapter.range_reader import bounds_of
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -44,7 +44,7 @@ async def test_a_cursor_that_an_operator_set_back_is_followed(broker: Broker, cl
     consumer.acknowledge_up_to((1, 3))
     consumer.flush_acks()
     await until(lambda: acknowledged(broker) == [(1, 3)])
-    run = consumer.run
+    run = consumer.generation
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 3, cursor=(1, 0))
     close(broker)
     await until(lambda: consumer.sessions == 2)
@@ -53,7 +53,7 @@ async def test_a_cursor_that_an_operator_set_back_is_followed(broker: Broker, cl
     consumer.flush_acks()
     await asyncio.sleep(0.01)
     assert acknowledged(broker) == [(1, 3)], "neither the old mark nor one for what was handed out before the reset"
-    assert consumer.run != run
+    assert consumer.generation != run
     await consumer.close()
 
 
@@ -242,7 +242,7 @@ async def test_what_is_asked_for_while_it_subscribes_has_it_subscribe_once_more(
     if what == "redeliver":
         consumer.redeliver()
     else:
-        consumer._subscribe_anew()
+        consumer._resubscribe()
     broker.link.send(success=pb.CommandSuccess(request_id=broker.asked[BaseCommand.SUBSCRIBE][1].request_id))
     await until(lambda: consumer.sessions == 2)
     assert len(broker.asked[BaseCommand.SUBSCRIBE]) == 3
@@ -282,7 +282,7 @@ async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, cl
     async def dialled(host: str, port: int, make, **more):
         return await (dial if ".." in host else broker.dial)(host, port, make, **more)
 
-    monkeypatch.setattr("mqbridge.pulsar.client.connecting.dial", dialled)
+    monkeypatch.setattr("mqbridge.pulsar.client.handshake.dial", dialled)
     broker.on[BaseCommand.LOOKUP] = in_turn(
         lambda link, frame: found(link, frame, "pulsar://broker..cluster:6650"), lambda link, frame: found(link, frame, URL)
     )

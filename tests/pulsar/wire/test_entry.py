@@ -1,4 +1,4 @@
-"""Entries and batches: what other clients stored is read, what we write is the same bytes, damage becomes a defect."""
+"""Entries and batches: entries of other clients are decoded, ours have the same bytes, damage becomes a defect."""
 
 import contextlib
 import struct
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.wire.batch import frame_message, join_batch, split_batch
-from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES, NAMES, compress, decompress
+from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, MAX_UNCOMPRESSED_BYTES, compress, decompress
 from mqbridge.pulsar.wire.entry import (
     MAGIC_BROKER_METADATA,
     SendEncoder,
     decode_entry,
-    encode_entry_head,
+    encode_entry_prefix,
     has_valid_checksum,
 )
 from mqbridge.pulsar.wire.frame import parse_frame
@@ -40,9 +40,9 @@ def test_crc32c_is_castagnolis():
 def test_a_plain_entry_of_the_cpp_client():
     entry = entry_of(vectors.SEND_PLAIN)
     assert (entry.defect, entry.is_batch, entry.count, entry.payload) == (None, False, 1, b"hello")
-    said = entry.metadata
-    assert (said.producer_name, said.partition_key, said.event_time) == ("emu-0-0", "k1", 1234)
-    assert [(pair.key, pair.value) for pair in said.properties] == [("a", "b")]
+    metadata = entry.metadata
+    assert (metadata.producer_name, metadata.partition_key, metadata.event_time) == ("emu-0-0", "k1", 1234)
+    assert [(pair.key, pair.value) for pair in metadata.properties] == [("a", "b")]
 
 
 def test_a_batch_of_the_cpp_client():
@@ -53,13 +53,13 @@ def test_a_batch_of_the_cpp_client():
     assert join_batch(messages) == entry.payload
 
 
-def test_a_codec_that_is_not_known_is_a_defect():
-    """A closed enumeration would read it as no compression, and the packed bytes as the message."""
+def test_an_unknown_codec_is_a_defect():
+    """A closed enumeration would parse it as no compression, and return the packed bytes as the message."""
     known = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, uncompressed_size=100)
     metadata = MessageMetadata.FromString(known.SerializeToString() + b"\x40\x05")
-    entry = decode_entry(encode_entry_head(metadata, b"packed") + b"packed")
+    entry = decode_entry(encode_entry_prefix(metadata, b"packed") + b"packed")
     entry.unpack()
-    assert entry.defect == "codec 5 is not known"
+    assert entry.defect == "unknown codec 5"
 
 
 def test_a_batch_of_one_is_a_batch():
@@ -71,11 +71,11 @@ def test_a_batch_of_one_is_a_batch():
 @pytest.mark.parametrize(
     "frame", [vectors.SEND_PLAIN, vectors.SEND_BATCH, vectors.SEND_BATCH_OF_ONE], ids=["plain", "batch", "batch-of-one"]
 )
-def test_sends_are_written_as_the_cpp_client_writes_them(frame):
+def test_sends_equal_those_of_the_cpp_client(frame):
     parsed = parse_frame(frame)
     send, entry = parsed.command.send, decode_entry(frame, parsed.rest)
-    head = encode_entry_head(entry.metadata, entry.payload)
-    assert head + entry.payload == frame[parsed.rest :]
+    prefix = encode_entry_prefix(entry.metadata, entry.payload)
+    assert prefix + entry.payload == frame[parsed.rest :]
     if send.HasField("num_messages"):
         encoder = SendEncoder(send.producer_id)
         for _ in range(2):  # the command object is used again
@@ -83,7 +83,7 @@ def test_sends_are_written_as_the_cpp_client_writes_them(frame):
             assert written + entry.payload == frame
 
 
-def test_the_highest_sequence_id_is_said_only_when_it_is_higher():
+def test_the_highest_sequence_id_is_written_only_if_it_is_higher():
     encoder = SendEncoder(1)
     metadata = MessageMetadata(producer_name="p", sequence_id=5, publish_time=1)
     first = parse_frame(encoder.encode(5, 9, 5, metadata, b"") + b"").command.send
@@ -91,7 +91,7 @@ def test_the_highest_sequence_id_is_said_only_when_it_is_higher():
     assert (first.highest_sequence_id, second.HasField("highest_sequence_id")) == (9, False)
 
 
-def test_broker_metadata_and_missing_checksums_are_read():
+def test_entries_with_broker_metadata_or_without_checksum_are_decoded():
     parsed = parse_frame(vectors.SEND_PLAIN)
     stored = vectors.SEND_PLAIN[parsed.rest :]
     broker = BrokerEntryMetadata(broker_timestamp=7, index=3).SerializeToString()
@@ -100,7 +100,7 @@ def test_broker_metadata_and_missing_checksums_are_read():
         assert (entry.defect, entry.payload) == (None, b"hello")
 
 
-def test_every_flipped_byte_of_an_entry_is_noticed():
+def test_every_flipped_byte_of_an_entry_is_detected():
     parsed = parse_frame(vectors.SEND_BATCH)
     stored = vectors.SEND_BATCH[parsed.rest :]
     for at in range(2, len(stored)):
@@ -111,7 +111,7 @@ def test_every_flipped_byte_of_an_entry_is_noticed():
     assert has_valid_checksum(stored)
 
 
-def test_every_truncated_entry_is_noticed():
+def test_every_truncated_entry_is_detected():
     parsed = parse_frame(vectors.SEND_PLAIN)
     stored = vectors.SEND_PLAIN[parsed.rest :]
     for end in range(len(stored)):
@@ -127,7 +127,7 @@ def test_fuzz_entries_never_raise(data):
 
 
 @given(st.binary(max_size=200), st.integers(0, 5))
-def test_fuzz_batches_only_protocol_errors(data, count):
+def test_fuzz_batches_raise_only_protocol_errors(data, count):
     with contextlib.suppress(RemoteProtocolError):
         split_batch(data, count)
 
@@ -140,7 +140,7 @@ def test_batches_survive_the_round_trip(messages):
 
 
 @given(st.lists(st.tuples(st.text(max_size=200), st.text(max_size=300)), max_size=5))
-def test_an_encoded_property_is_what_protobuf_writes(pairs):
+def test_an_encoded_property_equals_protobufs(pairs):
     single = SingleMessageMetadata(payload_size=0)
     for key, value in pairs:
         single.properties.add(key=key, value=value)
@@ -157,7 +157,7 @@ def test_a_batch_with_a_wrong_count_or_trailing_bytes_is_refused():
 
 # --- compression ------------------------------------------------------------------------------------------------------
 
-CODECS = sorted(set(NAMES.values()))
+CODECS = sorted(set(CODEC_NUMBERS.values()))
 
 
 @settings(max_examples=30)
@@ -167,7 +167,7 @@ def test_every_codec_survives_the_round_trip(codec, data, times):
     assert decompress(codec, compress(codec, data), len(data)) == data
 
 
-def test_a_zlib_stream_that_java_never_finished():
+def test_an_unfinished_zlib_stream_of_java_is_decompressed():
     writer = zlib.compressobj()
     data = b"some text " * 1000
     stream = writer.compress(data) + writer.flush(zlib.Z_SYNC_FLUSH)
@@ -175,7 +175,7 @@ def test_a_zlib_stream_that_java_never_finished():
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_bombs_and_wrong_sizes_are_refused(codec):
+def test_decompression_bombs_and_wrong_sizes_are_refused(codec):
     data = bytes(100_000)
     packed = compress(codec, data)
     for size in (0, 10, len(data) - 1, len(data) + 1, MAX_UNCOMPRESSED_BYTES + 1):
@@ -184,14 +184,14 @@ def test_bombs_and_wrong_sizes_are_refused(codec):
 
 
 @given(st.sampled_from([*CODECS[1:], 77]), st.binary(max_size=100), st.integers(0, 1000))
-def test_fuzz_decompression_only_protocol_errors(codec, data, size):
+def test_fuzz_decompression_raises_only_protocol_errors(codec, data, size):
     with contextlib.suppress(RemoteProtocolError):
         assert len(decompress(codec, data, size)) == size
 
 
-def test_what_does_not_decompress_is_a_defect_with_the_raw_payload():
+def test_a_payload_that_does_not_decompress_is_a_defect_with_the_raw_payload():
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, compression=pb.LZ4, uncompressed_size=50)
-    entry = decode_entry(encode_entry_head(metadata, b"junk") + b"junk")
+    entry = decode_entry(encode_entry_prefix(metadata, b"junk") + b"junk")
     assert entry.defect is None
     entry.unpack()
     assert entry.defect is not None
@@ -202,7 +202,7 @@ def test_unpacking_twice_changes_nothing():
     data = b"text " * 100
     packed = compress(pb.ZSTD, data)
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, compression=pb.ZSTD, uncompressed_size=len(data))
-    entry = decode_entry(encode_entry_head(metadata, packed) + packed)
+    entry = decode_entry(encode_entry_prefix(metadata, packed) + packed)
     entry.unpack()
     entry.unpack()
     assert (entry.payload, entry.defect) == (data, None)
@@ -211,19 +211,19 @@ def test_unpacking_twice_changes_nothing():
 def test_encrypted_entries_are_a_defect():
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.encryption_keys.add(key="k", value=b"v")
-    entry = decode_entry(encode_entry_head(metadata, b"secret") + b"secret")
+    entry = decode_entry(encode_entry_prefix(metadata, b"secret") + b"secret")
     entry.unpack()
     assert entry.defect is not None
     assert "encrypted" in entry.defect
 
 
-def test_a_chunk_of_a_message_is_a_defect():
+def test_a_chunk_that_is_not_joined_is_a_defect():
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, chunk_id=1, num_chunks_from_msg=3, uuid="u")
-    entry = decode_entry(encode_entry_head(metadata, b"part") + b"part")
+    entry = decode_entry(encode_entry_prefix(metadata, b"part") + b"part")
     entry.unpack()
     assert entry.defect is not None
     assert "chunk 1 of 3" in entry.defect
 
 
-def test_the_configuration_names_the_codecs_that_there_are() -> None:
-    assert get_args(PulsarOutboundOptions.model_fields["compression"].annotation) == tuple(NAMES)
+def test_the_configuration_names_every_codec() -> None:
+    assert get_args(PulsarOutboundOptions.model_fields["compression"].annotation) == tuple(CODEC_NUMBERS)

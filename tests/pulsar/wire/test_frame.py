@@ -1,4 +1,4 @@
-"""Frames: golden bytes both ways and at every split; nothing but ProtocolError on anything else."""
+"""Frames: golden bytes both ways and at every split; invalid bytes raise only ProtocolError."""
 
 import contextlib
 import struct
@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import ProtocolError, RemoteProtocolError
 from mqbridge.pulsar.wire import commands, ids, schemas, topic_lists
-from mqbridge.pulsar.wire.frame import FRAME_PADDING, FrameMeter, encode_command, encode_head, parse_frame
+from mqbridge.pulsar.wire.frame import FRAME_PADDING, FrameMeter, encode_command, encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from mqbridge.wire.cutter import FrameCutter
 from tests.pulsar.wire import vectors
 
 
-def test_known_commands_are_written_as_others_write_them():
+def test_commands_equal_those_of_other_clients():
     assert commands.PING == vectors.PING
     assert commands.PONG == vectors.PONG
     assert commands.flow(0, 1000) == vectors.FLOW
@@ -27,24 +27,24 @@ def test_known_commands_are_written_as_others_write_them():
 
 
 @pytest.mark.parametrize("data", vectors.FRAMES, ids=range(len(vectors.FRAMES)))
-def test_known_frames_read_and_write_back_the_same(data):
+def test_known_frames_survive_the_round_trip(data):
     frame = parse_frame(data)
     rest = data[frame.rest :]
-    assert encode_head(frame.command, len(rest)) + rest == data
+    assert encode_frame_prefix(frame.command, len(rest)) + rest == data
     assert frame.type == frame.command.type
 
 
-def test_known_answers_say_what_they_should():
+def test_known_responses_are_parsed():
     connected = parse_frame(vectors.CONNECTED).command.connected
     assert (connected.server_version, connected.protocol_version, connected.max_message_size) == ("emu", 21, 5242880)
-    found = parse_frame(vectors.LOOKUP_RESPONSE).command.lookupTopicResponse
-    assert (found.request_id, found.response, found.authoritative) == (2, found.Connect, True)
-    assert found.brokerServiceUrl == "pulsar://127.0.0.1:6650"
+    lookup = parse_frame(vectors.LOOKUP_RESPONSE).command.lookupTopicResponse
+    assert (lookup.request_id, lookup.response, lookup.authoritative) == (2, lookup.Connect, True)
+    assert lookup.brokerServiceUrl == "pulsar://127.0.0.1:6650"
     receipt = parse_frame(vectors.DUPLICATE_RECEIPT).command.send_receipt
     assert (receipt.sequence_id, receipt.highest_sequence_id, ids.entry_id(receipt.message_id)) == (5, 7, (-1, -1))
 
 
-def test_frames_are_cut_whatever_the_borders_of_the_chunks():
+def test_frames_are_cut_at_every_split_of_the_stream():
     stream = b"".join(vectors.FRAMES)
     for at in range(1, len(stream)):
         cutter = FrameCutter(FrameMeter().measure)
@@ -53,7 +53,7 @@ def test_frames_are_cut_whatever_the_borders_of_the_chunks():
     assert tuple(frame for byte in stream for frame in cutter.feed(bytes([byte]))) == vectors.FRAMES
 
 
-def test_a_frame_beyond_the_limit_is_refused_before_its_body_comes():
+def test_a_frame_beyond_the_limit_is_refused_before_its_body_arrives():
     meter = FrameMeter(1000)
     largest = struct.pack(">I", 1000 + FRAME_PADDING)
     assert meter.measure(largest, 0) == 1000 + FRAME_PADDING + 4
@@ -70,14 +70,14 @@ def test_a_frame_beyond_the_limit_is_refused_before_its_body_comes():
         bytes(7),
         struct.pack(">II", 4, 0),
         struct.pack(">II", 6, 3) + b"\x08\x12",  # the command does not fit
-        struct.pack(">II", 7, 2) + b"\x08\x12",  # more promised than there is
+        struct.pack(">II", 7, 2) + b"\x08\x12",  # totalSize exceeds the data
         struct.pack(">II", 7, 3) + b"\x08\x12\xff",  # no protobuf
         struct.pack(">II", 6, 2) + b"\x10\x01",  # no type
-        commands.lookup(1, "t", True).replace(b"t", b"\xff"),  # a name that is no text
+        commands.lookup(1, "t", True).replace(b"t", b"\xff"),  # a topic name that is not UTF-8
         topic_lists.watch_topic_list(1, 2, "a/b", "x", None).replace(b"a/b", b"a\xc3b"),
     ],
 )
-def test_what_is_no_frame_is_refused(data):
+def test_an_invalid_frame_is_refused(data):
     with pytest.raises(RemoteProtocolError):
         parse_frame(data)
 
@@ -100,9 +100,9 @@ def test_fuzz_only_protocol_errors(data):
 @given(st.integers(0, (1 << 64) - 1), st.text(min_size=1, max_size=50), st.booleans())
 def test_commands_survive_the_round_trip(request_id, topic, create):
     frame = parse_frame(commands.partition_metadata(request_id, topic, create))
-    said = frame.command.partitionMetadata
+    command = frame.command.partitionMetadata
     assert frame.type == BaseCommand.PARTITIONED_METADATA
-    assert (said.request_id, said.topic, said.metadata_auto_creation_enabled) == (request_id, topic, create)
+    assert (command.request_id, command.topic, command.metadata_auto_creation_enabled) == (request_id, topic, create)
 
 
 REQUESTS = {

@@ -1,4 +1,4 @@
-"""Names, ids, bit sets, hashes and the error table."""
+"""Topic names, message ids, bit sets, key hashes and the error table."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
         ("%RETRY%group", "persistent://public/default/%RETRY%group", "%RETRY%group"),
     ],
 )
-def test_names_in_all_their_forms(text, full, short):
+def test_every_form_of_a_topic_name_is_parsed(text, full, short):
     name = parse_topic(text)
     assert (str(name), name.short()) == (full, short)
     assert parse_topic(str(name)) == name
@@ -31,12 +31,12 @@ def test_names_in_all_their_forms(text, full, short):
 @pytest.mark.parametrize(
     "text", ["", "  ", "a/b", "x://a/b/c", "persistent://a/b", "a/b/c/d", "a b/c/d", "/a/b", "persistent://"]
 )
-def test_what_is_no_name_is_refused(text):
+def test_an_invalid_topic_name_is_refused(text):
     with pytest.raises(ValueError, match="topic name"):
         parse_topic(text)
 
 
-def test_a_default_namespace_of_ones_own():
+def test_another_default_namespace():
     name = parse_topic("orders", "acme/shop")
     assert str(name) == "persistent://acme/shop/orders"
     assert name.short("acme/shop") == "orders"
@@ -53,7 +53,7 @@ def test_a_default_namespace_of_ones_own():
         ("x", -1, "x"),
     ],
 )
-def test_partitions(local, index, parent):
+def test_partition_index_and_parent(local, index, parent):
     name = TopicName("persistent", "a", "b", local)
     assert (name.partition_index, name.parent.local) == (index, parent)
     if index >= 0:
@@ -65,7 +65,7 @@ def test_message_ids_survive_the_round_trip(ledger, entry):
     assert ids.entry_id(ids.message_id(ledger, entry)) == (ledger, entry)
 
 
-def test_earliest_is_written_as_others_write_it():
+def test_earliest_has_the_ids_that_other_clients_write():
     assert ids.message_id(*ids.EARLIEST).ledgerId == (1 << 64) - 1
     assert ids.EARLIEST < (0, 0) < ids.LATEST
 
@@ -74,7 +74,7 @@ def test_earliest_is_written_as_others_write_it():
     ("count", "acked", "words"),
     [(3, [], [7]), (3, [0], [6]), (3, [0, 2], [2]), (3, [0, 1, 2], []), (70, [65], [-1, 61])],
 )
-def test_bit_sets(count, acked, words):
+def test_masks_become_the_words_of_ack_sets(count, acked, words):
     mask = ids.full_mask(count)
     for index in acked:
         mask &= ~(1 << index)
@@ -99,7 +99,7 @@ def test_bit_sets_survive_the_round_trip(mask):
         ("hello world", 1586663183, 1794106052),
     ],
 )
-def test_hashes(text, murmur, java):
+def test_known_hashes(text, murmur, java):
     assert (murmur3_32(text.encode()), java_string_hash(text)) == (murmur, java)
 
 
@@ -111,7 +111,7 @@ def test_every_error_code_has_its_row():
     assert {code.number: code.name for code in codes.TABLE} == {number: name for name, number in pb.ServerError.items()}
 
 
-def test_refusals_say_what_helps():
+def test_refusals_name_the_request_and_the_remedy():
     error = codes.refused(6, "not served\nstack trace", "opening x")
     assert (error.code, error.failure) == (6, Failure.REFRESH)
     assert "opening x: ServiceNotReady" in str(error)

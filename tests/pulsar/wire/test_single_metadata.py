@@ -1,11 +1,11 @@
-"""Single-message metadata by hand: the bytes that protobuf writes."""
+"""The hand-written encoder of single-message metadata writes the same bytes as protobuf."""
 
 import base64
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.pulsar.client.batching import OutgoingMessage
+from mqbridge.pulsar.library.batching import OutgoingMessage
 from mqbridge.pulsar.wire.batch import frame_message
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import SingleMessageMetadata
 
@@ -19,7 +19,7 @@ TEXT = st.text(max_size=200)
     ordering_key=st.none() | st.binary(max_size=200),
     event_time=st.integers(0, (1 << 63) - 1),
 )
-def test_an_encoded_prefix_is_what_protobuf_writes(
+def test_an_encoded_prefix_equals_protobufs(
     payload: bytes | None,
     properties: tuple[tuple[str, str], ...],
     key: str | bytes | None,
@@ -34,10 +34,10 @@ def test_an_encoded_prefix_is_what_protobuf_writes(
     elif key is not None:
         single.partition_key = key
     message = OutgoingMessage(payload, key=key, ordering_key=ordering_key, properties=properties, event_time=event_time)
-    assert message.head() + (payload or b"") == frame_message(single, payload or b"")
+    assert message.batch_prefix() + (payload or b"") == frame_message(single, payload or b"")
 
 
-def test_the_prefix_of_a_message_that_has_only_a_payload() -> None:
+def test_the_prefix_of_a_message_with_only_a_payload() -> None:
     for size in (0, 127, 128, 16_383, 16_384, 5 << 20):
         payload = bytes(size)
-        assert OutgoingMessage(payload).head() + payload == frame_message(SingleMessageMetadata(), payload)
+        assert OutgoingMessage(payload).batch_prefix() + payload == frame_message(SingleMessageMetadata(), payload)

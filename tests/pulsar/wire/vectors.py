@@ -1,4 +1,4 @@
-"""Frames as other implementations write them, in hex."""
+"""Frames written by other implementations, in hex."""
 
 PING = bytes.fromhex("00000009 00000005 0812920100")
 PONG = bytes.fromhex("00000009 00000005 08139a0100")
@@ -8,19 +8,19 @@ LOOKUP_RESPONSE = bytes.fromhex("00000028 00000024 0818c2011f0a1770756c7361723a2
 ACK = bytes.fromhex("00000014 00000010 080a520c080010001a06080110002806")
 DUPLICATE_RECEIPT = bytes.fromhex("00000026 00000022 08073a1e080010051a1608ffffffffffffffffff0110ffffffffffffffffff012007")
 
-# Written out by hand from the fields: method `token` with the credentials "secret", and method `tls`, which has none.
+# Written by hand from the fields: method `token` with the credentials "secret", and method `tls` without credentials.
 CONNECT_TOKEN = bytes.fromhex("00000024 00000020 0802 121c 0a0178 1a06736563726574 2015 2a05746f6b656e 5206 0801 1001 2801")
 CONNECT_TLS = bytes.fromhex("0000001a 00000016 0802 1212 0a0178 2015 2a03746c73 5206 0801 1001 2801")
 AUTH_RESPONSE = bytes.fromhex("0000001f 0000001b 0825 aa0216 0a0178 120f 0a05746f6b656e 1206736563726574 1815")
 
 
 def _framed(text: str) -> bytes:
-    """The frame of what follows the total size."""
+    """Prepend the total size."""
     rest = bytes.fromhex(text)
     return len(rest).to_bytes(4, "big") + rest
 
 
-# SEND frames of the C++ client, which does not write the highest sequence id.
+# SEND frames of the C++ client, which does not write highest_sequence_id.
 SEND_PLAIN = _framed(
     "00000008 0806320408001000 0e01 1aa9374f"
     " 00000021 0a07656d752d302d30100018ab84a6db9f3422060a016112016232026b3160d209 68656c6c6f"

@@ -11,12 +11,12 @@ import pytest
 from mqbridge.errors import Unreachable
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.rocketmq.client import connection as connections
-from mqbridge.rocketmq.client.client import RocketmqClient, Timing
+from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command, decode, encode, measure
-from mqbridge.rocketmq.wire.headers.sending import SendHeader, SendResult
+from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResult
 from tests.kit.conversation import ServerLink, in_turn, silent, until  # noqa: F401 - tests take the last three from here
 
 NS, NS2 = "ns:9876", "ns2:9876"
@@ -194,6 +194,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cluster
 
 
-def scripted_client(*name_servers: str, **timing: float) -> RocketmqClient:
+def scripted_client(*name_servers: str, **timing: float) -> ClusterClient:
     """Not connected yet."""
-    return RocketmqClient(name_servers or [NS], timing=Timing(**{"request": 2.0, **timing}))
+    return ClusterClient(name_servers or [NS], timing=Timing(**{"request": 2.0, **timing}))

@@ -8,22 +8,21 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.rocketmq.client import commit_carrying_pulls, pull_loop
-from mqbridge.rocketmq.client import consumer as consumer_module
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.consumer import GroupConsumer, join
-from mqbridge.rocketmq.client.spec import GroupSpec
-from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client import commit_carrying_pulls, pull_consumer, pull_loop
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat, SubscriptionData
-from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
-from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader, PullResult
+from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader, PullResult
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
@@ -124,11 +123,11 @@ class Groups:
         asked = [PullHeader.decode(command.ext) for code in PULLS for command in self.cluster.asked[code]]
         return [header for header in asked if number is None or header.queue_id == number]
 
-    def say(self, client: RocketmqClient, request: Command) -> None:
+    def say(self, client: ClusterClient, request: Command) -> None:
         """Have the first broker ask a client."""
         self.members_link(client).send(request)
 
-    def members_link(self, client: RocketmqClient) -> Link:
+    def members_link(self, client: ClusterClient) -> Link:
         return next(link for group in self.members.values() for member, link in group.items() if member == client.client_id)
 
     def _queue(self, link: Link, request: Command) -> Queue:
@@ -275,24 +274,24 @@ class Scene:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.groups = Groups(cluster)
-        self.clients: list[RocketmqClient] = []
-        self.consumers: list[GroupConsumer] = []
+        self.clients: list[ClusterClient] = []
+        self.consumers: list[PullConsumer] = []
         cluster.topics["T"] = {"broker-a": 1}
 
-    async def join(self, instance: str = "1#1", **spec: Any) -> GroupConsumer:
+    async def join(self, instance: str = "1#1", **settings: Any) -> PullConsumer:
         """A member of group G on topic T, without retry topic unless asked for."""
         client = scripted_client()
         client._instance = instance
         self.clients.append(client)
         await client.connect()
-        said = {"group": "G", "subscriptions": (everything("T"),), "retries": False} | spec
-        consumer = await join(client, GroupSpec(**said))
+        said = {"group": "G", "subscriptions": (everything("T"),), "retries": False} | settings
+        consumer = await join(client, ConsumerSettings(**said))
         self.consumers.append(consumer)
         return consumer
 
-    async def stream(self, **spec: Any) -> QueueStream:
+    async def assigned(self, **settings: Any) -> AssignedQueue:
         """The first queue of a new member."""
-        return await first_stream(await self.join(**spec))
+        return await first_stream(await self.join(**settings))
 
     async def close(self) -> None:
         for consumer in self.consumers:
@@ -301,11 +300,11 @@ class Scene:
             await client.close()
 
 
-async def first_stream(consumer: GroupConsumer) -> QueueStream:
+async def first_stream(consumer: PullConsumer) -> AssignedQueue:
     async with asyncio.timeout(PATIENCE_S):
-        async for stream in consumer.streams():
-            return stream
-    raise AssertionError("no stream came")
+        async for assigned in consumer.assigned_queues():
+            return assigned
+    raise AssertionError("no assigned came")
 
 
 @pytest_asyncio.fixture
@@ -314,8 +313,8 @@ async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     for name in ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
         monkeypatch.setattr(pull_loop, name, 0.002)
     monkeypatch.setattr(commit_carrying_pulls, "BEGUN_S", 0.0)
-    monkeypatch.setattr(consumer_module, "HANDOVER_S", 0.0)
-    monkeypatch.setattr(consumer_module, "UNBALANCED_S", 0.02)
+    monkeypatch.setattr(pull_consumer, "HANDOVER_S", 0.0)
+    monkeypatch.setattr(pull_consumer, "UNBALANCED_S", 0.02)
     scene = Scene(cluster)
     yield scene
     await scene.close()

@@ -3,8 +3,9 @@
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.routes import Queue
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.route_table import Queue
+from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.configs import DataVersion, GroupConfig, GroupConfigs, TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
@@ -42,7 +43,7 @@ def asked_of(cluster: Cluster, code: int) -> list[str]:
     return sorted(address for address, asked in cluster.asked_at.items() for command in asked if command.code == code)
 
 
-async def test_masters(cluster: Cluster, client: RocketmqClient):
+async def test_masters(cluster: Cluster, client: ClusterClient):
     assert await client.admin.masters() == {"broker-a": A, "broker-b": B}
     assert await client.admin.masters("C") == {"broker-a": A, "broker-b": B}
     with pytest.raises(ClusterError, match="no cluster 'X'; there are: C, empty") as caught:
@@ -53,7 +54,7 @@ async def test_masters(cluster: Cluster, client: RocketmqClient):
     assert caught.value.failure is Failure.RETRY
 
 
-async def test_topics_and_those_of_the_system(cluster: Cluster, client: RocketmqClient):
+async def test_topics_and_those_of_the_system(cluster: Cluster, client: ClusterClient):
     names = [
         "z",
         "a",
@@ -87,7 +88,7 @@ def creates(cluster: Cluster):
     return answer
 
 
-async def test_a_topic_is_made_at_every_master_and_shown(cluster: Cluster, client: RocketmqClient):
+async def test_a_topic_is_made_at_every_master_and_shown(cluster: Cluster, client: ClusterClient):
     cluster.on[Code.UPDATE_AND_CREATE_TOPIC] = creates(cluster)
     cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = in_turn(refuses(Status.TOPIC_NOT_EXIST), refuses(Status.TOPIC_NOT_EXIST), route)
     await client.admin.create_topic("new", 3, attributes={"message.type": "FIFO", "x": "y"}, order=True)
@@ -101,7 +102,7 @@ async def test_a_topic_is_made_at_every_master_and_shown(cluster: Cluster, clien
     assert len(found.write_queues()) == 6
 
 
-async def test_a_topic_that_is_never_shown(cluster: Cluster, client: RocketmqClient):
+async def test_a_topic_that_is_never_shown(cluster: Cluster, client: ClusterClient):
     cluster.on[Code.UPDATE_AND_CREATE_TOPIC] = success
     with pytest.raises(RequestTimeout, match="do not show it"):
         await client.admin.create_topic("new", 3, timeout=0.1)
@@ -133,7 +134,7 @@ async def test_a_topic_is_deleted_at_every_broker_and_name_server(cluster: Clust
     await client.close()
 
 
-async def test_configurations_and_statistics(cluster: Cluster, client: RocketmqClient):
+async def test_configurations_and_statistics(cluster: Cluster, client: ClusterClient):
     config = TopicConfig(TOPIC, 2, 2, attributes={"message.type": "NORMAL"})
     cluster.at[A, Code.GET_TOPIC_CONFIG] = says(config.encode())
     cluster.at[B, Code.GET_TOPIC_CONFIG] = refuses(Status.TOPIC_NOT_EXIST)
@@ -149,7 +150,7 @@ async def test_configurations_and_statistics(cluster: Cluster, client: RocketmqC
         await client.admin.topic_stats(TOPIC)
 
 
-async def test_a_brokers_settings(cluster: Cluster, client: RocketmqClient):
+async def test_a_brokers_settings(cluster: Cluster, client: ClusterClient):
     cluster.on[Code.GET_BROKER_CONFIG] = says(b"# a comment\na=1\nb = x=y\n\nc=\n")
     assert await client.admin.broker_config(A) == {"a": "1", "b": "x=y", "c": ""}
     cluster.on[Code.UPDATE_BROKER_CONFIG] = success
@@ -160,7 +161,7 @@ async def test_a_brokers_settings(cluster: Cluster, client: RocketmqClient):
 # --- groups ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_groups_are_made_and_deleted_at_every_master(cluster: Cluster, client: RocketmqClient):
+async def test_groups_are_made_and_deleted_at_every_master(cluster: Cluster, client: ClusterClient):
     cluster.on[Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP] = cluster.on[Code.DELETE_SUBSCRIPTIONGROUP] = success
     config = GroupConfig("G", retry_max_times=3)
     await client.groups.create(config)
@@ -176,7 +177,7 @@ async def test_groups_are_made_and_deleted_at_every_master(cluster: Cluster, cli
         await client.groups.create(GroupConfig("a b"))
 
 
-async def test_who_is_connected(cluster: Cluster, client: RocketmqClient):
+async def test_who_is_connected(cluster: Cluster, client: ClusterClient):
     connection = Connection("id", "1.2.3.4:5")
     cluster.at[A, Code.GET_CONSUMER_CONNECTION_LIST] = refuses(Status.CONSUMER_NOT_ONLINE)
     found = ConsumerConnections((connection,))
@@ -199,7 +200,7 @@ async def test_who_is_connected(cluster: Cluster, client: RocketmqClient):
         await client.groups.producers("G")
 
 
-async def test_topics_of_a_group_and_groups_of_a_topic(cluster: Cluster, client: RocketmqClient):
+async def test_topics_of_a_group_and_groups_of_a_topic(cluster: Cluster, client: ClusterClient):
     cluster.at[A, Code.QUERY_TOPICS_BY_CONSUMER] = says(
         TopicList(
             (
@@ -216,7 +217,7 @@ async def test_topics_of_a_group_and_groups_of_a_topic(cluster: Cluster, client:
     assert await client.groups.groups_of(TOPIC) == ["G1", "G2"]
 
 
-async def test_offsets_of_groups(cluster: Cluster, client: RocketmqClient):
+async def test_offsets_of_groups(cluster: Cluster, client: ClusterClient):
     stats = ConsumeStats({A0: ConsumeOffsets(10, 7)})
     cluster.at[A, Code.GET_CONSUME_STATS] = says(stats.encode())
     cluster.at[B, Code.GET_CONSUME_STATS] = says(ConsumeStats({}).encode())
@@ -233,7 +234,7 @@ async def test_offsets_of_groups(cluster: Cluster, client: RocketmqClient):
     assert (said.group, said.topic, said.timestamp, said.is_force, said.queue_id) == ("G", TOPIC, 123, True, -1)
 
 
-async def test_written_offsets_are_read_back(cluster: Cluster, client: RocketmqClient):
+async def test_written_offsets_are_read_back(cluster: Cluster, client: ClusterClient):
     held = {A: -1, B: -1}
 
     def commits(link, request):
@@ -265,7 +266,7 @@ async def test_written_offsets_are_read_back(cluster: Cluster, client: RocketmqC
 # --- positions and single messages ----------------------------------------------------------------------------------------
 
 
-async def test_positions_of_a_queue(cluster: Cluster, client: RocketmqClient):
+async def test_positions_of_a_queue(cluster: Cluster, client: ClusterClient):
     for code, value in ((Code.GET_MIN_OFFSET, 3), (Code.GET_MAX_OFFSET, 9), (Code.SEARCH_OFFSET_BY_TIMESTAMP, 5)):
         cluster.at[B, code] = lambda link, request, value=value: link.answer(request, ext={"offset": str(value)})
     assert (await client.positions.first(B0), await client.positions.next(B0)) == (3, 9)
@@ -290,34 +291,34 @@ def record(keys: str, unique: str, stored: int, offset: int = 0) -> bytes:
     return encode_record(Record(TOPIC, b"x", properties, store_timestamp=stored, physical_offset=offset))
 
 
-async def test_what_is_found_by_hash_is_checked_by_key(cluster: Cluster, client: RocketmqClient):
+async def test_what_is_found_by_hash_is_checked_by_key(cluster: Cluster, client: ClusterClient):
     cluster.at[A, Code.QUERY_MESSAGE] = says(record("k1 k2", "U1", 20) + record("kk", "U2", 5))
     cluster.at[B, Code.QUERY_MESSAGE] = says(record("k2", "U1", 10))
-    assert [one.store_timestamp for one in await client.query.by_key(TOPIC, "k2", begin=1, end=99, most=7)] == [10, 20]
+    assert [one.store_timestamp for one in await Query(client).by_key(TOPIC, "k2", begin=1, end=99, most=7)] == [10, 20]
     said = QueryHeader.decode(cluster.asked[Code.QUERY_MESSAGE][0].ext)
     assert (said.key, said.max_num, said.begin_timestamp, said.end_timestamp, said.unique_key) == ("k2", 7, 1, 99, None)
-    assert [one.store_timestamp for one in await client.query.by_unique_key(TOPIC, "U1")] == [10, 20]
+    assert [one.store_timestamp for one in await Query(client).by_unique_key(TOPIC, "U1")] == [10, 20]
     assert cluster.asked[Code.QUERY_MESSAGE][-1].ext["_UNIQUE_KEY_QUERY"] == "true"
     cluster.at[A, Code.QUERY_MESSAGE] = cluster.at[B, Code.QUERY_MESSAGE] = refuses(Status.QUERY_NOT_FOUND)
-    assert await client.query.by_key(TOPIC, "k2") == []
+    assert await Query(client).by_key(TOPIC, "k2") == []
     with pytest.raises(ServerRefused, match="knows topic 'none'"):
-        await client.query.by_key("none", "k2")
+        await Query(client).by_key("none", "k2")
 
 
-async def test_an_offset_id_names_its_broker(cluster: Cluster, client: RocketmqClient):
+async def test_an_offset_id_names_its_broker(cluster: Cluster, client: ClusterClient):
     message_id = offset_id(parse_host("1.2.3.4:10911"), 1000)
     cluster.on[Code.VIEW_MESSAGE_BY_ID] = says(record("k", "U", 1, offset=1000))
-    found = await client.query.by_offset_id(message_id)
+    found = await Query(client).by_offset_id(message_id)
     assert found is not None
     assert found.physical_offset == 1000
     assert asked_of(cluster, Code.VIEW_MESSAGE_BY_ID) == ["1.2.3.4:10911"]
     cluster.on[Code.VIEW_MESSAGE_BY_ID] = refuses(Status.SYSTEM_ERROR, "can not find message by the offset, 1000")
-    assert await client.query.by_offset_id(message_id) is None
+    assert await Query(client).by_offset_id(message_id) is None
     cluster.on[Code.VIEW_MESSAGE_BY_ID] = refuses(Status.SYSTEM_ERROR, "disk on fire")
     with pytest.raises(ServerRefused, match="disk on fire"):
-        await client.query.by_offset_id(message_id)
+        await Query(client).by_offset_id(message_id)
     cluster.on[Code.VIEW_MESSAGE_BY_ID] = says(record("k", "U", 1, offset=7))
     with pytest.raises(RemoteProtocolError):
-        await client.query.by_offset_id(message_id)
+        await Query(client).by_offset_id(message_id)
     with pytest.raises(RemoteProtocolError, match="not the id of a stored message"):
-        await client.query.by_offset_id("00")
+        await Query(client).by_offset_id("00")

@@ -48,8 +48,8 @@ async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many: Scene, si
             for _ in range(20):
                 await asyncio.sleep(0)
                 most = max(most, consumer.budget.held)
-            for stream in consumer.held.values():
-                while (pulled := stream.take()) is not None:
+            for assigned in consumer.held.values():
+                while (pulled := assigned.take()) is not None:
                     read += pulled.count
     assert most <= LIMIT + size
 
@@ -66,7 +66,7 @@ async def test_the_first_pulls_know_how_many_queues_will_share(scene: Scene) -> 
 
     scene.cluster.on[Code.GET_MIN_OFFSET] = one_after_another
     consumer = await scene.join(max_bytes=150_000)
-    await until(lambda: len(consumer.held) == 3 and all(stream.held_bytes for stream in consumer.held.values()))
+    await until(lambda: len(consumer.held) == 3 and all(assigned.held_bytes for assigned in consumer.held.values()))
     assert consumer.budget.held <= 150_000
     assert {one.max_msg_nums for one in scene.groups.pulls()} == {1}
 
@@ -79,8 +79,8 @@ async def test_idle_queues_wait_at_the_broker_where_there_is_room(many: Scene) -
 async def test_what_a_lane_handed_out_counts_until_it_is_asked_for_more(scene: Scene) -> None:
     scene.groups.append(*[bytes(1000)] * 32)
     consumer = await scene.join()
-    stream = consumer.held[Queue("T", "broker-a", 0)]
-    lane = RocketMQLane(Partition("c", "T", "broker-a:0", 0), stream)
+    assigned = consumer.held[Queue("T", "broker-a", 0)]
+    lane = RocketMQLane(Partition("c", "T", "broker-a:0", 0), assigned)
     batch = await lane.receive()
     assert consumer.budget.held == batch.size
     waiting = asyncio.ensure_future(lane.receive())

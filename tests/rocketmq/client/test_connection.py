@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command
 from tests.rocketmq.client.broker import A, Cluster, hangs_up, in_turn, refuses, scripted_client, silent, success, until
@@ -17,7 +17,7 @@ def offset(value: int):
     return lambda link, request: link.answer(request, ext={"offset": str(value)})
 
 
-async def test_answers_find_their_requests_in_any_order(cluster: Cluster, client: RocketmqClient):
+async def test_answers_find_their_requests_in_any_order(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = silent
     waiting = [asyncio.ensure_future(client.request(A, MAX, {"topic": "T", "queueId": str(n)})) for n in range(3)]
     await until(lambda: len(cluster.asked[MAX]) == 3)
@@ -29,13 +29,13 @@ async def test_answers_find_their_requests_in_any_order(cluster: Cluster, client
     assert cluster.asked[MAX][0].language == "PYTHON"
 
 
-async def test_one_connection_is_made_and_shared(cluster: Cluster, client: RocketmqClient):
+async def test_one_connection_is_made_and_shared(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = offset(1)
     await asyncio.gather(*(client.request(A, MAX) for _ in range(5)))
     assert cluster.dialled.count(A) == 1
 
 
-async def test_what_an_answer_says_is_an_error_of_its_kind(cluster: Cluster, client: RocketmqClient):
+async def test_what_an_answer_says_is_an_error_of_its_kind(cluster: Cluster, client: ClusterClient):
     kinds = {2: Failure.RETRY, 14: Failure.REFRESH, 13: Failure.REFUSED, 16: Failure.FATAL, 999: Failure.RETRY}
     for code, failure in kinds.items():
         cluster.on[MAX] = refuses(code, "because")
@@ -46,7 +46,7 @@ async def test_what_an_answer_says_is_an_error_of_its_kind(cluster: Cluster, cli
     assert (await client.request(A, MAX, accept=frozenset({0, 22}))).code == 22
 
 
-async def test_a_broker_may_use_an_opaque_that_waits_here(cluster: Cluster, client: RocketmqClient):
+async def test_a_broker_may_use_an_opaque_that_waits_here(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = silent
     waiting = asyncio.ensure_future(client.request(A, MAX))
     await until(lambda: cluster.asked[MAX])
@@ -60,7 +60,7 @@ async def test_a_broker_may_use_an_opaque_that_waits_here(cluster: Cluster, clie
     assert (await waiting).code == 0
 
 
-async def test_requests_of_brokers_are_answered(cluster: Cluster, client: RocketmqClient):
+async def test_requests_of_brokers_are_answered(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = success
     await client.request(A, MAX)
     link = cluster.link_to(A)
@@ -79,7 +79,7 @@ async def test_requests_of_brokers_are_answered(cluster: Cluster, client: Rocket
     assert len(answers) == 3, "a one-way request must not be answered"
 
 
-async def test_a_handler_may_answer_later_and_may_fail(cluster: Cluster, client: RocketmqClient):
+async def test_a_handler_may_answer_later_and_may_fail(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = success
     await client.request(A, MAX)
     link, answers = cluster.link_to(A), cluster.asked_at[A]
@@ -100,7 +100,7 @@ async def test_a_handler_may_answer_later_and_may_fail(cluster: Cluster, client:
     assert link.open
 
 
-async def test_a_lost_connection_fails_what_waits_and_is_made_again(cluster: Cluster, client: RocketmqClient):
+async def test_a_lost_connection_fails_what_waits_and_is_made_again(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = in_turn(hangs_up, success)
     with pytest.raises(ConnectionLost):
         await client.request(A, MAX)
@@ -108,7 +108,7 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_again(cluster: Clu
     assert cluster.dialled.count(A) == 2
 
 
-async def test_a_connection_that_nobody_answers_on_is_left(cluster: Cluster, client: RocketmqClient):
+async def test_a_connection_that_nobody_answers_on_is_left(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = in_turn(silent, success)
     with pytest.raises(RequestTimeout):
         await client.request(A, MAX, timeout=0.01)
@@ -116,7 +116,7 @@ async def test_a_connection_that_nobody_answers_on_is_left(cluster: Cluster, cli
     assert cluster.dialled.count(A) == 2
 
 
-async def test_one_slow_answer_does_not_end_a_connection_that_talks(cluster: Cluster, client: RocketmqClient):
+async def test_one_slow_answer_does_not_end_a_connection_that_talks(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = silent
     cluster.on[Code.GET_MIN_OFFSET] = success
     slow = asyncio.ensure_future(client.request(A, MAX, timeout=0.05))
@@ -130,14 +130,14 @@ async def test_one_slow_answer_does_not_end_a_connection_that_talks(cluster: Clu
     assert cluster.dialled.count(A) == 1
 
 
-async def test_bytes_that_are_no_frame_end_the_connection(cluster: Cluster, client: RocketmqClient):
+async def test_bytes_that_are_no_frame_end_the_connection(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = in_turn(lambda link, _: link.send_bytes(b"HTTP/1.1 400 Bad Request\r\n"), success)
     with pytest.raises(ConnectionLost, match="is the other side a RocketMQ port"):
         await client.request(A, MAX)
     assert (await client.request(A, MAX)).code == 0
 
 
-async def test_a_server_that_goes_away_is_asked_again_over_a_new_connection(cluster: Cluster, client: RocketmqClient):
+async def test_a_server_that_goes_away_is_asked_again_over_a_new_connection(cluster: Cluster, client: ClusterClient):
     cluster.on[MAX] = in_turn(refuses(Status.GO_AWAY), success)
     assert (await client.request(A, MAX)).code == 0
     assert len(cluster.links_to(A)) == 2, "the old one stays open for what is still due on it"
@@ -147,7 +147,7 @@ async def test_a_server_that_goes_away_is_asked_again_over_a_new_connection(clus
     assert caught.value.failure is Failure.REFRESH
 
 
-async def test_unreachable_says_so_to_everybody_who_waits(cluster: Cluster, client: RocketmqClient):
+async def test_unreachable_says_so_to_everybody_who_waits(cluster: Cluster, client: ClusterClient):
     cluster.unreachable.add(A)
     done = await asyncio.gather(*(client.request(A, MAX) for _ in range(3)), return_exceptions=True)
     assert [type(one) for one in done] == [Unreachable] * 3

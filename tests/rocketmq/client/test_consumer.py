@@ -8,15 +8,15 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, LocalProtocolError, ServerRefused
 from mqbridge.rocketmq.client import membership
-from mqbridge.rocketmq.client.broadcast import MemoryOffsets
-from mqbridge.rocketmq.client.consumer import GroupConsumer, join
-from mqbridge.rocketmq.client.rebalance import circle
-from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
+from mqbridge.rocketmq.client.allocation_strategies import circle
+from mqbridge.rocketmq.client.broadcast_offsets import MemoryOffsets
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel, StartOffset
+from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
 from mqbridge.rocketmq.client.subscription import everything, parse_tags, sql92, tagged
 from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerList, Heartbeat
 from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.bodies.running import RunningInfo
+from mqbridge.rocketmq.wire.bodies.running_info import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
@@ -33,7 +33,7 @@ def q(number: int, broker: str = "broker-a") -> Queue:
     return Queue("T", broker, number)
 
 
-def numbers(consumer: GroupConsumer) -> list[int]:
+def numbers(consumer: PullConsumer) -> list[int]:
     return sorted(queue.id for queue in consumer.held)
 
 
@@ -64,16 +64,16 @@ async def test_a_queue_that_goes_commits_what_is_acknowledged(scene: Scene) -> N
         scene.groups.append(*[b"x"] * 4, number=number)
         scene.groups.log(number=number).limit = 2
     one = await scene.join("1")
-    stream = one.held[q(1)]
-    first = await stream.receive()
-    await stream.receive()
-    stream.commit(first.next)
+    assigned = one.held[q(1)]
+    first = await assigned.receive()
+    await assigned.receive()
+    assigned.commit(first.next)
     two = await scene.join("2")
     taken = await first_stream(two)
     assert (taken.queue, (await taken.receive()).first) == (q(1), 2)
     with pytest.raises(LaneRevoked, match="another consumer"):
-        await stream.receive()
-    stream.commit(4)
+        await assigned.receive()
+    assigned.commit(4)
     assert scene.groups.committed("G", number=1) == 2
 
 
@@ -86,11 +86,11 @@ async def test_who_is_not_listed_tells_the_broker_and_then_gives_all_back(scene:
         link.answer(request, body=ConsumerList(("other",)).encode())  # type: ignore[attr-defined]
 
     scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = without_us
-    consumer.look_again()
+    consumer.request_rebalance()
     await until(lambda: consumer.held == {})
     assert len(scene.cluster.asked[Code.HEART_BEAT]) > beats
     scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = listing
-    consumer.look_again()
+    consumer.request_rebalance()
     await until(lambda: numbers(consumer) == [0])
 
 
@@ -98,13 +98,13 @@ async def test_who_is_not_listed_tells_the_broker_and_then_gives_all_back(scene:
 async def test_without_a_list_everything_stays(scene: Scene, answer: object) -> None:
     consumer = await scene.join("1")
     listing = scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
-    (stream,) = consumer.held.values()
+    (assigned,) = consumer.held.values()
     asked = len(scene.cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP])
     scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = in_turn(answer, answer, listing)  # type: ignore[arg-type]
-    consumer.look_again()
+    consumer.request_rebalance()
     await until(lambda: len(scene.cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP]) >= asked + 3)
-    assert list(consumer.held.values()) == [stream]
-    assert not stream.revoked
+    assert list(consumer.held.values()) == [assigned]
+    assert not assigned.revoked
 
 
 async def test_the_retry_queue_is_taken_as_soon_as_it_shows(scene: Scene) -> None:
@@ -122,18 +122,18 @@ async def test_the_retry_queue_is_taken_as_soon_as_it_shows(scene: Scene) -> Non
 async def test_a_released_queue_comes_back_as_a_new_stream(scene: Scene) -> None:
     scene.groups.append(b"1", b"2")
     consumer = await scene.join()
-    stream = await first_stream(consumer)
-    await stream.receive()
-    await stream.release()
+    assigned = await first_stream(consumer)
+    await assigned.receive()
+    await assigned.release()
     again = await first_stream(consumer)
-    assert again is not stream
+    assert again is not assigned
     assert (await again.receive()).first == 0
 
 
 async def test_streams_end_with_close(scene: Scene) -> None:
     consumer = await scene.join()
     await consumer.close()
-    assert [stream async for stream in consumer.streams()] == []
+    assert [assigned async for assigned in consumer.assigned_queues()] == []
     (gone,) = scene.cluster.asked[Code.UNREGISTER_CLIENT]
     assert gone.ext["consumerGroup"] == "G"
     assert not scene.groups.members["G"]
@@ -160,16 +160,16 @@ async def test_a_new_group_begins_where_it_is_told_and_commits_it(
     scene.groups.log().first = 2
     scene.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
     consumer = await scene.join(start=start, start_ms=start_ms)
-    (stream,) = consumer.held.values()
-    assert stream.committed == offset
+    (assigned,) = consumer.held.values()
+    assert assigned.committed == offset
     await until(lambda: scene.groups.committed("G") == offset)
 
 
 async def test_a_known_group_goes_on_where_it_stands(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.offsets["G", q(0)] = 5
-    stream = await scene.stream(start=StartOffset.LATEST)
-    assert (await stream.receive()).first == 5
+    assigned = await scene.assigned(start=StartOffset.LATEST)
+    assert (await assigned.receive()).first == 5
 
 
 async def test_a_queue_that_the_topic_gets_later_is_read_from_its_beginning(scene: Scene) -> None:
@@ -219,14 +219,14 @@ async def test_sql_goes_with_the_heartbeat(scene: Scene) -> None:
 async def test_a_client_has_one_member_of_a_group(scene: Scene) -> None:
     await scene.join()
     with pytest.raises(LocalProtocolError, match="a client of its own"):
-        await join(scene.clients[0], GroupSpec("G", (everything("T"),)))
+        await join(scene.clients[0], ConsumerSettings("G", (everything("T"),)))
     assert scene.cluster.asked[Code.UNREGISTER_CLIENT] == []
 
 
 async def test_two_groups_share_a_client(scene: Scene) -> None:
     scene.groups.append(b"x")
     one = await scene.join(group="G")
-    two = await join(scene.clients[0], GroupSpec("H", (everything("T"),), retries=False))
+    two = await join(scene.clients[0], ConsumerSettings("H", (everything("T"),), retries=False))
     scene.consumers.append(two)
     assert (await one.held[q(0)].receive()).next == (await two.held[q(0)].receive()).next == 1
     beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
@@ -234,19 +234,19 @@ async def test_two_groups_share_a_client(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
+    "settings",
     [
         {"group": ""},
         {"subscriptions": ()},
         {"subscriptions": (everything("T"), everything("T"))},
-        {"model": Model.ASSIGNED},
-        {"model": Model.ASSIGNED, "queues": (Queue("U", "broker-a", 0),)},
-        {"model": Model.BROADCASTING, "orderly": True},
+        {"model": MessageModel.ASSIGNED},
+        {"model": MessageModel.ASSIGNED, "queues": (Queue("U", "broker-a", 0),)},
+        {"model": MessageModel.BROADCASTING, "orderly": True},
     ],
 )
-def test_a_spec_that_makes_no_sense(spec: dict[str, object]) -> None:
+def test_a_spec_that_makes_no_sense(settings: dict[str, object]) -> None:
     with pytest.raises(LocalProtocolError):
-        GroupSpec(**({"group": "G", "subscriptions": (everything("T"),)} | spec))  # type: ignore[arg-type]
+        ConsumerSettings(**({"group": "G", "subscriptions": (everything("T"),)} | settings))  # type: ignore[arg-type]
 
 
 def test_tag_expressions() -> None:
@@ -268,11 +268,13 @@ async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(s
     for number in range(2):
         scene.groups.append(*[b"x"] * 3, number=number)
     stores = [MemoryOffsets(), MemoryOffsets()]
-    members = [await scene.join(str(n), model=Model.BROADCASTING, store=store, retries=True) for n, store in enumerate(stores)]
+    members = [
+        await scene.join(str(n), model=MessageModel.BROADCASTING, store=store, retries=True) for n, store in enumerate(stores)
+    ]
     for member, store in zip(members, stores, strict=True):
         assert set(member.held) == {q(0), q(1)}
-        for stream in list(member.held.values()):
-            stream.commit((await stream.receive()).next)
+        for assigned in list(member.held.values()):
+            assigned.commit((await assigned.receive()).next)
         await member.held.commit()
         assert store.offsets == {q(0): 3, q(1): 3}
     assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.asked[Code.QUERY_CONSUMER_OFFSET] == []
@@ -285,9 +287,9 @@ async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end
     scene.groups.append(*[b"x"] * 3)
     store = MemoryOffsets()
     store.offsets[q(0)] = 1
-    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=StartOffset.LATEST)
+    known = await scene.assigned(instance="1", model=MessageModel.BROADCASTING, store=store, start=StartOffset.LATEST)
     assert (await known.receive()).first == 1
-    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=StartOffset.LATEST)
+    new = await scene.assigned(instance="2", model=MessageModel.BROADCASTING, start=StartOffset.LATEST)
     assert new.position == 3
 
 
@@ -296,33 +298,33 @@ async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end
 
 async def test_a_reset_by_request_is_followed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.groups.append(*[b"x"] * 6)
-    stream = await scene.stream()
-    await stream.receive()
+    assigned = await scene.assigned()
+    await assigned.receive()
     header = ResetOffsetHeader("G", "T", -1).encode()
     body = ResetOffsets({q(0): 2, q(7): 1}).encode()
     with caplog.at_level(logging.WARNING):
         scene.groups.say(scene.clients[0], Command(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body, flag=ONEWAY))
         await until(lambda: scene.groups.committed("G") == 2)
-    assert (await stream.receive()).first == 2
+    assert (await assigned.receive()).first == 2
     assert "administrator" in caplog.text
 
 
 async def test_running_info_says_what_is_held(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 6)
-    stream = await scene.stream()
+    assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     ask = Command(Code.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader("G", scene.clients[0].client_id).encode(), opaque=9)
     scene.groups.say(scene.clients[0], ask)
     await until(lambda: [c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9])
     (answer,) = (c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9)
     info = RunningInfo.decode(answer.body)
-    assert info.queues[stream.queue]["cachedMsgCount"] == 6
+    assert info.queues[assigned.queue]["cachedMsgCount"] == 6
     assert [one.topic for one in info.subscriptions] == ["T"]
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
 
 
 async def test_consuming_directly_is_declined_politely(scene: Scene) -> None:
-    await scene.stream()
+    await scene.assigned()
     ext = ConsumeDirectlyHeader("G", scene.clients[0].client_id).encode()
     scene.groups.say(scene.clients[0], Command(Code.CONSUME_MESSAGE_DIRECTLY, ext, b"record", opaque=8))
     await until(lambda: [c for c in scene.cluster.asked[0] if c.is_response])
@@ -331,7 +333,7 @@ async def test_consuming_directly_is_declined_politely(scene: Scene) -> None:
 
 
 async def test_questions_about_another_group_are_refused(scene: Scene) -> None:
-    await scene.stream()
+    await scene.assigned()
     ext = RunningInfoHeader("H", scene.clients[0].client_id).encode()
     scene.groups.say(scene.clients[0], Command(Code.GET_CONSUMER_RUNNING_INFO, ext, opaque=8))
     await until(lambda: [c for c in scene.cluster.asked[1] if c.is_response])
@@ -353,8 +355,8 @@ async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) ->
     """Pulls, commits and locks go where the last known route says."""
     scene.groups.append(b"1")
     consumer = await scene.join(orderly=True)
-    (stream,) = consumer.held.values()
-    await stream.receive()
+    (assigned,) = consumer.held.values()
+    await assigned.receive()
     if how == "away":
         scene.cluster.unreachable.add(NS)
         scene.cluster.link_to(NS).drop()
@@ -364,9 +366,9 @@ async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) ->
     for number in range(2, 6):
         await until(lambda: scene.groups.held)
         scene.groups.append(b"%d" % number)
-        stream.commit((await asyncio.wait_for(stream.receive(), PATIENCE_S)).next)
+        assigned.commit((await asyncio.wait_for(assigned.receive(), PATIENCE_S)).next)
     assert consumer.held.needs_locks
     await consumer.held.renew()
-    assert not stream.revoked
-    await stream.release()
+    assert not assigned.revoked
+    await assigned.release()
     assert scene.groups.committed("G") == 5

@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.kit.rocketmq import RocketMQ
-from tests.rocketmq.client.places import Place, Reading, until
+from tests.rocketmq.client.real_topics import Place, Reading, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 

@@ -11,10 +11,9 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, PeerSilent, ServerRefused
 from mqbridge.rocketmq.client import credentials
-from mqbridge.rocketmq.client.access import AccessRefused
-from mqbridge.rocketmq.client.client import RocketmqClient, Timing
+from mqbridge.rocketmq.client.access_errors import AccessRefused
+from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.client.credentials import Credentials, Keys
-from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.signing import is_signed_by
@@ -58,8 +57,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest_asyncio.fixture
-async def client(cluster: Cluster, file: Path) -> AsyncIterator[RocketmqClient]:
-    client = RocketmqClient(["ns:9876"], timing=Timing(request=2.0), credentials=Credentials(Secret("app"), Secret(file=file)))
+async def client(cluster: Cluster, file: Path) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient(["ns:9876"], timing=Timing(request=2.0), credentials=Credentials(Secret("app"), Secret(file=file)))
     await client.connect()
     yield client
     await client.close()
@@ -69,12 +68,13 @@ def change(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-async def test_every_request_is_signed(cluster: Cluster, client: RocketmqClient, file: Path):
+async def test_every_request_is_signed(cluster: Cluster, client: ClusterClient, file: Path):
     broker = Verifying(cluster, FIRST)
     ext = {"topic": "T"}
     await client.request(A, MAX, ext, b"x")
     await client.oneway(A, Code.UPDATE_CONSUMER_OFFSET, ext)
-    await client.producer("P", "T").send(OutgoingMessage(b"m"))
+    producer = client.producer("P", "T")
+    await producer.send_single((await producer.queues())[0], b"m", b"")
     await client.heartbeat()
     await until(lambda: cluster.asked[Code.UPDATE_CONSUMER_OFFSET])
     await client.close()
@@ -88,19 +88,19 @@ async def test_every_request_is_signed(cluster: Cluster, client: RocketmqClient,
 
 async def test_a_token_goes_with_the_keys(cluster: Cluster):
     credentials = Credentials(Secret("app"), Secret(FIRST), Secret("the-token"))
-    async with RocketmqClient(["ns:9876"], credentials=credentials) as client:
+    async with ClusterClient(["ns:9876"], credentials=credentials) as client:
         Verifying(cluster, FIRST)
         await client.request(A, MAX)
         assert cluster.asked[MAX][0].ext["SecurityToken"] == "the-token"
 
 
-async def test_a_query_by_unique_key_says_the_version_that_does_not_verify_its_mark(cluster: Cluster, client: RocketmqClient):
+async def test_a_query_by_unique_key_says_the_version_that_does_not_verify_its_mark(cluster: Cluster, client: ClusterClient):
     Verifying(cluster, FIRST)
     await client.request(A, MAX, {"_UNIQUE_KEY_QUERY": "true"})
     assert cluster.asked[MAX][0].version == 399
 
 
-async def test_a_broker_is_asked_first_whether_it_takes_the_credentials(cluster: Cluster, client: RocketmqClient):
+async def test_a_broker_is_asked_first_whether_it_takes_the_credentials(cluster: Cluster, client: ClusterClient):
     Verifying(cluster, FIRST)
     await client.request(A, MAX)
     assert [request.code for request in cluster.asked_at[A]] == [Code.HEART_BEAT, MAX]
@@ -109,7 +109,7 @@ async def test_a_broker_is_asked_first_whether_it_takes_the_credentials(cluster:
 
 @pytest.mark.parametrize(("status", "remark"), [(Status.NO_PERMISSION, FAILED), (Status.SYSTEM_ERROR, OLD_FAILED)])
 async def test_keys_that_changed_are_read_after_a_refusal(
-    cluster: Cluster, client: RocketmqClient, file: Path, status: int, remark: str
+    cluster: Cluster, client: ClusterClient, file: Path, status: int, remark: str
 ):
     broker = Verifying(cluster, FIRST, status, remark)
     await client.request(A, MAX)
@@ -122,7 +122,7 @@ async def test_keys_that_changed_are_read_after_a_refusal(
     assert broker.refused == 20, "later requests have the new keys at once"
 
 
-async def test_sends_go_on_with_other_keys_in_order(cluster: Cluster, client: RocketmqClient, file: Path):
+async def test_sends_go_on_with_other_keys_in_order(cluster: Cluster, client: ClusterClient, file: Path):
     broker = Verifying(cluster, FIRST)
     producer = client.producer("P", "T")
     queue = (await producer.route()).write_queues()[0]
@@ -130,14 +130,14 @@ async def test_sends_go_on_with_other_keys_in_order(cluster: Cluster, client: Ro
         if number == 20:
             broker.secret = SECOND
             change(file, SECOND)
-        sent = await producer.send(OutgoingMessage(b"%d" % number), queue)
+        sent = await producer.send_single(queue, b"%d" % number, b"")
     (stored,) = cluster.stored.values()
     assert [int(body) for body, _ in stored] == list(range(40))
     assert sent.offset == 39
     assert client.connectivity.retries == 0, "the connection repeats what was refused"
 
 
-async def test_a_refused_request_is_repeated_once_only(cluster: Cluster, client: RocketmqClient, file: Path):
+async def test_a_refused_request_is_repeated_once_only(cluster: Cluster, client: ClusterClient, file: Path):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
     broker.secret = "a third one"
@@ -148,16 +148,16 @@ async def test_a_refused_request_is_repeated_once_only(cluster: Cluster, client:
     assert caught.value.failure is Failure.RETRY, "somebody who let us in may do so again"
 
 
-async def test_a_refusal_without_other_keys_is_told_at_once(cluster: Cluster, client: RocketmqClient):
+async def test_a_refusal_without_other_keys_is_told_at_once(cluster: Cluster, client: ClusterClient):
     broker = Verifying(cluster, "another")
-    with pytest.raises(AccessRefused, match=r"a:10911 refuses access key 'app' .*: see auth\.secret_key") as caught:
+    with pytest.raises(AccessRefused, match=r"a:10911 refuses access key 'app' .*: check auth\.secret_key") as caught:
         await client.request(A, MAX)
     assert broker.refused == 1
     assert caught.value.failure is Failure.FATAL, "nobody has let us in yet"
     assert not cluster.links_to(A)
 
 
-async def test_keys_are_read_with_heartbeats_and_connections(cluster: Cluster, client: RocketmqClient, file: Path):
+async def test_keys_are_read_with_heartbeats_and_connections(cluster: Cluster, client: ClusterClient, file: Path):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
     broker.secret = SECOND
@@ -171,7 +171,7 @@ async def test_a_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path
     monkeypatch.setattr("mqbridge.secret.COMMAND_PAUSE_S", 0.0)
     runs = tmp_path / "runs"
     secret = Secret(command=["sh", "-c", f"echo run >> {runs}; echo {FIRST}"])
-    async with RocketmqClient(["ns:9876"], credentials=Credentials(Secret("app"), secret)) as client:
+    async with ClusterClient(["ns:9876"], credentials=Credentials(Secret("app"), secret)) as client:
         broker = Verifying(cluster, FIRST)
         await client.request(A, MAX)
         before, broker.secret = len(runs.read_text().split()), SECOND
@@ -187,7 +187,7 @@ async def test_a_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path
 
 
 async def test_a_file_that_cannot_be_read_names_the_file(cluster: Cluster, tmp_path: Path):
-    client = RocketmqClient(["ns:9876"], credentials=Credentials(Secret("app"), Secret(file=tmp_path / "absent")))
+    client = ClusterClient(["ns:9876"], credentials=Credentials(Secret("app"), Secret(file=tmp_path / "absent")))
     with pytest.raises(ClusterError, match=r"absent cannot be read") as caught:
         await client.connect()
     assert caught.value.failure is Failure.FATAL
@@ -195,7 +195,7 @@ async def test_a_file_that_cannot_be_read_names_the_file(cluster: Cluster, tmp_p
 
 
 async def test_a_connection_that_ends_as_its_requests_are_repeated_is_no_fault_of_ours(
-    cluster: Cluster, client: RocketmqClient, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, client: ClusterClient, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
@@ -214,7 +214,7 @@ async def test_a_connection_that_ends_as_its_requests_are_repeated_is_no_fault_o
 
 
 async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
-    cluster: Cluster, client: RocketmqClient, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ):
     Verifying(cluster, FIRST)
     await client.request(A, MAX)
@@ -302,7 +302,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
     ],
 )
 async def test_a_missing_right_says_who_may_not_do_what(
-    cluster: Cluster, client: RocketmqClient, code: int, status: int, remark: str, words: str
+    cluster: Cluster, client: ClusterClient, code: int, status: int, remark: str, words: str
 ):
     await client.pool.get(A)
     cluster.on[code] = refuses(status, remark)
@@ -313,11 +313,11 @@ async def test_a_missing_right_says_who_may_not_do_what(
     assert len(cluster.asked[code]) == (2 if code == Code.HEART_BEAT else 1), "other keys do not help"
 
 
-async def test_a_send_without_the_right_fails_at_once_and_finally(cluster: Cluster, client: RocketmqClient):
+async def test_a_send_without_the_right_fails_at_once_and_finally(cluster: Cluster, client: ClusterClient):
     producer = client.producer("P", "T")
     cluster.on[Code.SEND_MESSAGE_V2] = refuses(16, NO_TOPIC)
     with pytest.raises(ServerRefused, match="'app' may not produce to topic 'T'") as caught:
-        await producer.send(OutgoingMessage(b"m"), (await producer.route()).write_queues()[0])
+        await producer.send_single((await producer.route()).write_queues()[0], b"m", b"")
     assert caught.value.failure is Failure.FATAL
     assert len(cluster.asked[Code.SEND_MESSAGE_V2]) == 1
 
@@ -329,7 +329,7 @@ async def test_credentials_that_are_missing(cluster: Cluster):
             (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, org.apache.rocketmq.acl.plain.P"),
         ):
             cluster.on[MAX] = refuses(status, remark)
-            with pytest.raises(AccessRefused, match=r"lets nobody in without credentials: give auth\.access_key") as caught:
+            with pytest.raises(AccessRefused, match=r"requires credentials: set auth\.access_key") as caught:
                 await client.request(A, MAX)
             assert caught.value.failure is Failure.FATAL
 
@@ -352,20 +352,20 @@ async def test_a_certificate_that_is_refused_after_the_handshake(cluster: Cluste
         assert caught.value.failure is failure
 
 
-async def test_sends_wait_while_a_cluster_that_let_us_in_refuses_the_keys(cluster: Cluster, client: RocketmqClient, file: Path):
+async def test_sends_wait_while_a_cluster_that_let_us_in_refuses_the_keys(cluster: Cluster, client: ClusterClient, file: Path):
     broker = Verifying(cluster, FIRST)
     producer = client.producer("P", "T")
     queue = (await producer.route()).write_queues()[0]
-    await producer.send(OutgoingMessage(b"0"), queue)
+    await producer.send_single(queue, b"0", b"")
     broker.secret = SECOND
-    sends = [producer.post(OutgoingMessage(b"%d" % number), queue) for number in range(1, 4)]
+    sends = [producer.send_single(queue, b"%d" % number, b"") for number in range(1, 4)]
     await until(lambda: client.connectivity.retries)
     assert not any(send.done() for send in sends)
     change(file, SECOND)
     assert [result.offset for result in await asyncio.gather(*sends)] == [1, 2, 3]
 
 
-async def test_keys_that_are_other_ones_each_time_are_tried_once(cluster: Cluster, client: RocketmqClient, file: Path):
+async def test_keys_that_are_other_ones_each_time_are_tried_once(cluster: Cluster, client: ClusterClient, file: Path):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
     broker.secret = "never the one"
@@ -381,7 +381,7 @@ async def test_keys_that_are_other_ones_each_time_are_tried_once(cluster: Cluste
     assert broker.refused == 2
 
 
-async def test_nothing_secret_is_shown(cluster: Cluster, client: RocketmqClient, file: Path, caplog: pytest.LogCaptureFixture):
+async def test_nothing_secret_is_shown(cluster: Cluster, client: ClusterClient, file: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
     credentials = Credentials(Secret("app"), Secret(FIRST), Secret("the-token"))
     await credentials.read()

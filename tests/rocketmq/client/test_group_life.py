@@ -17,14 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client import connection
-from mqbridge.rocketmq.client.consumer import GroupConsumer, join
-from mqbridge.rocketmq.client.pulled import Pulled
-from mqbridge.rocketmq.client.queue_table import State
-from mqbridge.rocketmq.client.spec import GroupSpec
-from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.queue_transitions import State
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.wire.bodies.locks import LockRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
 from tests.kit.virtual_time import VirtualTimeLoop
@@ -178,8 +178,8 @@ class Member:
         self.world, self.orderly, self.polls = world, orderly, polls
         self.client = scripted_client()
         self.client._instance = f"{number}#{number}"
-        self.consumer: GroupConsumer | None = None
-        self.out: list[tuple[QueueStream, int, Pulled]] = []
+        self.consumer: PullConsumer | None = None
+        self.out: list[tuple[AssignedQueue, int, PulledRecords]] = []
         self.at_once = False
         self.closing = False
         self.tasks = [spawn(self._live(), f"member {number}")]
@@ -190,45 +190,45 @@ class Member:
 
     async def _live(self) -> None:
         await self.client.connect()
-        spec = GroupSpec(GROUP, (everything("T"),), orderly=self.orderly, retries=False)
+        spec = ConsumerSettings(GROUP, (everything("T"),), orderly=self.orderly, retries=False)
         while self.consumer is None:
             try:
                 self.consumer = await join(self.client, spec)
             except ClusterError:
                 await asyncio.sleep(1.0)
-        async for stream in self.consumer.streams():
-            self.tasks.append(spawn(self._read(stream), f"reading {stream}"))
+        async for assigned in self.consumer.assigned_queues():
+            self.tasks.append(spawn(self._read(assigned), f"reading {assigned}"))
 
-    async def _read(self, stream: QueueStream) -> None:
+    async def _read(self, assigned: AssignedQueue) -> None:
         try:
             while True:
-                pulled = await self._next(stream)
-                self.world.handed[stream.queue].update(range(pulled.first, pulled.next))
-                self.out.append((stream, stream.state.run, pulled))
+                pulled = await self._next(assigned)
+                self.world.handed[assigned.queue].update(range(pulled.first, pulled.next))
+                self.out.append((assigned, assigned.state.run, pulled))
                 if self.at_once:
                     self.acknowledge(len(self.out))
         except LaneRevoked:
             pass
         except Exception as error:  # noqa: BLE001 - tasks fail unseen
-            self.world.problems.append(f"{stream}: {error!r}")
+            self.world.problems.append(f"{assigned}: {error!r}")
 
-    async def _next(self, stream: QueueStream) -> Pulled:
+    async def _next(self, assigned: AssignedQueue) -> PulledRecords:
         if not self.polls:
-            return await stream.receive()
-        while (pulled := stream.take()) is None:
+            return await assigned.receive()
+        while (pulled := assigned.take()) is None:
             others: list[int] = []
             asyncio.get_running_loop().call_soon(others.append, 1)
-            await stream.changed(1.0)
+            await assigned.changed(1.0)
             assert others, "waiting for a change let nobody else run"
-            if stream.revoked:
+            if assigned.revoked:
                 raise LaneRevoked
         return pulled
 
     def acknowledge(self, count: int) -> None:
-        """In order, for each stream."""
-        for stream, run, pulled in self.out[:count]:
-            self.world.consumed[stream.queue].update(range(pulled.first, pulled.next))
-            stream.commit(pulled.next, run)
+        """In order, for each assigned."""
+        for assigned, run, pulled in self.out[:count]:
+            self.world.consumed[assigned.queue].update(range(pulled.first, pulled.next))
+            assigned.commit(pulled.next, run)
         del self.out[:count]
 
     def acknowledge_all_at_once(self) -> None:
@@ -287,15 +287,15 @@ class GroupLife(RuleBasedStateMachine):
     def living(self) -> list[Member]:
         return [one for one in self.members if not one.closing and one.consumer is not None]
 
-    def streams(self) -> list[QueueStream]:
+    def assigned_queues(self) -> list[AssignedQueue]:
         held = [one.consumer.held.values() for one in self.living if one.consumer is not None]
-        return [stream for streams in held for stream in streams]
+        return [assigned for assigned_queues in held for assigned in assigned_queues]
 
     def reads(self, link: Link, queue: Queue) -> bool:
         """Whether the member at the other end of this link waits for an answer about the queue."""
         there = self.world.groups.members[GROUP]
         held = [one.consumer.held for one in self.living if one.consumer and there.get(one.client.client_id) is link]
-        return any(queue in streams and streams[queue].state._pull is not None for streams in held)
+        return any(queue in assigned_queues and assigned_queues[queue].state._pull is not None for assigned_queues in held)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -340,21 +340,21 @@ class GroupLife(RuleBasedStateMachine):
         assert member.consumer is not None
         groups, held = self.world.groups, list(member.consumer.held.values())
         self.run(member.close())
-        for stream in held:
-            assert stream.state.state in (State.RELEASED, State.LOST)
-            certain = stream.state.state is State.RELEASED and stream.state.lock_holds(self.loop.time())
-            if certain and (GROUP, stream.queue) not in groups.resets:
-                committed = groups.committed(GROUP, *stream.queue) or 0
-                assert committed >= stream.committed, f"{stream}: acknowledged {stream.committed}, committed {committed}"
+        for assigned in held:
+            assert assigned.state.state in (State.RELEASED, State.LOST)
+            certain = assigned.state.state is State.RELEASED and assigned.state.lock_holds(self.loop.time())
+            if certain and (GROUP, assigned.queue) not in groups.resets:
+                committed = groups.committed(GROUP, *assigned.queue) or 0
+                assert committed >= assigned.committed, f"{assigned}: acknowledged {assigned.committed}, committed {committed}"
             if certain:
-                assert groups.locks.get((GROUP, stream.queue)) != member.client.client_id, f"{stream} is still locked"
+                assert groups.locks.get((GROUP, assigned.queue)) != member.client.client_id, f"{assigned} is still locked"
         assert member.client.client_id not in [one for one, link in groups.members[GROUP].items() if link.open]
 
-    @precondition(lambda self: self.streams())
+    @precondition(lambda self: self.assigned_queues())
     @rule(data=st.data(), seconds=MOMENTS, cancelled=st.booleans())
     def a_queue_is_released(self, data: st.DataObject, seconds: float, cancelled: bool) -> None:
-        stream = data.draw(st.sampled_from(self.streams()))
-        releasing = self.begin(stream.release())
+        assigned = data.draw(st.sampled_from(self.assigned_queues()))
+        releasing = self.begin(assigned.release())
         self.moment(seconds)
         if cancelled:
             releasing.cancel()
@@ -376,13 +376,13 @@ class GroupLife(RuleBasedStateMachine):
         if luck == 0:
             self.world.unanswered[code] = count
 
-    @precondition(lambda self: self.orderly and self.streams())
+    @precondition(lambda self: self.orderly and self.assigned_queues())
     @rule(missed=st.sampled_from([1, 1, 100]), count=st.integers(1, 9), seconds=MOMENTS)
     def locks_are_not_renewed(self, missed: int, count: int, seconds: float) -> None:
         """One that is missed makes a lock too old to hand anything out, until the next; messages come meanwhile."""
         self.world.unanswered[Code.LOCK_BATCH_MQ] = missed
         for _ in range(50):
-            if not all(stream.state.lock_holds(self.loop.time()) for stream in self.streams()):
+            if not all(assigned.state.lock_holds(self.loop.time()) for assigned in self.assigned_queues()):
                 break
             self.moment(1.0)
         for queue in QUEUES:
@@ -402,9 +402,9 @@ class GroupLife(RuleBasedStateMachine):
             queue = QUEUES[number]
             offset = int(self.world.groups.log(*queue).end * share)
             self.do(lambda: self.world.reset(queue, offset), 0.0)
-            for stream in self.streams():
-                if released and stream.queue == queue:
-                    self.begin(stream.release())
+            for assigned in self.assigned_queues():
+                if released and assigned.queue == queue:
+                    self.begin(assigned.release())
             self.moment(seconds)
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 25.0]))
@@ -428,20 +428,20 @@ class GroupLife(RuleBasedStateMachine):
 
     def again(self, member: Member) -> None:
         if member.out:
-            stream, run, pulled = member.out[-1]
-            if stream.rewind(pulled.first, run):
+            assigned, run, pulled = member.out[-1]
+            if assigned.rewind(pulled.first, run):
                 member.out.pop()
 
-    @precondition(lambda self: self.streams())
+    @precondition(lambda self: self.assigned_queues())
     @rule(data=st.data(), share=st.floats(0, 1), luck=LUCK, seconds=MOMENTS)
     def seek(self, data: st.DataObject, share: float, luck: int, seconds: float) -> None:
         if luck == 0:
-            stream = data.draw(st.sampled_from(self.streams()))
-            offset = int(self.world.groups.log(*stream.queue).end * share)
-            if not stream.revoked:
-                self.world.goes_on_at(stream.queue, offset)
-                self.world.handed[stream.queue].update(range(offset, self.world.groups.log(*stream.queue).end))
-                self.begin(stream.seek(offset))
+            assigned = data.draw(st.sampled_from(self.assigned_queues()))
+            offset = int(self.world.groups.log(*assigned.queue).end * share)
+            if not assigned.revoked:
+                self.world.goes_on_at(assigned.queue, offset)
+                self.world.handed[assigned.queue].update(range(offset, self.world.groups.log(*assigned.queue).end))
+                self.begin(assigned.seek(offset))
                 self.moment(seconds)
 
     # --- always -------------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.rocketmq.client.rebalance import STRATEGIES, divide
+from mqbridge.rocketmq.client.allocation_strategies import STRATEGIES, divide
 from tests.kit.guard import guard
 from tests.kit.maven import java
 from tests.kit.rocketmq_settings import server_jars
-from tests.rocketmq.client.places import Place, Places, Reading, places, until
+from tests.rocketmq.client.real_topics import Place, Places, Reading, places, until
 
 __all__ = ["places"]
 
@@ -71,13 +71,13 @@ def bodies(*members: JavaMember | Reading) -> list[bytes]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_java_and_we_share_a_group(places: Places, members: list[JavaMember], strategy: str, mode: str) -> None:
     place = places(QUEUES)
-    spec = {"strategy": STRATEGIES[strategy], "orderly": mode == "orderly"}
+    settings = {"strategy": STRATEGIES[strategy], "orderly": mode == "orderly"}
     sent = await send_round(place, "before")
     theirs = JavaMember(place, strategy, mode)
     members.append(theirs)
     await until(lambda: set(bodies(theirs)) == sent)
 
-    ours = [await place.reading(**spec), await place.reading(**spec)]
+    ours = [await place.reading(**settings), await place.reading(**settings)]
     shares = await divided(place, strategy, place.client_ids)
     await until(lambda: [one.queues for one in ours] == shares)
     # When all three have settled, what one round brings comes once, and to whoever owns the queue.

@@ -1,24 +1,19 @@
 """The producer's conversations: order, retries, every kind of answer, trouble in every state."""
 
 import asyncio
-import time
 
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, RequestTimeout, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.window import SendWindow
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.outgoing import OutgoingMessage
-from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, Producer
-from mqbridge.rocketmq.client.routes import Queue
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES, QueueProducer
+from mqbridge.rocketmq.client.route_table import Queue
 from mqbridge.rocketmq.client.send_request import SendResult
-from mqbridge.rocketmq.wire import batch, compression
-from mqbridge.rocketmq.wire import properties as props
+from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers.sending import SendResult as SendResultHeader
-from mqbridge.rocketmq.wire.record import Sys
-from mqbridge.wire.javahash import java_string_hash
+from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import (
     NS,
@@ -41,7 +36,7 @@ A0, B0 = Queue(TOPIC, "broker-a", 0), Queue(TOPIC, "broker-b", 0)
 
 
 @pytest_asyncio.fixture
-async def producer(client: RocketmqClient) -> Producer:
+async def producer(client: ClusterClient) -> QueueProducer:
     return client.producer("P", TOPIC, max_elapsed_s=5.0)
 
 
@@ -49,7 +44,7 @@ def bodies(cluster: Cluster, address: str = A, queue: int = 0) -> list[bytes]:
     return [body for body, _ in cluster.stored[address, queue]]
 
 
-def send(producer: Producer, *payloads: bytes, queue: Queue = A0):
+def send(producer: QueueProducer, *payloads: bytes, queue: Queue = A0):
     return [producer.send_single(queue, payload, b"") for payload in payloads]
 
 
@@ -60,7 +55,7 @@ def elements(*payloads: bytes) -> bytes:
 # --- what is sent ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_says_nothing_but_its_messages(cluster: Cluster, producer: Producer):
+async def test_a_batch_says_nothing_but_its_messages(cluster: Cluster, producer: QueueProducer):
     result = await producer.send_batch(A0, elements(b"a", b"b", b"c"), 3, 1234)
     assert (result.queue, result.offset, result.status, result.address) == (A0, 0, Status.SUCCESS, A)
     assert len(result.message_id.split(",")) == 3
@@ -71,86 +66,10 @@ async def test_a_batch_says_nothing_but_its_messages(cluster: Cluster, producer:
     assert (said.properties, said.batch, said.sys_flag, said.default_topic) == ("", True, 0, TOPIC)
 
 
-async def test_a_message_as_a_person_writes_it(cluster: Cluster, producer: Producer, client: RocketmqClient):
-    body = b"x" * 5000
-    message = OutgoingMessage(body, "tag", ["k1", "k2"], {"own": "1"}, "shard", delay_level=3, flag=7, born=99)
-    result = await producer.send(message)
-    (said,) = cluster.headers(SINGLE)
-    pairs = dict(props.decode(said.properties.encode()))
-    assert len(pairs.pop("UNIQ_KEY")) == 32
-    assert pairs == {"TAGS": "tag", "KEYS": "k1 k2", "own": "1", "__SHARDINGKEY": "shard", "DELAY": "3"}
-    assert (said.flag, said.born_timestamp, said.batch) == (7, 99, False)
-    assert said.sys_flag == Sys.COMPRESSED | compression.ZLIB
-    (request,) = cluster.asked[SINGLE]
-    assert compression.decompress(compression.ZLIB, request.body) == body
-    queues = await producer.queues()
-    assert result.queue == queues[abs(java_string_hash("shard")) % 4]
-
-
-async def test_time_of_delivery_and_plain_bodies(cluster: Cluster, producer: Producer):
-    at = time.time_ns() // 1_000_000 + 60_000
-    await producer.send(OutgoingMessage(b"x" * 5000, deliver_at=at, codec=None))
-    (said,) = cluster.headers(SINGLE)
-    assert dict(props.decode(said.properties.encode()))["TIMER_DELIVER_MS"] == str(at)
-    assert (said.sys_flag, cluster.asked[SINGLE][0].body) == (0, b"x" * 5000)
-
-
-@pytest.mark.parametrize(
-    ("message", "problem"),
-    [
-        (OutgoingMessage(b"x", keys=["a b"]), "separated by blanks"),
-        (OutgoingMessage(b"x", delay_level=1, deliver_at=5), "not both"),
-        (OutgoingMessage(b"x", properties={"TAGS": "x"}), "'TAGS' is the system's"),
-        (OutgoingMessage(b"x", properties={"a": ""}), "no value"),
-        (OutgoingMessage(b"x", properties={"a": "\x01"}), "separator"),
-        (OutgoingMessage(b"x" * 5000, codec="brotli"), "brotli"),
-    ],
-)
-async def test_what_cannot_be_said_is_told_at_once(cluster: Cluster, producer: Producer, message, problem):
-    with pytest.raises(LocalProtocolError, match=problem):
-        await producer.send(message)
-    assert cluster.asked[SINGLE] == []
-
-
-async def test_messages_go_round_all_queues_and_keys_stay(cluster: Cluster, producer: Producer):
-    for _ in range(8):
-        await producer.send(OutgoingMessage(b"x"))
-    assert {place: len(stored) for place, stored in cluster.stored.items()} == {(A, 0): 2, (A, 1): 2, (B, 0): 2, (B, 1): 2}
-    places = {(await producer.send(OutgoingMessage(b"x", sharding_key="same"))).queue for _ in range(5)}
-    assert len(places) == 1
-    assert (await producer.send(OutgoingMessage(b"x"), B0)).queue == B0
-
-
-async def test_a_persons_batch(cluster: Cluster, producer: Producer):
-    result = await producer.send_all([OutgoingMessage(b"a", keys=["1"]), OutgoingMessage(b"b")], A0)
-    assert (result.queue, bodies(cluster)) == (A0, [b"a", b"b"])
-    ids = {dict(props.decode(properties.encode()))["UNIQ_KEY"] for _, properties in cluster.stored[A, 0]}
-    assert len(ids) == 2
-    for wrong in ([], [OutgoingMessage(b"a", delay_level=1)], [OutgoingMessage(b"")]):
-        with pytest.raises(LocalProtocolError):
-            await producer.send_all(wrong)
-
-
-async def test_one_way_waits_for_nobody(cluster: Cluster, producer: Producer):
-    cluster.on[SINGLE] = silent
-    await producer.send_oneway(OutgoingMessage(b"x"), A0)
-    await until(lambda: cluster.asked[SINGLE])
-    assert cluster.asked[SINGLE][0].is_oneway
-    with pytest.raises(ClusterError, match="no master of broker-z"):
-        await producer.send_oneway(OutgoingMessage(b"x"), Queue(TOPIC, "broker-z", 0))
-    with pytest.raises(ClusterError, match="without a body"):
-        await producer.send_oneway(OutgoingMessage(b""), A0)
-
-
-async def test_the_route_comes_before_a_choice(producer: Producer):
-    with pytest.raises(LocalProtocolError, match=r"await queues\(\) before"):
-        producer.post(OutgoingMessage(b"x"))
-
-
 # --- refused without asking ----------------------------------------------------------------------------------------------
 
 
-async def test_what_no_broker_takes_is_not_sent(cluster: Cluster, producer: Producer):
+async def test_what_no_broker_takes_is_not_sent(cluster: Cluster, producer: QueueProducer):
     done = await asyncio.gather(
         *send(producer, b"", b"x" * (MAX_MESSAGE_BYTES + 1), b"fine"),
         producer.send_single(A0, b"x", b"p" * 32768),
@@ -162,7 +81,7 @@ async def test_what_no_broker_takes_is_not_sent(cluster: Cluster, producer: Prod
     assert bodies(cluster) == [b"fine"]
 
 
-async def test_a_frame_has_its_limit_whatever_the_broker_takes(cluster: Cluster, client: RocketmqClient):
+async def test_a_frame_has_its_limit_whatever_the_broker_takes(cluster: Cluster, client: ClusterClient):
     producer = client.producer("P", TOPIC, max_message_bytes=1 << 30)
     with pytest.raises(ClusterError, match="maxMessageSize") as caught:
         await producer.send_single(A0, bytes(16 << 20), b"")
@@ -175,14 +94,14 @@ def test_names_are_checked():
     client = object()
     for group, topic in (("P", "a b"), ("P", ""), ("P", "x" * 128), ("P", "SCHEDULE_TOPIC_XXXX"), ("", "T"), ("g" * 256, "T")):
         with pytest.raises(ClusterError) as caught:
-            Producer(client, group, topic)  # type: ignore[arg-type]
+            QueueProducer(client, group, topic)  # type: ignore[arg-type]
         assert caught.value.failure is Failure.FATAL
 
 
 # --- order, and how much is on its way ------------------------------------------------------------------------------------
 
 
-async def test_one_request_of_a_queue_keeps_the_order(cluster: Cluster, producer: Producer):
+async def test_one_request_of_a_queue_keeps_the_order(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = silent
     sent = send(producer, b"1", b"2", b"3")
     other = send(producer, b"b", queue=B0)
@@ -196,7 +115,7 @@ async def test_one_request_of_a_queue_keeps_the_order(cluster: Cluster, producer
     assert bodies(cluster) == [b"1", b"2", b"3"]
 
 
-async def test_unordered_sends_overlap(cluster: Cluster, client: RocketmqClient):
+async def test_unordered_sends_overlap(cluster: Cluster, client: ClusterClient):
     cluster.on[SINGLE] = silent
     producer = client.producer("P", TOPIC, in_flight_per_queue=3)
     sent = send(producer, *[b"x"] * 5)
@@ -209,7 +128,7 @@ async def test_unordered_sends_overlap(cluster: Cluster, client: RocketmqClient)
     await asyncio.gather(*sent)
 
 
-async def test_all_producers_of_a_client_share_a_window(cluster: Cluster, client: RocketmqClient):
+async def test_all_producers_of_a_client_share_a_window(cluster: Cluster, client: ClusterClient):
     client.window = SendWindow(max_sends=4, max_bytes=1000)
     cluster.on[SINGLE] = silent
     one, two = (client.producer("P", TOPIC, in_flight_per_queue=10) for _ in range(2))
@@ -227,7 +146,7 @@ async def test_all_producers_of_a_client_share_a_window(cluster: Cluster, client
     assert client.window.sends == 0
 
 
-async def test_who_gives_up_is_not_sent(cluster: Cluster, producer: Producer):
+async def test_who_gives_up_is_not_sent(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = silent
     sent = send(producer, b"1", b"2", b"3")
     await until(lambda: cluster.asked[SINGLE])
@@ -242,7 +161,7 @@ async def test_who_gives_up_is_not_sent(cluster: Cluster, producer: Producer):
 
 
 @pytest.mark.parametrize("code", [Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT])
-async def test_stored_is_stored(cluster: Cluster, producer: Producer, code: int):
+async def test_stored_is_stored(cluster: Cluster, producer: QueueProducer, code: int):
     cluster.on[SINGLE] = stored_with(code)
     (result,) = await asyncio.gather(*send(producer, b"x"))
     assert (result.status, result.offset, len(cluster.asked[SINGLE])) == (code, 0, 1)
@@ -251,7 +170,7 @@ async def test_stored_is_stored(cluster: Cluster, producer: Producer, code: int)
 @pytest.mark.parametrize(
     "code", [Status.SYSTEM_ERROR, Status.SYSTEM_BUSY, Status.SERVICE_NOT_AVAILABLE, Status.TOPIC_NOT_EXIST, 999]
 )
-async def test_what_may_pass_is_sent_again_in_order(cluster: Cluster, producer: Producer, code: int):
+async def test_what_may_pass_is_sent_again_in_order(cluster: Cluster, producer: QueueProducer, code: int):
     cluster.on[SINGLE] = in_turn(store, refuses(code), refuses(code), store)
     results = await asyncio.gather(*send(producer, b"1", b"2", b"3"))
     assert [result.offset for result in results] == [0, 1, 2]
@@ -259,7 +178,7 @@ async def test_what_may_pass_is_sent_again_in_order(cluster: Cluster, producer: 
     assert [request.body for request in cluster.asked[SINGLE]] == [b"1", b"2", b"2", b"2", b"3"]
 
 
-async def test_a_message_that_is_refused_fails_alone(cluster: Cluster, producer: Producer):
+async def test_a_message_that_is_refused_fails_alone(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = in_turn(store, refuses(Status.MESSAGE_ILLEGAL, "too long"), store)
     done = await asyncio.gather(*send(producer, b"1", b"2", b"3"), return_exceptions=True)
     assert isinstance(done[1], ServerRefused)
@@ -267,7 +186,7 @@ async def test_a_message_that_is_refused_fails_alone(cluster: Cluster, producer:
     assert bodies(cluster) == [b"1", b"3"]
 
 
-async def test_an_oversized_batch_is_not_tried_again(cluster: Cluster, producer: Producer):
+async def test_an_oversized_batch_is_not_tried_again(cluster: Cluster, producer: QueueProducer):
     cluster.on[BATCH] = refuses(Status.SYSTEM_ERROR, "java.lang.RuntimeException: message body size exceeded, x")
     with pytest.raises(ServerRefused) as caught:
         await producer.send_batch(A0, elements(b"x"), 1, 1)
@@ -277,7 +196,7 @@ async def test_an_oversized_batch_is_not_tried_again(cluster: Cluster, producer:
 @pytest.mark.parametrize(
     ("code", "failure"), [(Status.INVALID_PARAMETER, Failure.REFUSED), (Status.NO_PERMISSION, Failure.FATAL)]
 )
-async def test_a_doubtful_answer_is_believed_after_a_look_at_the_route(cluster: Cluster, producer: Producer, code, failure):
+async def test_a_doubtful_answer_is_believed_after_a_look_at_the_route(cluster: Cluster, producer: QueueProducer, code, failure):
     cluster.on[SINGLE] = in_turn(store, refuses(code), store)
     done = await asyncio.gather(*send(producer, b"1", b"2", b"3"), return_exceptions=True)
     assert isinstance(done[1], ServerRefused)
@@ -287,7 +206,7 @@ async def test_a_doubtful_answer_is_believed_after_a_look_at_the_route(cluster: 
 
 
 @pytest.mark.parametrize("code", [Status.INVALID_PARAMETER, Status.NO_PERMISSION])
-async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: Producer, code):
+async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: QueueProducer, code):
     await producer.send_single(Queue(TOPIC, "broker-a", 1), b"x", b"")
     cluster.topics[TOPIC]["broker-a"] = 1
     cluster.on[SINGLE] = refuses(code)
@@ -296,7 +215,7 @@ async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: Producer
     assert "topic shrank" in str(done[0])
 
 
-async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluster, producer: Producer):
+async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluster, producer: QueueProducer):
     wrong_queue = SendResultHeader("00", 77, 5).encode()
     for ext in ({}, wrong_queue, SendResultHeader("00", 0, -5).encode()):
         cluster.on[SINGLE] = in_turn(lambda link, request, ext=ext: link.answer(request, ext=ext), store)
@@ -304,7 +223,7 @@ async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluste
     assert cluster.dialled.count(A) == 4
 
 
-async def test_a_broker_that_goes_away_gets_no_more(cluster: Cluster, producer: Producer):
+async def test_a_broker_that_goes_away_gets_no_more(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = in_turn(refuses(Status.GO_AWAY), store)
     await asyncio.gather(*send(producer, b"1", b"2"))
     assert (bodies(cluster), cluster.dialled.count(A)) == ([b"1", b"2"], 2)
@@ -313,7 +232,7 @@ async def test_a_broker_that_goes_away_gets_no_more(cluster: Cluster, producer: 
 # --- trouble --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lost_connection_sends_the_same_again(cluster: Cluster, producer: Producer):
+async def test_a_lost_connection_sends_the_same_again(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = in_turn(hangs_up, hangs_up, store)
     await asyncio.gather(*send(producer, b"1", b"2"))
     assert bodies(cluster) == [b"1", b"2"]
@@ -322,7 +241,7 @@ async def test_a_lost_connection_sends_the_same_again(cluster: Cluster, producer
 
 
 async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_counted(
-    cluster: Cluster, client: RocketmqClient, producer: Producer, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, client: ClusterClient, producer: QueueProducer, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
     cluster.on[SINGLE] = in_turn(hangs_up, store)
@@ -337,7 +256,7 @@ async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_c
     assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
 
 
-async def test_a_stored_message_whose_answer_was_lost_is_stored_twice(cluster: Cluster, producer: Producer):
+async def test_a_stored_message_whose_answer_was_lost_is_stored_twice(cluster: Cluster, producer: QueueProducer):
     def stores_and_hangs_up(link, request):
         link.open, was = False, link.open
         store(link, request)
@@ -359,7 +278,7 @@ async def test_no_answer_in_time_is_sent_again_over_a_new_connection(cluster: Cl
     await client.close()
 
 
-async def test_it_waits_for_a_broker_that_cannot_be_reached(cluster: Cluster, producer: Producer):
+async def test_it_waits_for_a_broker_that_cannot_be_reached(cluster: Cluster, producer: QueueProducer):
     cluster.unreachable.add(A)
     sent = send(producer, b"1", b"2")
     await until(lambda: cluster.dialled.count(A) >= 3)
@@ -368,7 +287,7 @@ async def test_it_waits_for_a_broker_that_cannot_be_reached(cluster: Cluster, pr
     assert bodies(cluster) == [b"1", b"2"]
 
 
-async def test_a_master_that_moved_is_followed(cluster: Cluster, producer: Producer):
+async def test_a_master_that_moved_is_followed(cluster: Cluster, producer: QueueProducer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.brokers["broker-a"][0] = B
     cluster.at[A, SINGLE] = refuses(Status.SERVICE_NOT_AVAILABLE, "I am a slave now")
@@ -376,7 +295,7 @@ async def test_a_master_that_moved_is_followed(cluster: Cluster, producer: Produ
     assert (bodies(cluster, A), bodies(cluster, B)) == ([b"1"], [b"2"])
 
 
-async def test_a_broker_without_master_is_waited_for(cluster: Cluster, producer: Producer):
+async def test_a_broker_without_master_is_waited_for(cluster: Cluster, producer: QueueProducer):
     cluster.brokers["broker-a"] = {1: "slave:1"}
     sent = send(producer, b"1")
     await until(lambda: len(cluster.asked[ROUTE]) >= 3)
@@ -405,16 +324,16 @@ async def test_an_address_that_is_a_lie_is_asked_of_the_next_name_server(cluster
     await client.close()
 
 
-async def test_name_servers_are_not_needed_while_brokers_stay(cluster: Cluster, producer: Producer):
+async def test_name_servers_are_not_needed_while_brokers_stay(cluster: Cluster, producer: QueueProducer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.unreachable.add(NS)
     cluster.link_to(NS).drop()
     cluster.link_to(A).drop()
-    await producer.send(OutgoingMessage(b"2"), A0)
+    await producer.send_single(A0, b"2", b"")
     assert bodies(cluster) == [b"1", b"2"]
 
 
-async def test_a_forgetful_name_server_is_no_end(cluster: Cluster, producer: Producer):
+async def test_a_forgetful_name_server_is_no_end(cluster: Cluster, producer: QueueProducer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
     cluster.unreachable.add(A)  # or it is connected again at once, and the route is not asked for
@@ -430,7 +349,7 @@ async def test_a_forgetful_name_server_is_no_end(cluster: Cluster, producer: Pro
 
 
 async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_it(
-    cluster: Cluster, client: RocketmqClient, producer: Producer, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, client: ClusterClient, producer: QueueProducer, caplog: pytest.LogCaptureFixture
 ):
     """Nobody would dial it again before the next heartbeat."""
     caplog.set_level("INFO")
@@ -449,9 +368,9 @@ async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_i
     assert (client.connectivity.away_s, bodies(cluster)) == (None, [b"1", b"2"])
 
 
-async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: RocketmqClient, producer: Producer):
+async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: ClusterClient, producer: QueueProducer):
     missing = client.producer("P", "missing")
-    for sent in (missing.send(OutgoingMessage(b"x")), missing.send_single(Queue("missing", "broker-a", 0), b"x", b"")):
+    for sent in (missing.queues(), missing.send_single(Queue("missing", "broker-a", 0), b"x", b"")):
         with pytest.raises(ServerRefused, match="no name server knows topic 'missing'") as caught:
             await sent
         assert caught.value.failure is Failure.FATAL
@@ -463,7 +382,7 @@ async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: Rocket
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_a_static_topic_is_fatal(cluster: Cluster, client: RocketmqClient):
+async def test_a_static_topic_is_fatal(cluster: Cluster, client: ClusterClient):
     from tests.rocketmq.client.broker import route_body, says
 
     cluster.on[ROUTE] = says(route_body(cluster, TOPIC, topicQueueMappingByBroker={"broker-a": {"bname": "broker-a"}}))
@@ -486,17 +405,17 @@ async def test_after_the_longest_time_all_that_waits_fails_and_the_next_may_live
     await client.close()
 
 
-async def test_messages_for_any_queue_leave_a_dead_broker(cluster: Cluster, producer: Producer):
+async def test_movable_requests_leave_a_dead_broker(cluster: Cluster, producer: QueueProducer):
     await producer.queues()
     cluster.unreachable.add(A)
     cluster.at[A, SINGLE] = hangs_up
-    results = await asyncio.gather(*(producer.send(OutgoingMessage(b"%d" % n)) for n in range(20)))
-    assert {result.address for result in results} <= {A, B}
+    sends = [producer.send_single(producer.choose(), b"%d" % n, b"", movable=True) for n in range(20)]
+    assert {result.address for result in await asyncio.gather(*sends)} <= {A, B}
     waiting = producer.send_single(A0, b"stays", b"")
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    results = await asyncio.gather(*(producer.send(OutgoingMessage(b"%d" % n)) for n in range(20)))
-    assert {result.address for result in results} == {B}
+    sends = [producer.send_single(producer.choose(), b"%d" % n, b"", movable=True) for n in range(20)]
+    assert {result.address for result in await asyncio.gather(*sends)} == {B}
     cluster.unreachable.clear()
     del cluster.at[A, SINGLE]
     assert (await waiting).address == A
@@ -505,7 +424,7 @@ async def test_messages_for_any_queue_leave_a_dead_broker(cluster: Cluster, prod
 # --- the end --------------------------------------------------------------------------------------------------------------
 
 
-async def test_close_waits_for_what_is_on_its_way(cluster: Cluster, producer: Producer):
+async def test_close_waits_for_what_is_on_its_way(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = silent
     sent = send(producer, b"1")
     await until(lambda: cluster.asked[SINGLE])
@@ -519,7 +438,7 @@ async def test_close_waits_for_what_is_on_its_way(cluster: Cluster, producer: Pr
         await producer.send_single(A0, b"2", b"")
 
 
-async def test_close_gives_up_in_the_end(cluster: Cluster, producer: Producer):
+async def test_close_gives_up_in_the_end(cluster: Cluster, producer: QueueProducer):
     cluster.unreachable.add(A)
     sent = send(producer, b"1", b"2")
     await until(lambda: cluster.dialled.count(A))
@@ -532,7 +451,7 @@ async def test_close_gives_up_in_the_end(cluster: Cluster, producer: Producer):
 
 
 @pytest.mark.parametrize("code", [Status.TOPIC_NOT_EXIST, Status.NO_PERMISSION, Status.SYSTEM_ERROR])
-async def test_nothing_overtakes_what_failed(cluster: Cluster, client: RocketmqClient, code: int) -> None:
+async def test_nothing_overtakes_what_failed(cluster: Cluster, client: ClusterClient, code: int) -> None:
     """What is behind fails too, also what is sent before the sender could know; what is sent after that is stored."""
     limit = 0.0 if code == Status.SYSTEM_ERROR else None
     producer = client.producer("p", TOPIC, fail_behind=True, max_elapsed_s=limit)
@@ -556,7 +475,7 @@ async def test_nothing_overtakes_what_failed(cluster: Cluster, client: RocketmqC
 
 @pytest.mark.parametrize("numbers", [("", "5"), ("0", ""), ("²", "5"), ("0", "1" * 40)])
 async def test_an_answer_with_numbers_that_are_none_is_not_believed(
-    cluster: Cluster, client: RocketmqClient, numbers: tuple[str, str]
+    cluster: Cluster, client: ClusterClient, numbers: tuple[str, str]
 ) -> None:
     ext = {"queueId": numbers[0], "queueOffset": numbers[1], "msgId": "x"}
     producer = client.producer("p", TOPIC)
@@ -568,7 +487,7 @@ async def test_an_answer_with_numbers_that_are_none_is_not_believed(
     await producer.close()
 
 
-async def test_a_refused_message_holds_up_nothing_behind_it(cluster: Cluster, client: RocketmqClient) -> None:
+async def test_a_refused_message_holds_up_nothing_behind_it(cluster: Cluster, client: ClusterClient) -> None:
     producer = client.producer("p", TOPIC, fail_behind=True)
     queue = (await producer.queues())[0]
     cluster.on[Code.SEND_MESSAGE_V2] = in_turn(refuses(Status.MESSAGE_ILLEGAL), store)
@@ -580,7 +499,7 @@ async def test_a_refused_message_holds_up_nothing_behind_it(cluster: Cluster, cl
     await producer.close()
 
 
-async def test_closing_leaves_no_send_undecided(cluster: Cluster, client: RocketmqClient) -> None:
+async def test_closing_leaves_no_send_undecided(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.SEND_MESSAGE_V2] = silent
     producer = client.producer("p", TOPIC)
     queue = (await producer.queues())[0]

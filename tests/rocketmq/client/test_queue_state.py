@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqbridge.errors import LocalProtocolError
-from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S, Pull, QueueState
-from mqbridge.rocketmq.client.queue_table import TABLE, Event, State
+from mqbridge.rocketmq.client.queue_transitions import TRANSITIONS, Event, State
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
 
@@ -18,16 +18,16 @@ LUCK = st.sampled_from([3, 2, 1, 0])
 BODY = encode_record(Record("T", b"x"))
 
 
-def block(first: int, next_: int) -> Pulled:
-    return Pulled(QUEUE, BODY, first, next_)
+def block(first: int, next_: int) -> PulledRecords:
+    return PulledRecords(QUEUE, BODY, first, next_)
 
 
 # --- the table ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_state_is_reached_and_only_the_last_two_are_ends() -> None:
-    assert set(TABLE.values()) | {State.ASSIGNED} == set(State)
-    assert set(State) - {before for before, _ in TABLE} == {State.RELEASED, State.LOST}
+    assert set(TRANSITIONS.values()) | {State.ASSIGNED} == set(State)
+    assert set(State) - {before for before, _ in TRANSITIONS} == {State.RELEASED, State.LOST}
 
 
 @pytest.mark.parametrize("event", [Event.GIVEN_BACK, Event.SETTLE])
@@ -175,14 +175,14 @@ class QueueLife(RuleBasedStateMachine):
 
     def moved(self, pull: Pull, current: bool) -> None:
         if not current:
-            self.state.asked_in_vain(pull, failed=False)
+            self.state.abandon_pull(pull, failed=False)
         elif self.state.first_start:
             self.group_goes_to(self.broker.first)
             self.state.move(self.broker.first, own_start=True)
             self.rewound(-1)
         else:
             assert self.state.end(Event.GAP)
-            self.state.asked_in_vain(pull, failed=False)
+            self.state.abandon_pull(pull, failed=False)
 
     @precondition(lambda self: self.reading)
     @rule(pulls=st.integers(1, 2), limit=st.integers(1, 4), taken=st.integers(1, 2))
@@ -215,7 +215,7 @@ class QueueLife(RuleBasedStateMachine):
     @rule()
     def connection_is_lost(self) -> None:
         for pull in self.in_flight:
-            self.state.asked_in_vain(pull, failed=True)
+            self.state.abandon_pull(pull, failed=True)
         self.in_flight.clear()
 
     # --- the application ----------------------------------------------------------------------------------------------
@@ -332,20 +332,20 @@ class QueueLife(RuleBasedStateMachine):
 
     @rule(stored=st.booleans())
     def commit_timer(self, stored: bool) -> None:
-        offset = self.state.due(self.now)
+        offset = self.state.unreported(self.now)
         if offset is not None:
-            self.state.told(offset)
+            self.state.mark_reported(offset)
             if stored:
                 self.commit(offset)
             else:
-                self.state.told(None)
+                self.state.mark_reported(None)
 
     @rule()
     def save(self) -> None:
         offset = self.state.unsaved(self.now)
         if offset is not None:
             self.commit(offset)
-            self.state.saved(offset)
+            self.state.mark_saved(offset)
             assert self.state.unsaved(self.now) is None
 
     # --- the group ----------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class QueueLife(RuleBasedStateMachine):
     def lock_is_lost(self, luck: int) -> None:
         """Another member has read on, and committed; nothing of ours may be committed after that."""
         if luck == 0 and self.state.leave(Event.LOSE_LOCK):
-            assert self.state.due(self.now) is None
+            assert self.state.unreported(self.now) is None
             assert self.state.unsaved(self.now) is None
 
     @rule(event=st.sampled_from([Event.REVOKE, Event.RELEASE]), luck=LUCK)
@@ -420,13 +420,13 @@ class QueueLife(RuleBasedStateMachine):
             assert not self.state.waiting
             assert self.state.take(self.now) is None
         if self.state.state in (State.RELEASED, State.LOST):
-            assert self.state.due(self.now) is None
+            assert self.state.unreported(self.now) is None
             assert self.state.unsaved(self.now) is None
 
     @invariant()
     def what_an_old_lock_guards_is_not_committed(self) -> None:
         if not self.state.lock_holds(self.now):
-            assert self.state.due(self.now) is None
+            assert self.state.unreported(self.now) is None
             assert self.state.unsaved(self.now) is None
 
 

@@ -9,20 +9,20 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.broadcast import MemoryOffsets
-from mqbridge.rocketmq.client.pop import Popped, Popper
-from mqbridge.rocketmq.client.pulled import tag_of
-from mqbridge.rocketmq.client.rebalance import STRATEGIES, divide
+from mqbridge.rocketmq.client.allocation_strategies import STRATEGIES, divide
+from mqbridge.rocketmq.client.broadcast_offsets import MemoryOffsets
+from mqbridge.rocketmq.client.consumer_settings import MessageModel, StartOffset
+from mqbridge.rocketmq.client.pulled_records import tag_of
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.subscription import everything, sql92, tagged
+from mqbridge.rocketmq.library.pop import Popped, Popper
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.groups import GroupHeader, ResetOffsetHeader
 from tests.patience import SERVER_PATIENCE_S
-from tests.rocketmq.client.places import BROKER, Place, Places, bodies_of, places, receive, stream_of, until
+from tests.rocketmq.client.real_topics import BROKER, Place, Places, bodies_of, places, receive, stream_of, until
 
 __all__ = ["places"]
 
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.cluster
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_members_join_and_leave_without_loss_and_without_two_owners(places: Places, strategy: str, orderly: bool) -> None:
     place = places(8)
-    spec = {"strategy": STRATEGIES[strategy], "orderly": orderly}
+    settings = {"strategy": STRATEGIES[strategy], "orderly": orderly}
     sending = spawn(_send_steadily(place, 8, 25), "sending")
-    one = await place.reading(**spec)
+    one = await place.reading(**settings)
     await until(lambda: one.queues == list(range(8)))
-    two = await place.reading(**spec)
+    two = await place.reading(**settings)
     ids = place.client_ids
-    share = sorted(queue.id for queue in divide(spec["strategy"], ids[1], map(place.queue, range(8)), ids))
+    share = sorted(queue.id for queue in divide(settings["strategy"], ids[1], map(place.queue, range(8)), ids))
     # By the consistent hash it is none in 3 of 100 runs.
     await until(lambda: two.queues == share and sorted(one.queues + two.queues) == list(range(8)))
     await one.close()
@@ -71,13 +71,13 @@ async def test_a_member_that_dies_is_replaced_from_its_last_commit(places: Place
     place = places(2)
     await place.send(*[b"%d" % n for n in range(10)])
     dying = await place.join()
-    stream = await stream_of(dying, place.queue())
-    pulled = await receive(stream)
+    assigned = await stream_of(dying, place.queue())
+    pulled = await receive(assigned)
     assert pulled.count == 10
-    stream.commit(pulled.next)
+    assigned.commit(pulled.next)
     await dying.held.commit()
     await place.send(b"later")
-    await receive(stream)  # not acknowledged
+    await receive(assigned)  # not acknowledged
     await cancel(*dying._tasks)
     for connection in dying._client.pool.live():
         connection.endpoint.abort(ClusterError("killed"))
@@ -96,7 +96,7 @@ async def test_a_member_in_another_process_that_subscribes_to_something_else_is_
     named = f"different things: {place.topic} here, {other.topic} at .*{foreign.client_id}"
 
     async def all_streams() -> None:
-        async for _ in ours.streams():
+        async for _ in ours.assigned_queues():
             pass
 
     with pytest.raises(ClusterError, match=named) as caught:
@@ -115,21 +115,21 @@ async def test_restarts_go_on_where_the_group_stood(places: Places) -> None:
     place = places()
     await place.send(b"1", b"2")
     first = await place.join()
-    stream = await stream_of(first, place.queue())
-    stream.commit((await receive(stream)).next)
+    assigned = await stream_of(first, place.queue())
+    assigned.commit((await receive(assigned)).next)
     await first.close()
     await place.send(b"3")
-    again = await place.stream(start=StartOffset.LATEST)
+    again = await place.assigned(start=StartOffset.LATEST)
     assert bodies_of(await receive(again)) == [b"3"]
 
 
 async def test_a_new_group_at_the_end_of_a_young_queue_really_begins_there(places: Places) -> None:
     place = places()
     await place.send(b"old")
-    stream = await place.stream(start=StartOffset.LATEST)
-    await until(lambda: stream.caught_up)
+    assigned = await place.assigned(start=StartOffset.LATEST)
+    await until(lambda: assigned.caught_up)
     await place.send(b"new")
-    assert bodies_of(await receive(stream)) == [b"new"]
+    assert bodies_of(await receive(assigned)) == [b"new"]
 
 
 async def test_a_new_group_begins_at_a_time(places: Places) -> None:
@@ -139,19 +139,19 @@ async def test_a_new_group_begins_at_a_time(places: Places) -> None:
     at = time.time_ns() // 1_000_000
     await asyncio.sleep(0.1)
     await place.send(b"after")
-    stream = await place.stream(start=StartOffset.TIMESTAMP, start_ms=at)
-    assert bodies_of(await receive(stream)) == [b"after"]
+    assigned = await place.assigned(start=StartOffset.TIMESTAMP, start_ms=at)
+    assert bodies_of(await receive(assigned)) == [b"after"]
 
 
 async def test_a_start_at_the_end_is_kept_though_nothing_came(places: Places) -> None:
     place = places()
     await place.send(b"old")
     first = await place.join(start=StartOffset.LATEST)
-    stream = await stream_of(first, place.queue())
-    await until(lambda: stream.caught_up)
+    assigned = await stream_of(first, place.queue())
+    await until(lambda: assigned.caught_up)
     await first.close()
     await place.send(b"while nobody was there")
-    assert bodies_of(await receive(await place.stream(start=StartOffset.LATEST))) == [b"while nobody was there"]
+    assert bodies_of(await receive(await place.assigned(start=StartOffset.LATEST))) == [b"while nobody was there"]
 
 
 async def test_a_missing_topic_is_told(places: Places) -> None:
@@ -175,22 +175,22 @@ async def test_a_queue_that_is_added_is_read_from_its_beginning(places: Places) 
 
 async def test_a_held_pull_wakes(places: Places) -> None:
     place = places()
-    stream = await place.stream()
-    await until(lambda: stream.caught_up)
+    assigned = await place.assigned()
+    await until(lambda: assigned.caught_up)
     for n in range(5):
         await place.send(b"%d" % n)
-        assert bodies_of(await receive(stream)) == [b"%d" % n]
-        assert stream.caught_up
+        assert bodies_of(await receive(assigned)) == [b"%d" % n]
+        assert assigned.caught_up
 
 
 async def test_more_comes_at_once_when_the_broker_may(places: Places) -> None:
     place = places()
     await place.send(*[b"%d" % n for n in range(100)])
-    first = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="")
+    first = await place.assigned(model=MessageModel.ASSIGNED, queues=(place.queue(),), group="")
     assert (await receive(first)).count == 32
     place.kit.configure({"maxTransferCountOnMessageInMemory": 1024})
     try:
-        second = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="")
+        second = await place.assigned(model=MessageModel.ASSIGNED, queues=(place.queue(),), group="")
         assert (await receive(second)).count == 100
     finally:
         place.kit.configure({"maxTransferCountOnMessageInMemory": 32})
@@ -207,8 +207,8 @@ async def test_memory_stays_bounded_and_everything_comes(places: Places) -> None
         while read < 400:
             await asyncio.sleep(0.002)
             most = max(most, consumer.budget.held)
-            for stream in consumer.held.values():
-                if (pulled := stream.take()) is not None:
+            for assigned in consumer.held.values():
+                if (pulled := assigned.take()) is not None:
                     read += pulled.count
     assert most <= 200_000 + 4 * 32 * 5200
 
@@ -217,11 +217,11 @@ async def test_a_reader_leaves_nothing_behind(places: Places) -> None:
     place = places()
     await place.send(b"1", b"2")
     before = await _groups(place)
-    stream = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="", offsets={place.queue(): 1})
-    pulled = await receive(stream)
+    assigned = await place.assigned(model=MessageModel.ASSIGNED, queues=(place.queue(),), group="", offsets={place.queue(): 1})
+    pulled = await receive(assigned)
     assert bodies_of(pulled) == [b"2"]
-    stream.commit(pulled.next)
-    await stream.release()
+    assigned.commit(pulled.next)
+    await assigned.release()
     assert await _groups(place) == before
     assert await (await place.client()).positions.committed(place.queue(), "TOOLS_CONSUMER") is None
 
@@ -235,11 +235,11 @@ async def _groups(place: Place) -> bytes:
 async def test_offsets_that_do_not_exist_are_gaps(places: Places) -> None:
     place = places()
     await place.send(b"1", b"2")
-    stream = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="", offsets={place.queue(): 9})
+    assigned = await place.assigned(model=MessageModel.ASSIGNED, queues=(place.queue(),), group="", offsets={place.queue(): 9})
     with pytest.raises(GapError, match="ends at offset 2"):
-        await receive(stream)
-    await stream.seek(1)
-    assert bodies_of(await receive(stream)) == [b"2"]
+        await receive(assigned)
+    await assigned.seek(1)
+    assert bodies_of(await receive(assigned)) == [b"2"]
 
 
 # --- filters --------------------------------------------------------------------------------------------------------------
@@ -250,17 +250,17 @@ async def test_tags(places: Places) -> None:
     for n in range(40):
         await place.send(b"%d" % n, TAGS="Aa" if n % 4 == 0 else "BB" if n % 4 == 1 else "c")
     await place.send(b"untagged")
-    stream = await place.stream(subscriptions=(tagged(place.topic, ["Aa", "x"]),))
+    assigned = await place.assigned(subscriptions=(tagged(place.topic, ["Aa", "x"]),))
     got: list[bytes] = []
     stored = 0
-    while not (stream.caught_up and stream.committed == 41):
-        pulled = stream.take()
+    while not (assigned.caught_up and assigned.committed == 41):
+        pulled = assigned.take()
         if pulled is None:
-            await stream.changed(0.1)
+            await assigned.changed(0.1)
             continue
         got += bodies_of(pulled)
         stored += pulled.stored
-        stream.commit(pulled.next)
+        assigned.commit(pulled.next)
     assert got == [b"%d" % n for n in range(0, 40, 4)]
     assert stored == 20, "the broker compares hashes, and those of Aa and BB are equal"
 
@@ -269,13 +269,13 @@ async def test_sql(places: Places) -> None:
     place = places()
     for n in range(20):
         await place.send(b"%d" % n, size=str(n), kind="even" if n % 2 == 0 else "odd")
-    stream = await place.stream(subscriptions=(sql92(place.topic, "size > 10 AND kind = 'even'"),))
+    assigned = await place.assigned(subscriptions=(sql92(place.topic, "size > 10 AND kind = 'even'"),))
     got: list[bytes] = []
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while len(got) < 4 or not stream.caught_up:
-            pulled = await stream.receive()
+        while len(got) < 4 or not assigned.caught_up:
+            pulled = await assigned.receive()
             got += bodies_of(pulled)
-            stream.commit(pulled.next)
+            assigned.commit(pulled.next)
     assert got == [b"12", b"14", b"16", b"18"]
 
 
@@ -289,10 +289,10 @@ async def test_a_reader_brings_its_own_filter(places: Places) -> None:
     place = places()
     for n in range(6):
         await place.send(b"%d" % n, TAGS="even" if n % 2 == 0 else "odd", n=str(n))
-    spec = {"model": Model.ASSIGNED, "queues": (place.queue(),), "group": ""}
-    by_tag = await place.stream(subscriptions=(tagged(place.topic, ["odd"]),), **spec)
+    settings = {"model": MessageModel.ASSIGNED, "queues": (place.queue(),), "group": ""}
+    by_tag = await place.assigned(subscriptions=(tagged(place.topic, ["odd"]),), **settings)
     assert bodies_of(await receive(by_tag)) == [b"1", b"3", b"5"]
-    by_sql = await place.stream(subscriptions=(sql92(place.topic, "n >= 4"),), **spec)
+    by_sql = await place.assigned(subscriptions=(sql92(place.topic, "n >= 4"),), **settings)
     assert bodies_of(await receive(by_sql)) == [b"4", b"5"]
 
 
@@ -302,7 +302,7 @@ async def test_a_reader_brings_its_own_filter(places: Places) -> None:
 async def test_every_broadcasting_member_reads_everything(places: Places) -> None:
     place = places(3)
     stores = [MemoryOffsets(), MemoryOffsets()]
-    members = [await place.reading(model=Model.BROADCASTING, store=store) for store in stores]
+    members = [await place.reading(model=MessageModel.BROADCASTING, store=store) for store in stores]
     for number in range(3):
         await place.send(b"%d" % number, queue=number)
     for member in members:
@@ -310,7 +310,7 @@ async def test_every_broadcasting_member_reads_everything(places: Places) -> Non
         await member.close()
     assert all(store.offsets == {place.queue(number): 1 for number in range(3)} for store in stores)
     await place.send(b"more")
-    again = await place.reading(model=Model.BROADCASTING, store=stores[0])
+    again = await place.reading(model=MessageModel.BROADCASTING, store=stores[0])
     await until(lambda: [body for _, _, body in again.got] == [b"more"])
 
 
@@ -321,11 +321,11 @@ async def test_what_is_sent_back_comes_again(places: Places) -> None:
     place = places()
     await place.send(b"try again", KEYS="k")
     consumer = await place.join()
-    stream = await stream_of(consumer, place.queue())
-    pulled = await receive(stream)
+    assigned = await stream_of(consumer, place.queue())
+    pulled = await receive(assigned)
     back = SendBack(await place.client(), place.group)
     await back.later(place.queue(), pulled.records[0], 1)
-    stream.commit(pulled.next)
+    assigned.commit(pulled.next)
     retries = Queue(f"%RETRY%{place.group}", BROKER, 0)
     (record,) = (await receive(await stream_of(consumer, retries))).records
     assert (record.body, record.reconsume_times) == (b"try again", 1)
@@ -345,8 +345,8 @@ async def test_dead_letters(places: Places, broken: bool) -> None:
     place = places()
     await place.send(b"hopeless", KEYS="k")
     consumer = await place.join()
-    stream = await stream_of(consumer, place.queue())
-    (record,) = (await receive(stream)).records
+    assigned = await stream_of(consumer, place.queue())
+    (record,) = (await receive(assigned)).records
     await stream_of(consumer, Queue(f"%RETRY%{place.group}", BROKER, 0))
     record.physical_offset += broken
     await SendBack(await place.client(), place.group).dead(place.queue(), record)
@@ -356,7 +356,7 @@ async def test_dead_letters(places: Places, broken: bool) -> None:
         while await client.routes.get(topic, fresh=True) is None:
             await asyncio.sleep(0.1)
     queue = Queue(topic, BROKER, 0)
-    reader = await place.join(model=Model.ASSIGNED, group="", queues=(queue,), subscriptions=(everything(topic),))
+    reader = await place.join(model=MessageModel.ASSIGNED, group="", queues=(queue,), subscriptions=(everything(topic),))
     (dead,) = (await receive(await stream_of(reader, queue))).records
     stored = dict(properties.decode(dead.properties))
     assert (dead.body, stored["RETRY_TOPIC"], stored["KEYS"]) == (b"hopeless", place.topic, "k")
@@ -369,32 +369,32 @@ async def test_seek(places: Places) -> None:
     place = places()
     await place.send(*[b"%d" % n for n in range(6)])
     consumer = await place.join()
-    stream = await stream_of(consumer, place.queue())
-    pulled = await receive(stream)
-    stream.commit(pulled.next)
-    await stream.seek(2)
+    assigned = await stream_of(consumer, place.queue())
+    pulled = await receive(assigned)
+    assigned.commit(pulled.next)
+    await assigned.seek(2)
     assert await (await place.client()).positions.committed(place.queue(), place.group) == 2
-    assert bodies_of(await receive(stream)) == [b"2", b"3", b"4", b"5"]
-    await stream.seek(5)
-    assert bodies_of(await receive(stream)) == [b"5"]
+    assert bodies_of(await receive(assigned)) == [b"2", b"3", b"4", b"5"]
+    await assigned.seek(5)
+    assert bodies_of(await receive(assigned)) == [b"5"]
 
 
 async def test_a_reset_by_an_administrator_is_followed(places: Places) -> None:
     place = places()
     await place.send(*[b"%d" % n for n in range(6)])
     consumer = await place.join()
-    stream = await stream_of(consumer, place.queue())
-    stream.commit((await receive(stream)).next)
-    await until(lambda: stream.caught_up)
+    assigned = await stream_of(consumer, place.queue())
+    assigned.commit((await receive(assigned)).next)
+    await until(lambda: assigned.caught_up)
     await consumer.held.commit()
     header = ResetOffsetHeader(place.group, place.topic, -1, queue_id=0, offset=3)
     client = await place.client()
     await client.request(place.kit.broker_address, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
-    pulled = await receive(stream)
+    pulled = await receive(assigned)
     assert (pulled.first, bodies_of(pulled)) == (3, [b"3", b"4", b"5"])
-    assert not stream.revoked
-    await until(lambda: stream.caught_up)
-    stream.commit(pulled.next)
+    assert not assigned.revoked
+    await until(lambda: assigned.caught_up)
+    assigned.commit(pulled.next)
     await consumer.close()
     assert await client.positions.committed(place.queue(), place.group) == 6
 

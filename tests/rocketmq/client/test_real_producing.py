@@ -1,25 +1,22 @@
 """Producing to and administering a real broker 5.3.3, read back by plain pulls and queries."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.outgoing import OutgoingMessage
-from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES
 from mqbridge.rocketmq.client.route import TopicRoute
-from mqbridge.rocketmq.client.routes import Queue
-from mqbridge.rocketmq.client.transactions import Half, State
+from mqbridge.rocketmq.client.route_table import Queue
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 from mqbridge.rocketmq.wire.bodies.routes import Table
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader, PullResult
+from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader, PullResult
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit.rocketmq import RocketMQ
 
@@ -31,21 +28,21 @@ MAX_PENDING = 200
 
 
 @pytest_asyncio.fixture
-async def client(rocketmq: RocketMQ) -> AsyncIterator[RocketmqClient]:
-    client = RocketmqClient([rocketmq.name_server])
+async def client(rocketmq: RocketMQ) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient([rocketmq.name_server])
     await client.connect()
     yield client
     await client.close()
 
 
-async def indexed(client: RocketmqClient, address: str | None) -> bool:
+async def indexed(client: ClusterClient, address: str | None) -> bool:
     """Whether all that the broker has stored is in its queues: that comes after the answer to a send."""
     assert address is not None
     answer = await client.request(address, Code.GET_BROKER_RUNTIME_INFO, {})
     return Table.decode(answer.body).table["dispatchBehindBytes"] == "0"
 
 
-async def read(client: RocketmqClient, queue: Queue) -> list[Record]:
+async def read(client: ClusterClient, queue: Queue) -> list[Record]:
     """Everything in a queue, by pulls without a group's offsets."""
     route = await client.routes.get(queue.topic)
     assert route is not None
@@ -64,7 +61,7 @@ async def read(client: RocketmqClient, queue: Queue) -> list[Record]:
         at = PullResult.decode(answer.ext).next_begin_offset
 
 
-async def read_all(client: RocketmqClient, topic: str) -> list[Record]:
+async def read_all(client: ClusterClient, topic: str) -> list[Record]:
     route = await client.routes.get(topic, fresh=True)
     assert route is not None
     return [record for queue in route.read_queues() for record in await read(client, queue)]
@@ -85,7 +82,7 @@ async def soon(condition, timeout: float = 60.0):
 # --- sending --------------------------------------------------------------------------------------------------------------
 
 
-async def test_batches_keep_order_and_bytes(rocketmq: RocketMQ, client: RocketmqClient):
+async def test_batches_keep_order_and_bytes(rocketmq: RocketMQ, client: ClusterClient):
     producer = client.producer("P", rocketmq.take_topic(2))
     queues = await producer.queues()
     sent = []
@@ -108,66 +105,14 @@ async def test_batches_keep_order_and_bytes(rocketmq: RocketMQ, client: Rocketmq
         assert len(ids) in {0, 300}, "a batch must not get one id for all"
 
 
-async def test_messages_as_people_write_them(rocketmq: RocketMQ, client: RocketmqClient):
-    topic = rocketmq.take_topic(4)
-    producer = client.producer("P", topic)
-    body = b"compressible " * 1000
-    result = await producer.send(OutgoingMessage(body, "tag", ["k1", "k2"], {"own": "ä\n"}, "shard", flag=9))
-    for codec in ("lz4", "zstd", None):
-        await producer.send(OutgoingMessage(body, codec=codec, sharding_key="shard"))
-    records = await read(client, result.queue)
-    assert [record.body for record in records] == [body] * 4
-    found = named(records[0])
-    assert (found["TAGS"], found["KEYS"], found["own"], found["__SHARDINGKEY"]) == ("tag", "k1 k2", "ä\n", "shard")
-    assert (records[0].flag, found["UNIQ_KEY"]) == (9, result.transaction_id)
-    await producer.send_oneway(OutgoingMessage(b"one way"), result.queue)
-
-    async def arrived():
-        return [record for record in await read(client, result.queue) if record.body == b"one way"]
-
-    assert await soon(arrived)
-
-
-async def test_pipelined_sends_all_arrive_once(rocketmq: RocketMQ, client: RocketmqClient):
-    topic = rocketmq.take_topic(4)
-    producer = client.producer("P", topic, in_flight_per_queue=64)
-    await producer.queues()
-    results = await asyncio.gather(*(producer.post(OutgoingMessage(b"%d" % number)) for number in range(2000)))
-    assert len({(result.queue, result.offset) for result in results}) == 2000
-    records = await read_all(client, topic)
-    assert sorted(int(record.body) for record in records) == list(range(2000))
-    await producer.close()
-
-
-async def test_delays(rocketmq: RocketMQ, client: RocketmqClient):
-    topic = rocketmq.take_topic(1)
-    producer = client.producer("P", topic)
-    now = time.time_ns() // 1_000_000
-    await producer.send(OutgoingMessage(b"level", delay_level=1))
-    await producer.send(OutgoingMessage(b"timer", deliver_at=now + 2000))
-    early = await read_all(client, topic)
-    assert not early or time.time_ns() // 1_000_000 - now >= 1000
-
-    async def both():
-        records = await read_all(client, topic)
-        return records if len(records) == 2 else None
-
-    found = {record.body: record for record in await soon(both)}
-    assert found[b"level"].store_timestamp - now >= 1000
-    assert found[b"timer"].store_timestamp - now >= 1000
-    with pytest.raises(ServerRefused) as caught:
-        await producer.send(OutgoingMessage(b"too far", deliver_at=now + 4 * 86_400_000))
-    assert caught.value.failure is Failure.REFUSED
-
-
-async def test_what_the_broker_refuses(rocketmq: RocketMQ, client: RocketmqClient):
+async def test_what_the_broker_refuses(rocketmq: RocketMQ, client: ClusterClient):
     topic = rocketmq.take_topic(1)
     at_limit = client.producer("P", topic)
     queue = (await at_limit.queues())[0]
-    await at_limit.send(OutgoingMessage(bytes(MAX_MESSAGE_BYTES), codec=None))
+    await at_limit.send_single(queue, bytes(MAX_MESSAGE_BYTES), b"")
     beyond = client.producer("P", topic, max_message_bytes=8 << 20)
     with pytest.raises(ServerRefused) as caught:
-        await beyond.send(OutgoingMessage(bytes(MAX_MESSAGE_BYTES + 1), codec=None))
+        await beyond.send_single(queue, bytes(MAX_MESSAGE_BYTES + 1), b"")
     assert (caught.value.failure, caught.value.code) == (Failure.REFUSED, Status.MESSAGE_ILLEGAL)
     element = batch.encode_element(bytes(100_000), b"")
     assert (await at_limit.send_batch(queue, element * 41, 41, 0)).offset == 1
@@ -178,41 +123,14 @@ async def test_what_the_broker_refuses(rocketmq: RocketMQ, client: RocketmqClien
         await beyond.send_single(Queue(topic, "broker-a", 99), b"x", b"")
     assert gone.value.failure is Failure.REFRESH
     with pytest.raises(ServerRefused) as caught:
-        await client.producer("P", "missing").send(OutgoingMessage(b"x"))
+        await client.producer("P", "missing").queues()
     assert caught.value.failure is Failure.FATAL
-
-
-async def test_transactions(rocketmq: RocketMQ, client: RocketmqClient):
-    topic = rocketmq.take_topic(1)
-    # The broker writes down what was ended every 3 s: above the time-out of these tests, it would ask about ended ones, too.
-    await client.admin.update_broker_config(rocketmq.broker_address, {"transactionOpBatchInterval": 100})
-    asked: list[bytes] = []
-
-    async def check(half: Half) -> State:
-        asked.append(half.record.body)
-        return State.ROLLBACK if half.record.body == b"unknown, rolled back" else State.COMMIT
-
-    producer = client.transaction_producer("TG", topic, check)
-    plan = {b"committed": State.COMMIT, b"rolled back": State.ROLLBACK, b"unknown, committed" * 500: State.UNKNOWN}
-    for body, state in [*plan.items(), (b"unknown, rolled back", State.UNKNOWN)]:
-        result = await producer.send(OutgoingMessage(body, "tag", delay_level=2), lambda *_, state=state: state)
-        assert result.state is state
-
-    async def checked():
-        records = await read_all(client, topic)
-        return records if len(records) >= 2 and b"unknown, rolled back" in asked else None
-
-    records = await soon(checked)
-    assert [record.body for record in records] == [b"committed", b"unknown, committed" * 500]
-    assert all(named(record)["TAGS"] == "tag" for record in records)
-    assert b"unknown, committed" * 500 in asked
-    await producer.close()
 
 
 # --- administration -------------------------------------------------------------------------------------------------------
 
 
-async def test_topics(rocketmq: RocketMQ, client: RocketmqClient):
+async def test_topics(rocketmq: RocketMQ, client: ClusterClient):
     topic, routes = "made_here", list[TopicRoute]()
     client.routes.watch(topic, routes.append)
     await client.admin.create_topic(topic, 2, attributes={"message.type": "FIFO"})
@@ -226,9 +144,9 @@ async def test_topics(rocketmq: RocketMQ, client: RocketmqClient):
     assert topic in user
     assert not {"TBW102", "DefaultCluster", "broker-a", "SCHEDULE_TOPIC_XXXX"} & {*user}
     producer = client.producer("P", topic)
-    await producer.send(OutgoingMessage(b"x"), Queue(topic, "broker-a", 1))
+    await producer.send_single(Queue(topic, "broker-a", 1), b"x", b"")
     with pytest.raises(ClusterError) as caught:
-        await producer.send(OutgoingMessage(b"x"), Queue(topic, "broker-a", 4))
+        await producer.send_single(Queue(topic, "broker-a", 4), b"x", b"")
     assert caught.value.failure is Failure.REFRESH, "it can be read only"
     await asyncio.to_thread(rocketmq.settle)
     stats = await client.admin.topic_stats(topic)
@@ -237,12 +155,12 @@ async def test_topics(rocketmq: RocketMQ, client: RocketmqClient):
     assert topic not in await client.admin.topics()
     assert await client.admin.topic_config(topic) == {}
     with pytest.raises(ServerRefused) as refused:
-        await producer.send(OutgoingMessage(b"x"), Queue(topic, "broker-a", 1))
+        await producer.send_single(Queue(topic, "broker-a", 1), b"x", b"")
     assert refused.value.failure is Failure.FATAL
     await client.admin.delete_topic(topic)
 
 
-async def test_a_broker_and_its_settings(rocketmq: RocketMQ, client: RocketmqClient):
+async def test_a_broker_and_its_settings(rocketmq: RocketMQ, client: ClusterClient):
     info = await client.admin.cluster()
     assert info.brokers["broker-a"].addresses == {0: rocketmq.broker_address}
     assert await client.admin.masters("DefaultCluster") == {"broker-a": rocketmq.broker_address}
@@ -254,12 +172,12 @@ async def test_a_broker_and_its_settings(rocketmq: RocketMQ, client: RocketmqCli
     await client.admin.update_broker_config(rocketmq.broker_address, {name: settings[name]})
 
 
-async def test_groups_and_their_offsets(rocketmq: RocketMQ, client: RocketmqClient):
+async def test_groups_and_their_offsets(rocketmq: RocketMQ, client: ClusterClient):
     topic, group = rocketmq.take_topic(1), "admin_group"
     producer = client.producer("admin_producers", topic)
     queue = Queue(topic, "broker-a", 0)
     for number in range(4):
-        await producer.send(OutgoingMessage(b"%d" % number))
+        await producer.send_single(queue, b"%d" % number, b"")
         await asyncio.sleep(0.01)
     times = [record.store_timestamp for record in await read(client, queue)]
     assert (await client.positions.first(queue), await client.positions.next(queue)) == (0, 4)
@@ -296,28 +214,6 @@ async def test_groups_and_their_offsets(rocketmq: RocketMQ, client: RocketmqClie
     assert await client.positions.committed(queue, group) is None
 
 
-async def test_looking_up_messages(rocketmq: RocketMQ, client: RocketmqClient):
-    topic = rocketmq.take_topic(2)
-    producer = client.producer("P", topic)
-    results = [await producer.send(OutgoingMessage(b"%d" % number, keys=[f"k{number}", "all"])) for number in range(4)]
-    await producer.send_all([OutgoingMessage(b"b", keys=["batch"]), OutgoingMessage(b"c", keys=["batch"])])
-
-    async def indexed():
-        found = await client.query.by_key(topic, "batch")
-        return found if len(found) == 2 else None
-
-    assert [record.body for record in await soon(indexed)] == [b"b", b"c"]
-    assert [record.body for record in await client.query.by_key(topic, "k2")] == [b"2"]
-    assert sorted(record.body for record in await client.query.by_key(topic, "all")) == [b"0", b"1", b"2", b"3"]
-    assert await client.query.by_key(topic, "none") == []
-    unique = results[1].transaction_id or ""
-    assert [record.body for record in await client.query.by_unique_key(topic, unique)] == [b"1"]
-    found = await client.query.by_offset_id(results[3].message_id)
-    assert found is not None
-    assert (found.body, found.queue_offset) == (b"3", results[3].offset)
-    assert await client.query.by_offset_id(results[3].message_id[:16] + "00000FFFFFFFFFFF") is None
-
-
 # --- faults ---------------------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +224,7 @@ def distinct(bodies: list[bytes]) -> list[bytes]:
 async def test_a_killed_broker_loses_nothing_and_keeps_the_order():
     with RocketMQ() as cluster:
         topic = cluster.take_topic(2)
-        client = RocketmqClient([cluster.name_server])
+        client = ClusterClient([cluster.name_server])
         await client.connect()
         producer = client.producer("P", topic)
         queues = await producer.queues()

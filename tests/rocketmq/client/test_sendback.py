@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.wire import ids, properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -25,7 +25,7 @@ def record(**fields: Any) -> Record:
 
 
 @pytest_asyncio.fixture
-async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
+async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
     cluster.topics["%RETRY%G"] = {"broker-b": 1}
     client = scripted_client()
     await client.connect()
@@ -33,7 +33,7 @@ async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
     await client.close()
 
 
-async def test_the_broker_makes_the_copy(cluster: Cluster, client: RocketmqClient) -> None:
+async def test_the_broker_makes_the_copy(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = success
     await SendBack(client, "G", max_times=5).later(QUEUE, record(), 4)
     (command,) = cluster.asked_at["a:10911"]
@@ -42,14 +42,14 @@ async def test_the_broker_makes_the_copy(cluster: Cluster, client: RocketmqClien
     assert said.origin_msg_id == ids.offset_id(record().store_host, 4711)
 
 
-async def test_a_dead_letter_has_a_level_of_its_own(cluster: Cluster, client: RocketmqClient) -> None:
+async def test_a_dead_letter_has_a_level_of_its_own(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = success
     await SendBack(client, "G").dead(QUEUE, record())
     assert SendBackHeader.decode(cluster.asked[Code.CONSUMER_SEND_MSG_BACK][0].ext).delay_level == -1
 
 
 @pytest.mark.parametrize("answer", [refuses(Status.SYSTEM_ERROR), refuses(Status.NO_PERMISSION), hangs_up])
-async def test_otherwise_a_copy_is_sent_to_the_retry_topic(cluster: Cluster, client: RocketmqClient, answer: Any) -> None:
+async def test_otherwise_a_copy_is_sent_to_the_retry_topic(cluster: Cluster, client: ClusterClient, answer: Any) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = answer
     await SendBack(client, "G").later(QUEUE, record(reconsume_times=2))
     (said,) = cluster.headers(Code.SEND_MESSAGE_V2)
@@ -59,7 +59,7 @@ async def test_otherwise_a_copy_is_sent_to_the_retry_topic(cluster: Cluster, cli
     assert (body, properties.decode(stored.encode())) == (b"body", pairs)
 
 
-async def test_a_copy_of_a_copy_keeps_where_it_came_from(cluster: Cluster, client: RocketmqClient) -> None:
+async def test_a_copy_of_a_copy_keeps_where_it_came_from(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = refuses(Status.SYSTEM_ERROR)
     again = record()
     again.properties = properties.encode([("RETRY_TOPIC", "first"), ("ORIGIN_MESSAGE_ID", "O1")])
@@ -68,7 +68,7 @@ async def test_a_copy_of_a_copy_keeps_where_it_came_from(cluster: Cluster, clien
     assert dict(properties.decode(stored.encode())) == {"RETRY_TOPIC": "first", "ORIGIN_MESSAGE_ID": "O1", "DELAY": "7"}
 
 
-async def test_a_dead_copy_has_been_delivered_too_often(cluster: Cluster, client: RocketmqClient) -> None:
+async def test_a_dead_copy_has_been_delivered_too_often(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = refuses(Status.SYSTEM_ERROR)
     await SendBack(client, "G", max_times=3).dead(QUEUE, record())
     (said,) = cluster.headers(Code.SEND_MESSAGE_V2)
@@ -76,7 +76,7 @@ async def test_a_dead_copy_has_been_delivered_too_often(cluster: Cluster, client
     assert "DELAY" not in dict(properties.decode(said.properties.encode()))
 
 
-async def test_without_a_retry_topic_it_fails(cluster: Cluster, client: RocketmqClient) -> None:
+async def test_without_a_retry_topic_it_fails(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = refuses(Status.SYSTEM_ERROR)
     with pytest.raises(ClusterError, match="%RETRY%H"):
         await SendBack(client, "H").later(QUEUE, record())

@@ -7,29 +7,30 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ServerRefused
-from mqbridge.rocketmq.client import pop as pops
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.consumer import GroupConsumer, join
-from mqbridge.rocketmq.client.outgoing import OutgoingMessage
-from mqbridge.rocketmq.client.pop import Popper
-from mqbridge.rocketmq.client.producer import Producer
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import GroupSpec
-from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything, sql92
-from mqbridge.rocketmq.client.transactions import State
+from mqbridge.rocketmq.library import pop as pops
+from mqbridge.rocketmq.library.outgoing import OutgoingMessage
+from mqbridge.rocketmq.library.pop import Popper
+from mqbridge.rocketmq.library.query import Query
+from mqbridge.rocketmq.library.transactions import State, TransactionProducer
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status, failure_of
-from mqbridge.rocketmq.wire.headers.pops import PopResult
+from mqbridge.rocketmq.wire.headers.pop import PopResult
 from mqbridge.rocketmq.wire.ids import offset_id
 from mqbridge.rocketmq.wire.receipts import Receipt
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, Answer, refuses, says, success
-from tests.rocketmq.client.cutting import Cutting, cutting, impatient, insist, new_client
+from tests.rocketmq.client.cutting_cluster import Cutting, cutting, impatient, insist, new_client
 
 __all__ = ["impatient"]
 
@@ -80,7 +81,7 @@ async def produce(cluster: Cutting, status: int) -> None:
     await client.close()
 
 
-async def send_all(cluster: Cutting, producer: Producer) -> None:
+async def send_all(cluster: Cutting, producer: QueueProducer) -> None:
     """At most the message that was refused is not stored, and the others are, in order."""
     sent: list[asyncio.Future[SendResult]] = []
     for number in range(6):
@@ -108,7 +109,7 @@ async def transact(cluster: Cutting, status: int) -> None:
     ran = []
     client = new_client(cluster)
     await client.connect()
-    producer = client.transaction_producer("TG", "T", lambda _: State.UNKNOWN)
+    producer = TransactionProducer(client, "TG", "T", lambda _: State.UNKNOWN)
 
     def execute(*_: object) -> State:
         ran.append(len(cluster.stored[A, 0]))
@@ -142,7 +143,7 @@ async def consume(cluster: Cutting, status: int) -> None:
     client = new_client(cluster)
     await client.connect()
     try:
-        consumer = await insist(lambda: join(client, GroupSpec("G", (everything("T"),), orderly=True, retries=False)))
+        consumer = await insist(lambda: join(client, ConsumerSettings("G", (everything("T"),), orderly=True, retries=False)))
     except ClusterError as error:
         assert error.failure in LASTS  # noqa: PT017 - one of two good ends
     else:
@@ -150,12 +151,12 @@ async def consume(cluster: Cutting, status: int) -> None:
     await client.close()
 
 
-async def read_all(cluster: Cutting, client: RocketmqClient, consumer: GroupConsumer, status: int) -> None:
-    stream = await anext(consumer.streams())
+async def read_all(cluster: Cutting, client: ClusterClient, consumer: PullConsumer, status: int) -> None:
+    assigned = await anext(consumer.assigned_queues())
     read: list[bytes] = []
     ended: MqbridgeError | None = None
     while len(read) < len(BODIES) and ended is None:
-        ended = await read_on(client, stream, read)
+        ended = await read_on(client, assigned, read)
     await consumer.close()
     assert read == BODIES or isinstance(ended, GapError | ServerRefused)
     if ended is not None:
@@ -165,17 +166,17 @@ async def read_all(cluster: Cutting, client: RocketmqClient, consumer: GroupCons
         assert cluster.groups.committed("G") == len(read)
 
 
-async def read_on(client: RocketmqClient, stream: QueueStream, read: list[bytes]) -> MqbridgeError | None:
+async def read_on(client: ClusterClient, assigned: AssignedQueue, read: list[bytes]) -> MqbridgeError | None:
     """One answer more; the message 5 is sent back. What ended the queue, if something did."""
     try:
-        pulled = await stream.receive()
+        pulled = await assigned.receive()
     except (GapError, ServerRefused) as error:
         return error
     for record in pulled.records:
         if record.body == b"5":
-            await SendBack(client, "G").later(stream.queue, record)
+            await SendBack(client, "G").later(assigned.queue, record)
         read.append(record.body)
-    stream.commit(pulled.next)
+    assigned.commit(pulled.next)
     return None
 
 
@@ -251,7 +252,7 @@ async def tell(call: Callable[[], Awaitable[object]]) -> None:
 
 # --- everything that is asked once ----------------------------------------------------------------------------------------
 
-CALLS: dict[int, Callable[[RocketmqClient], Awaitable[object]]] = {
+CALLS: dict[int, Callable[[ClusterClient], Awaitable[object]]] = {
     Code.GET_BROKER_CLUSTER_INFO: lambda client: client.admin.cluster(),
     Code.GET_BROKER_CONFIG: lambda client: client.admin.broker_config(A),
     Code.UPDATE_BROKER_CONFIG: lambda client: client.admin.update_broker_config(A, {"a": 1}),
@@ -278,10 +279,10 @@ CALLS: dict[int, Callable[[RocketmqClient], Awaitable[object]]] = {
     Code.GET_MAX_OFFSET: lambda client: client.positions.next(QUEUE),
     Code.SEARCH_OFFSET_BY_TIMESTAMP: lambda client: client.positions.at(QUEUE, 0),
     Code.GET_EARLIEST_MSG_STORETIME: lambda client: client.positions.earliest_time(QUEUE),
-    Code.QUERY_MESSAGE: lambda client: client.query.by_key("T", "k"),
-    Code.VIEW_MESSAGE_BY_ID: lambda client: client.query.by_offset_id(offset_id(bytes.fromhex("7f00000100002a9f"), 5)),
+    Code.QUERY_MESSAGE: lambda client: Query(client).by_key("T", "k"),
+    Code.VIEW_MESSAGE_BY_ID: lambda client: Query(client).by_offset_id(offset_id(bytes.fromhex("7f00000100002a9f"), 5)),
     Code.QUERY_ASSIGNMENT: lambda client: Popper(client, "G", everything("T")).assignments(),
-    Code.CHECK_CLIENT_CONFIG: lambda client: join(client, GroupSpec("G", (sql92("T", "a = 1"),))),
+    Code.CHECK_CLIENT_CONFIG: lambda client: join(client, ConsumerSettings("G", (sql92("T", "a = 1"),))),
 }
 ACCEPTED = {
     Code.GET_TOPIC_CONFIG: {Status.TOPIC_NOT_EXIST},

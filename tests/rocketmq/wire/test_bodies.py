@@ -22,7 +22,6 @@ from mqbridge.rocketmq.wire.bodies.configs import (
 )
 from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
 from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerData, ConsumerList, GroupList, Heartbeat, SubscriptionData
-from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.offsets import (
     ConsumeOffsets,
     ConsumerOffsets,
@@ -31,12 +30,13 @@ from mqbridge.rocketmq.wire.bodies.offsets import (
     ResetOffsets,
     TopicStats,
 )
-from mqbridge.rocketmq.wire.bodies.pops import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks, MessageRequestMode
+from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks, MessageRequestMode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, Route, Table, TopicList
-from mqbridge.rocketmq.wire.bodies.running import DirectResult, RunningInfo
+from mqbridge.rocketmq.wire.bodies.running_info import DirectResult, RunningInfo
 from tests.rocketmq.wire import vectors
-from tests.rocketmq.wire.damage import mutated
+from tests.rocketmq.wire.damaged_bytes import mutated
 from tests.rocketmq.wire.kinds import BODIES
 
 QUEUE = Queue("T1", "broker-a", 1)
@@ -69,11 +69,11 @@ BOTH_WAYS: list[tuple[bytes, Body]] = [
 ]
 
 
-def shown(value: object) -> str:
+def queue_label(value: object) -> str:
     return value[:25].decode() if isinstance(value, bytes) else type(value).__name__
 
 
-@pytest.mark.parametrize(("body", "value"), BOTH_WAYS, ids=shown)
+@pytest.mark.parametrize(("body", "value"), BOTH_WAYS, ids=queue_label)
 def test_written_as_java_writes_it(body: bytes, value: Body) -> None:
     assert value.encode() == body
 
@@ -92,7 +92,7 @@ def test_a_route_for_old_clients_is_written_as_java_writes_it() -> None:
         (vectors.JAVA_RESET, ResetOffsets({QUEUE: 123})),
         (vectors.JAVA_RESET_C, ResetOffsets({QUEUE: 123})),
     ],
-    ids=shown,
+    ids=queue_label,
 )
 def test_read_as_java_wrote_it(body: bytes, value: Body) -> None:
     assert type(value).decode(body) == value

@@ -13,7 +13,7 @@ from mqbridge.rocketmq.wire.codes import LANGUAGE, VERSION, Code, Status
 from mqbridge.rocketmq.wire.command import LANGUAGES, MAX_FRAME_BYTES, ONEWAY, RESPONSE, Command, decode, encode, measure
 from mqbridge.wire.cutter import FrameCutter
 from tests.rocketmq.wire import vectors
-from tests.rocketmq.wire.damage import mutated
+from tests.rocketmq.wire.damaged_bytes import mutated
 
 GOLDEN = [vectors.JSON_REQUEST, vectors.BINARY_REQUEST]
 JAVA = [

@@ -14,9 +14,9 @@ from mqbridge.rocketmq.wire.headers.admin import BrokerHeader
 from mqbridge.rocketmq.wire.headers.base import Header
 from mqbridge.rocketmq.wire.headers.groups import ResetOffsetHeader, UnregisterHeader
 from mqbridge.rocketmq.wire.headers.offsets import QueryOffsetHeader, QueueHeader
-from mqbridge.rocketmq.wire.headers.pulling import PullHeader
+from mqbridge.rocketmq.wire.headers.pull import PullHeader
 from mqbridge.rocketmq.wire.headers.query import QueryHeader
-from mqbridge.rocketmq.wire.headers.sending import SendHeader, SendResult
+from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResult
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.kinds import HEADERS as ALL
 

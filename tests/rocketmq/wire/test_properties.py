@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
-from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name, decode, encode, fault, find
+from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name, decode, encode, find, why_invalid
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12)
 pairs = st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "a"]) | texts, texts), max_size=8)
@@ -44,7 +44,7 @@ def test_broken_entries_are_left_out(data: bytes, said: list[tuple[str, str]]) -
     "pair", [("", "v"), ("k", ""), ("a\x01b", "v"), ("a\x02", "v"), ("k", "\x01"), ("k", "a\x02b"), ("", "")], ids=repr
 )
 def test_what_cannot_be_written(pair: tuple[str, str]) -> None:
-    assert fault(*pair) is not None
+    assert why_invalid(*pair) is not None
     for said in ([pair], [("x", "y"), pair], [pair, ("x", "y")]):
         with pytest.raises(LocalProtocolError):
             encode(said)
@@ -52,7 +52,7 @@ def test_what_cannot_be_written(pair: tuple[str, str]) -> None:
 
 @given(st.lists(st.tuples(st.text("ab\x01\x02", max_size=3), st.text("ab\x01\x02", max_size=3)), max_size=4))
 def test_writing_refuses_exactly_what_has_a_fault(said: list[tuple[str, str]]) -> None:
-    if any(fault(*pair) for pair in said):
+    if any(why_invalid(*pair) for pair in said):
         with pytest.raises(LocalProtocolError):
             encode(said)
     else:

@@ -14,9 +14,18 @@ from mqbridge.rocketmq.wire.batch import decode_batch, encode_element
 from mqbridge.rocketmq.wire.compression import LZ4, OLD, ZLIB, ZSTD, compress
 from mqbridge.rocketmq.wire.ids import format_host, parse_host
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
-from mqbridge.rocketmq.wire.record import MAX_TOPIC_BYTES, MAX_V1_TOPIC_BYTES, V1, V2, Record, Sys, decode_records, encode_record
+from mqbridge.rocketmq.wire.record import (
+    MAX_TOPIC_BYTES,
+    MAX_V1_TOPIC_BYTES,
+    V1,
+    V2,
+    Record,
+    SysFlag,
+    decode_records,
+    encode_record,
+)
 from tests.rocketmq.wire import vectors
-from tests.rocketmq.wire.damage import mutated
+from tests.rocketmq.wire.damaged_bytes import mutated
 
 FIELDS = [name for name in Record.__slots__ if name != "defect"]
 
@@ -102,7 +111,7 @@ records = st.builds(
     queue_offset=int64,
     physical_offset=int64,
     flag=int32,
-    sys_flag=st.sampled_from([0, Sys.COMMIT, Sys.PREPARED, Sys.MULTI_TAGS]),
+    sys_flag=st.sampled_from([0, SysFlag.COMMIT, SysFlag.PREPARED, SysFlag.MULTI_TAGS]),
     born_timestamp=int64,
     born_host=hosts,
     store_timestamp=int64,
@@ -118,7 +127,7 @@ def test_round_trip(stored: list[Record]) -> None:
     read = decode_records(body)
     for before, after in zip(stored, read, strict=True):
         assert after.defect is None
-        after.sys_flag &= ~(Sys.BORN_IPV6 | Sys.STORE_IPV6)
+        after.sys_flag &= ~(SysFlag.BORN_IPV6 | SysFlag.STORE_IPV6)
         assert said(after) == said(before)
     assert b"".join(map(encode_record, read)) == body
 
@@ -151,16 +160,18 @@ def test_what_cannot_be_stored(record: Record) -> None:
 
 @given(st.sampled_from([OLD, LZ4, ZSTD, ZLIB]), st.binary(max_size=300), st.integers(1, 30))
 def test_compressed_bodies(codec: int, data: bytes, times: int) -> None:
-    packed = Record("t", compress(codec, data * times), sys_flag=Sys.COMPRESSED | codec | Sys.COMMIT)
+    packed = Record("t", compress(codec, data * times), sys_flag=SysFlag.COMPRESSED | codec | SysFlag.COMMIT)
     record = one(encode_record(packed))
-    assert (record.defect, record.body, record.sys_flag) == (None, data * times, Sys.COMMIT)
+    assert (record.defect, record.body, record.sys_flag) == (None, data * times, SysFlag.COMMIT)
 
 
 @given(st.lists(st.tuples(int32, st.binary(max_size=20), st.text("ab\x01\x02", max_size=9).map(str.encode)), max_size=5))
 def test_inner_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
     body = b"".join(encode_element(data, properties, flag) for flag, data, properties in elements)
-    for flags, stored in ((0, body), (Sys.COMPRESSED | ZSTD, compress(ZSTD, body))):
-        outer = Record("t", stored, queue_offset=10, sys_flag=flags | Sys.INNER_BATCH | Sys.NEED_UNWRAP, store_timestamp=7)
+    for flags, stored in ((0, body), (SysFlag.COMPRESSED | ZSTD, compress(ZSTD, body))):
+        outer = Record(
+            "t", stored, queue_offset=10, sys_flag=flags | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP, store_timestamp=7
+        )
         found = decode_records(encode_record(outer))
         assert [(record.flag, record.body, record.properties) for record in found] == elements
         assert [record.queue_offset for record in found] == list(range(10, 10 + len(elements)))
@@ -170,9 +181,9 @@ def test_inner_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
 @pytest.mark.parametrize(
     ("record", "word"),
     [
-        (Record("t", b"junk", sys_flag=Sys.COMPRESSED | LZ4), "decompress"),
-        (Record("t", b"junk", sys_flag=Sys.COMPRESSED | 0x400), "not known"),
-        (Record("t", b"junk", sys_flag=Sys.INNER_BATCH | Sys.NEED_UNWRAP), "batch"),
+        (Record("t", b"junk", sys_flag=SysFlag.COMPRESSED | LZ4), "decompress"),
+        (Record("t", b"junk", sys_flag=SysFlag.COMPRESSED | 0x400), "not known"),
+        (Record("t", b"junk", sys_flag=SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP), "batch"),
         (Record("t", b"junk", b"k\x01\xff\x02"), "UTF-8"),
     ],
     ids=["body", "codec", "inner batch", "properties"],
@@ -188,16 +199,16 @@ def test_what_cannot_be_used_is_a_defect_with_the_raw_body(record: Record, word:
 
 
 def test_a_flag_without_its_other_half_unwraps_nothing() -> None:
-    record = one(encode_record(Record("t", b"junk", sys_flag=Sys.INNER_BATCH)))
+    record = one(encode_record(Record("t", b"junk", sys_flag=SysFlag.INNER_BATCH)))
     assert (record.defect, record.body) == (None, b"junk")
 
 
-@pytest.mark.parametrize("flags", [0, Sys.INNER_BATCH | Sys.NEED_UNWRAP], ids=["bodies", "inner batches"])
+@pytest.mark.parametrize("flags", [0, SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP], ids=["bodies", "inner batches"])
 def test_what_an_answer_unpacks_to_has_a_limit(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
     """A hundred bytes each become a hundred thousand, in bytes or in objects: that ends, and is not left out silently."""
     monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 1 << 20)
     plain = encode_element(b"", b"") * 180 if flags else bytes(100_000)
-    bomb = encode_record(Record("t", compress(ZSTD, plain), sys_flag=Sys.COMPRESSED | ZSTD | flags))
+    bomb = encode_record(Record("t", compress(ZSTD, plain), sys_flag=SysFlag.COMPRESSED | ZSTD | flags))
     assert len(bomb) < 200
     assert decode_records(bomb * 10)
     with pytest.raises(RemoteProtocolError, match="unpack to more than 1048576"):
@@ -207,7 +218,7 @@ def test_what_an_answer_unpacks_to_has_a_limit(monkeypatch: pytest.MonkeyPatch, 
 def test_an_inner_batch_has_no_more_messages_than_a_broker_can_count() -> None:
     def inner(count: int) -> bytes:
         stored = compress(ZSTD, encode_element(b"", b"") * count)
-        return encode_record(Record("t", stored, sys_flag=Sys.COMPRESSED | ZSTD | Sys.INNER_BATCH | Sys.NEED_UNWRAP))
+        return encode_record(Record("t", stored, sys_flag=SysFlag.COMPRESSED | ZSTD | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP))
 
     assert len(decode_records(inner(32767))) == 32767
     record = one(inner(32768))

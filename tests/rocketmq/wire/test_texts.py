@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import Failure, LocalProtocolError, RemoteProtocolError
 from mqbridge.pulsar.wire import hashing
-from mqbridge.rocketmq.wire import codes, compression, delays, ids, receipts, signing, tags
+from mqbridge.rocketmq.wire import codes, compression, delay_levels, ids, receipts, signing, tags
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.receipts import Receipt
 from mqbridge.rocketmq.wire.record import decode_records
@@ -22,8 +22,8 @@ from tests.rocketmq.wire import vectors
 
 
 def test_names() -> None:
-    assert codes.name_of(Code.SEND_BATCH_MESSAGE) == "SEND_BATCH_MESSAGE"
-    assert codes.name_of(999_999) == "request 999999"
+    assert codes.request_name(Code.SEND_BATCH_MESSAGE) == "SEND_BATCH_MESSAGE"
+    assert codes.request_name(999_999) == "request 999999"
     assert codes.status_name(17) == "TOPIC_NOT_EXIST"
 
 
@@ -134,16 +134,26 @@ def test_a_new_month_starts_again() -> None:
 
 
 def test_delay_levels() -> None:
-    assert [delays.delay_s(level) for level in (-1, 0, 1, 4, 18, 19, 99)] == [0, 0, 1, 30, 7200, 7200, 7200]
-    assert [delays.level_of(seconds) for seconds in (-1, 0, 0.2, 1, 1.1, 7, 3601, 7200, 99_999)] == [0, 0, 1, 1, 2, 3, 18, 18, 18]
-    assert [delays.retry_level(times) for times in (0, 1, 15, 16)] == [3, 4, 18, 18]
+    assert [delay_levels.delay_s(level) for level in (-1, 0, 1, 4, 18, 19, 99)] == [0, 0, 1, 30, 7200, 7200, 7200]
+    assert [delay_levels.level_of(seconds) for seconds in (-1, 0, 0.2, 1, 1.1, 7, 3601, 7200, 99_999)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        3,
+        18,
+        18,
+        18,
+    ]
+    assert [delay_levels.retry_level(times) for times in (0, 1, 15, 16)] == [3, 4, 18, 18]
 
 
 @given(st.floats(0.001, 7200))
 def test_a_level_never_waits_too_short(seconds: float) -> None:
-    level = delays.level_of(seconds)
-    assert delays.delay_s(level) >= seconds
-    assert level == 1 or delays.delay_s(level - 1) < seconds
+    level = delay_levels.level_of(seconds)
+    assert delay_levels.delay_s(level) >= seconds
+    assert level == 1 or delay_levels.delay_s(level - 1) < seconds
 
 
 # --- receipts -------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqbridge.spark.sink.folder import Folder, open_folder
+from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
 from mqbridge.spark.sink.progress import Progress, Stage, load_progress, read_totals, save_progress
 from mqbridge.spark.transfer.spec import Ends
 

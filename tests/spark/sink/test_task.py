@@ -10,7 +10,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
-from mqbridge.message import NOWHERE, Batch, Partition, Share
+from mqbridge.message import NO_SOURCE, Batch, Partition, Share
 from mqbridge.spark.arrow.rows import RowBuilder
 from mqbridge.spark.options import Where, parse_options
 from mqbridge.spark.schema import format_source, message_schema
@@ -21,8 +21,8 @@ from mqbridge.spark.sink.settings import SinkSettings, sink_settings
 from mqbridge.spark.sink.task import TaskResult, TaskWriter
 from mqbridge.spark.sink.writer import make_stream_writer, make_writer
 from mqbridge.spark.transfer.counts import Counts
-from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Placing, Replay
+from mqbridge.spark.transfer.target_partitions import Placement, RowPlacements
 from tests.spark.transfer.flaky import BAD, SOURCE, FlakyCluster, FlakyOutbound, batch, conversation, message
 
 SCHEMA = message_schema()
@@ -82,7 +82,7 @@ def test_the_partition_column_says_something_where_it_is_not_the_source_s() -> N
     assert handles([0, 0, 0], placing="rule") == [None]
     nowhere = with_column(rows, "source", [None] * 3).drop_columns(["topic"])
     found = [part for _, part in reader(nowhere).streams(nowhere)]
-    assert [(part.partition, part.handle) for part in found] == [(NOWHERE, Placement(1))]
+    assert [(part.partition, part.handle) for part in found] == [(NO_SOURCE, Placement(1))]
 
 
 def test_rows_of_a_source_ascend_also_from_one_record_batch_to_the_next() -> None:
@@ -174,7 +174,7 @@ def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() ->
         settings = settings_of(deadLetterTopic="dead")
         cluster = await cluster_of(settings, "copy", "dead")
         writer = TaskWriter(settings, "job", cluster.find, Replay())
-        await writer.take([(Stream(NOWHERE, ""), batch([message(0).replace(position=())], NOWHERE))])
+        await writer.take([(Stream(NO_SOURCE, ""), batch([message(0).replace(position=())], NO_SOURCE))])
         await writer.take([(Stream(SOURCE, ""), batch([message(5)]))])
         counts = (await writer.finish()).counts
         assert (counts.dead, counts.stored) == (2, 0)

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from mqbridge.message import Partition
 from mqbridge.spark.schema import message_schema
-from mqbridge.spark.sink import claims
-from mqbridge.spark.sink.attempt import TaskId
+from mqbridge.spark.sink import attempt_fence
+from mqbridge.spark.sink.task_attempt import TaskId
 from mqbridge.spark.sink.writer import StreamWriter, Written, make_stream_writer, make_writer
 from tests.spark.sink.logs import Log
 from tests.spark.sink.test_task import rows_of
@@ -71,7 +71,7 @@ def log(tmp_path: Path) -> Log:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else runs: whoever repeats need not wait for long."""
-    monkeypatch.setattr(claims, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(attempt_fence, "INTERVAL_S", 0.01)
 
 
 def counts(written: WriterCommitMessage) -> tuple[int, int]:

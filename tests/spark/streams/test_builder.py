@@ -24,11 +24,11 @@ from mqbridge.spark.streams import (
     WindowBuilder,
 )
 from mqbridge.spark.streams.accumulators import restore_state, save_state
-from mqbridge.spark.streams.fluent import steps
-from mqbridge.spark.streams.fluent.aggregates import CodedAccumulator
-from mqbridge.spark.streams.fluent.codecs import JSON
-from mqbridge.spark.streams.fluent.passes import Pass, Runner, Step
-from mqbridge.spark.streams.fluent.rows import KeyedWriter, PayloadReader, PayloadWriter, TextWriter, ValueReader, Writer
+from mqbridge.spark.streams.rip58 import steps
+from mqbridge.spark.streams.rip58.aggregates import CodedAccumulator
+from mqbridge.spark.streams.rip58.codecs import JSON
+from mqbridge.spark.streams.rip58.python_stage import Pass, Runner, Step
+from mqbridge.spark.streams.rip58.rows import KeyedWriter, PayloadReader, PayloadWriter, TextWriter, ValueReader, Writer
 
 
 def passed(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqbridge.spark.streams import StreamBuilder, StreamConfig, Time, TimeType, WindowBuilder
-from tests.spark.patience import wait_for
 from tests.spark.streams.jobs import FileJob
+from tests.spark.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

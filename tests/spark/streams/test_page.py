@@ -1,4 +1,4 @@
-"""docs/spark-streams.md: every test that it names exists, and every operator has a line."""
+"""docs/how-to/spark-streams.md: every test that it names exists, and every operator has a line."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from mqbridge.spark.streams import GroupedStream, JoinedStream, RStream, StreamJob, WindowStream
 
 FOLDER = Path(__file__).parent
-PAGE = (FOLDER.parents[2] / "docs" / "spark-streams.md").read_text()
+PAGE = (FOLDER.parents[2] / "docs" / "how-to" / "spark-streams.md").read_text()
 JOINED_WORDS = {"where", "equalTo", "apply"}
 """Of joins: told by their line, and shown in the examples."""
 

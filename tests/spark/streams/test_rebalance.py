@@ -10,8 +10,8 @@ import pytest
 
 from tests.kit.spark import SparkProgram
 from tests.kit.spark_cluster import SparkCluster
-from tests.spark.patience import wait_for
 from tests.spark.streams.feed import Feed
+from tests.spark.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(420)]
 

@@ -14,9 +14,9 @@ import pytest
 from tests.kit.guard import guard
 from tests.kit.pulsar import Pulsar
 from tests.kit.spark import REPOSITORY
-from tests.spark.attempt import message
 from tests.spark.load import Place, Tally, arrived
 from tests.spark.mirror_runs import target_place
+from tests.spark.transfer_program import message
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -28,7 +28,7 @@ LIMIT_S = 120.0
 def attempt(target: Place, which: str) -> Iterator[subprocess.Popen[bytes]]:
     settings = target.settings
     argv = [settings["service_url"], settings["admin_url"], target.topic, str(MESSAGES), which]
-    with subprocess.Popen([sys.executable, "-m", "tests.spark.attempt", *argv], cwd=REPOSITORY) as process:
+    with subprocess.Popen([sys.executable, "-m", "tests.spark.transfer_program", *argv], cwd=REPOSITORY) as process:
         guard().process(process.pid)
         try:
             yield process

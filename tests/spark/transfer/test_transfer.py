@@ -19,14 +19,14 @@ from mqbridge.config.options.target import Target
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.message import NOWHERE, Batch, Message, Partition, Position, Share
+from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Share
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer import transfer as transfer_module
 from mqbridge.spark.transfer.counts import Counts
-from mqbridge.spark.transfer.placing import Placement, RowPlacements
+from mqbridge.spark.transfer.resume import find_ends
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
-from mqbridge.spark.transfer.stored import find_ends
+from mqbridge.spark.transfer.target_partitions import Placement, RowPlacements
 from mqbridge.spark.transfer.transfer import Transfer
 from tests.spark.transfer.flaky import BAD, SOURCE, Action, FlakyCluster, FlakyOutbound, batch, conversation, iterate, message
 
@@ -202,7 +202,7 @@ def test_dead_letters_are_looked_for_before_they_are_sent_again() -> None:
         await move(cluster, spec_of(delivery=LETTERS), batches_of([message(n, BAD if n == 4 else None) for n in range(12)]))
         assert sum(map(len, cluster.stored("dead"))) == 1
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n != 4]
-        assert {spec.repeats for spec in cluster.specs if spec.topic == "dead"} == {False}
+        assert {spec.retries_unanswered for spec in cluster.specs if spec.topic == "dead"} == {False}
 
     conversation(run)
 
@@ -308,13 +308,13 @@ def test_what_is_stored_once_is_stored_in_order_whatever_the_route_says() -> Non
 def test_messages_without_a_source_have_no_sender_and_go_by_key_or_in_turn() -> None:
     async def run() -> None:
         cluster = await cluster_of(["store", "lose the answer"])
-        batches = [batch([Message(b"x"), Message(b"y")], NOWHERE), batch([Message(b"z")], NOWHERE)]
-        counts = await move(cluster, spec_of(placing="auto"), batches, Replay(), source=NOWHERE)
+        batches = [batch([Message(b"x"), Message(b"y")], NO_SOURCE), batch([Message(b"z")], NO_SOURCE)]
+        counts = await move(cluster, spec_of(placing="auto"), batches, Replay(), source=NO_SOURCE)
         assert counts.stored == 3
         assert [payloads(stored) for stored in cluster.stored("copy")] == [[b"x", b"y", b"z"], [b"z"]], "at least once"
         assert {spec.sender for spec in cluster.specs} == {None}
-        keyed = [batch([Message(b"k", key=f"key {n}") for n in range(20)], NOWHERE)]
-        await move(cluster, spec_of(Target(cluster="here", topic="other"), placing="auto"), keyed, source=NOWHERE)
+        keyed = [batch([Message(b"k", key=f"key {n}") for n in range(20)], NO_SOURCE)]
+        await move(cluster, spec_of(Target(cluster="here", topic="other"), placing="auto"), keyed, source=NO_SOURCE)
         assert all(len(stored) > 2 for stored in cluster.stored("other"))
 
     conversation(run)

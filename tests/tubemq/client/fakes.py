@@ -1,18 +1,18 @@
-"""Servers that follow a script, so that conversations run without sockets and every answer can be lost."""
+"""Scripted servers: conversations run without sockets, and every response can be lost."""
 
 import asyncio
 from collections import deque
 from typing import Any
 
 from mqbridge.tubemq.client.credentials import Credentials, Role
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as broker
 from mqbridge.tubemq.wire.pb import master_pb2 as master
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C, TransferedMessage
-from mqbridge.tubemq.wire.text import DEFAULT_BROKER_PORT, Broker, PartitionRef
+from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_PORT, Broker, PartitionRef
 
 REQUESTS = {
     rpc.PRODUCER_REGISTER: master.RegisterRequestP2M,
@@ -34,14 +34,14 @@ REF = PartitionRef(Broker(1, "10.0.0.5", 8123), "demo", 0)
 
 
 class Script:
-    """One server: answers in order what it is asked, whoever asks; without an answer left it stays silent."""
+    """One server: gives its responses in order, to any request; without a response left it stays silent."""
 
     def __init__(self, *answers: Any) -> None:
         self.asked: list[Any] = []
         self.answers = deque(answers)
         self.silent = asyncio.Event()
         self.visit_token = 77
-        self.sessions = self
+        self.connections = self
 
     def to(self, host: str, port: int, partition: str = "") -> "Script":
         return self
@@ -66,20 +66,20 @@ class Script:
 
 
 class Nobody:
-    """What a Master is told by a client without credentials."""
+    """The part of `Masters` that handles credentials, for a client without any."""
 
     broker_port = DEFAULT_BROKER_PORT
 
     async def certificate(self) -> None:
         return None
 
-    def check(self, what: str, answer: Any, role: Role, *, is_good: bool) -> None:
-        if not is_good:
-            raise Credentials().refused(what, answer.errCode, answer.errMsg, role)
+    def check(self, request: str, response: Any, role: Role, *, is_success: bool) -> None:
+        if not is_success:
+            raise Credentials().refused(request, response.errCode, response.errMsg, role)
 
 
 class MasterScript(Nobody, Script):
-    """The same as a consumer sees a Master."""
+    """A scripted Master, with the interface of `Masters`."""
 
     async def call(self, method: int, request: Any, answer: Any) -> Any:  # type: ignore[override]
         return answer.FromString(await self.request(rpc.MASTER, method, request.SerializeToString()))
@@ -96,20 +96,20 @@ class MasterScript(Nobody, Script):
 
 
 class Context:
-    """A consumer, as far as a partition knows it."""
+    """The PartitionContext of a scripted Broker."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.membership = Member(MasterScript(), "g1", ["demo"], {})  # type: ignore[arg-type]
+        self.membership = MemberIdentity(MasterScript(), "g1", ["demo"], {})  # type: ignore[arg-type]
         self.membership.client_id = "c1"
         self.budget = ReadBudget(4 * GET_BYTES)
-        self.seen_at = asyncio.get_running_loop().time()
+        self.master_seen_at = asyncio.get_running_loop().time()
         self.lost: list[HeldPartition] = []
 
-    def session_for(self, ref: PartitionRef) -> Any:
+    def connection_for(self, ref: PartitionRef) -> Any:
         return self.script
 
-    def dropped(self, partition: HeldPartition) -> None:
+    def partition_ended(self, partition: HeldPartition) -> None:
         self.lost.append(partition)
 
 
@@ -117,7 +117,7 @@ def registered(offset: int = 0) -> RegisterResponseB2C:
     return RegisterResponseB2C(success=True, errCode=200, errMsg="OK", currOffset=offset, maxOffset=10_000)
 
 
-def given_back() -> RegisterResponseB2C:
+def unregistered() -> RegisterResponseB2C:
     return RegisterResponseB2C(success=True, errCode=200, errMsg="OK")
 
 

@@ -1,7 +1,7 @@
-"""A Master and a Broker in memory that keep the protocol's rules, and connections between them and a client that can be cut.
+"""In-memory Master and Broker that follow the protocol's rules, with connections that tests can cut.
 
-Requests are carried out when they are sent, in order; answers come in the next turn of the loop. A `Faults` plan says which
-request is lost on its way ("before"), which answer is ("after"), which is never given ("silent"), or what it is instead.
+Requests are carried out in order when they are sent; responses come in the next loop iteration. A `Faults` plan chooses requests
+that are lost ("before"), whose response is lost ("after"), that get no response ("silent"), or that get another response.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from mqbridge.tubemq.wire.pb import master_pb2 as m
-from mqbridge.tubemq.wire.text import Broker, PartitionRef, parse_subscription
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, parse_subscription
 
 BROKER = Broker(1, "10.0.0.5", 8123)
 MASTER_ADDRESS = ("10.0.0.1", 8715)
@@ -38,29 +38,29 @@ class ModelBroker:
         self.delta: dict[tuple[str, str, int], int] = {}
         self.tokens: list[int] = []
         self.deleted: dict[tuple[str, int], int] = {}
-        """Offset before which a partition holds nothing any more."""
+        """First available offset of a partition; earlier data is deleted."""
         self.lag_bytes = 0
-        """What gets say is unread after them."""
+        """Unread bytes that responses to gets report."""
 
     def send(self, r: b.SendMessageRequestP2B) -> Message:
         self.tokens.append(r.authInfo.visitAuthorizedToken)
-        place = self.stored[r.topicName, r.partitionId]
-        message = b.TransferedMessage(messageId=len(place), checkSum=checksum(r.data), payLoadData=r.data, flag=r.flag)
-        place.append(message)
-        return b.SendMessageResponseB2P(**OK, messageId=message.messageId, appendTime=1, appendOffset=STEP * (len(place) - 1))
+        stored = self.stored[r.topicName, r.partitionId]
+        message = b.TransferedMessage(messageId=len(stored), checkSum=checksum(r.data), payLoadData=r.data, flag=r.flag)
+        stored.append(message)
+        return b.SendMessageResponseB2P(**OK, messageId=message.messageId, appendTime=1, appendOffset=STEP * (len(stored) - 1))
 
     def end(self, topic: str, partition: int) -> int:
         return STEP * len(self.stored[topic, partition])
 
     def register(self, r: b.RegisterRequestC2B) -> Message:
         key = r.groupName, r.topicName, r.partitionId
-        if r.opType == rpc.GIVE_BACK and self.owners.get(key) != r.clientId:
+        if r.opType == rpc.OP_UNREGISTER and self.owners.get(key) != r.clientId:
             code = 412 if key in self.owners else 411
             return b.RegisterResponseB2C(success=False, errCode=code, errMsg="not yours", currOffset=-1)
         if self.owners.get(key, r.clientId) != r.clientId:
             return b.RegisterResponseB2C(success=False, errCode=410, errMsg="occupied")
         delta = self.delta.pop(key, 0)
-        if r.opType == rpc.GIVE_BACK:
+        if r.opType == rpc.OP_UNREGISTER:
             self.confirmed[key] = self.confirmed.get(key, 0) + (delta if r.readStatus == 0 else 0)
             self.owners.pop(key, None)
             return b.RegisterResponseB2C(**OK)
@@ -102,12 +102,12 @@ class ModelBroker:
         return b.HeartBeatResponseB2C(**OK, hasPartFailure=bool(lost), failureInfo=lost)
 
     def forget(self) -> None:
-        """A restart after a kill."""
+        """Restart after a kill."""
         self.owners.clear()
         self.delta.clear()
 
-    def restart_in_order(self) -> None:
-        """A Broker that is stopped in order counts what it handed out last as consumed."""
+    def restart_cleanly(self) -> None:
+        """Restart after a clean shutdown: the Broker counts its last delivered pack as consumed."""
         for key, delta in self.delta.items():
             self.confirmed[key] += delta
         self.forget()
@@ -116,7 +116,7 @@ class ModelBroker:
 class ModelMaster:
     """`topics` are partitions by topic; members of a group share them evenly, disconnects before connects.
 
-    `published` are the partitions that producers are told of, where those are fewer: the others are read-only.
+    `published` are the partitions listed to producers, if fewer: the others are read-only.
     """
 
     def __init__(self, topics: dict[str, int]) -> None:
@@ -242,11 +242,11 @@ class Faults:
 
 
 class Model:
-    """The cluster, as `Sessions` of a client."""
+    """The cluster, as `ConnectionPool` of a client."""
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.broker, self.master, self.faults = ModelBroker(), ModelMaster(topics), Faults()
-        self.sessions: dict[tuple[str, int], ModelSession] = {}
+        self.connections: dict[tuple[str, int], ModelConnection] = {}
         self.away: set[tuple[str, int]] = set()
         self.connectivity, self.is_encrypted = Connectivity("model"), False
         broker, master = self.broker, self.master
@@ -273,8 +273,8 @@ class Model:
     def masters(self) -> Masters:
         return Masters([MASTER_ADDRESS], self)  # type: ignore[arg-type]
 
-    def to(self, host: str, port: int, partition: str = "") -> "ModelSession":
-        return self.sessions.setdefault((host, port), ModelSession(self, host, port))
+    def to(self, host: str, port: int, partition: str = "") -> "ModelConnection":
+        return self.connections.setdefault((host, port), ModelConnection(self, host, port))
 
     def answer(self, method: int, body: bytes) -> Any:
         """Serialized answer or exception; None for silence."""
@@ -326,7 +326,7 @@ def refusal(method: int, code: int) -> bytes:
     return bytes(answer.SerializeToString())
 
 
-class ModelSession:
+class ModelConnection:
     """What a client sees of one server."""
 
     local_host = "10.0.0.9"

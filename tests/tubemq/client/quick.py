@@ -1,26 +1,26 @@
-"""No pauses, for tests whose servers answer at once."""
+"""Shortens all pauses, for tests whose servers respond at once."""
 
 import pytest
 
 from mqbridge.tubemq.client import (
-    balanced,
-    flow,
+    broker_reconnector,
+    flow_control,
     group_consumer,
     held_partitions,
-    line_connection,
     master,
     partition_commits,
     partition_pacing,
     partition_registration,
     partition_release,
 )
+from mqbridge.tubemq.library import balanced_consumer
 
 PAUSES = {
-    balanced: ("LOOK_S",),
+    balanced_consumer: ("REFRESH_S",),
     group_consumer: ("RETRY_S",),
-    flow: ("NOT_FOUND_WAIT_S",),
+    flow_control: ("NOT_FOUND_WAIT_S",),
     held_partitions: ("COMMIT_AFTER_S",),
-    line_connection: ("FIRST_RETRY_S", "MOST_RETRY_S"),
+    broker_reconnector: ("FIRST_RETRY_S", "MOST_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
     partition_commits: ("COMMIT_AFTER_S",),
     partition_pacing: ("WAIT_S", "NOT_FOUND_WAIT_S"),

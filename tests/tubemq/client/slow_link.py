@@ -1,4 +1,4 @@
-"""A Broker over real sockets, behind a link that carries so many bytes a second."""
+"""A Broker over real sockets, behind a link of limited bandwidth."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The Master's web interface behind a proxy that adds TLS: asked with the cluster's options, and nothing of the token shows."""
+"""The Master's web interface behind a TLS proxy: the cluster's TLS options apply, and errors never show the token."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Who we are to a cluster: what is signed, what travels with which request, and what a refusal means."""
+"""Credentials: signatures, the authorization in each request, and the errors for refusals."""
 
 import time
 from pathlib import Path
@@ -9,11 +9,11 @@ import pytest
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.secret import Secret
-from mqbridge.tubemq.client.balanced_membership import BalancedMembership
 from mqbridge.tubemq.client.credentials import Credentials
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.membership import Membership
 from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.library.balanced_membership import BalancedMembership
 from mqbridge.tubemq.wire.credentials import sign
 from mqbridge.tubemq.wire.pb import master_pb2 as m
 from tests.tubemq.client.fakes import Script
@@ -37,7 +37,7 @@ def test_the_signature_of_the_official_client() -> None:
 
 
 class OneMaster:
-    """The sessions of a client that has one Master."""
+    """The connections of a client that has one Master."""
 
     def __init__(self, script: Script) -> None:
         self.script, self.connectivity, self.is_encrypted = script, Connectivity("locked"), False
@@ -90,7 +90,7 @@ async def test_every_request_to_a_master_is_signed_anew() -> None:
     balanced = BalancedMembership(masters, "g", ["t"], {})
     await balanced.register([])
     await balanced.heartbeat(None)
-    await balanced.look()
+    await balanced.refresh_partitions()
     assert len(script.asked) == 9
     assert all(is_fresh(request.authInfo) for request in script.asked)
     assert len({request.authInfo.authInfo.nonce for request in script.asked}) == 9
@@ -99,10 +99,10 @@ async def test_every_request_to_a_master_is_signed_anew() -> None:
 async def test_a_master_that_is_asked_after_a_silent_one_gets_a_signature_of_now() -> None:
     """A signature is taken for seconds only, as few as a silent Master costs."""
     silent, active = Script(RequestTimeout("silent")), Script(m.HeartResponseM2P(**GOOD, brokerCheckSum=1))
-    sessions = OneMaster(silent)
+    connections = OneMaster(silent)
     servers = {"m": silent, "n": active}
-    sessions.to = lambda host, *_: servers[host]  # type: ignore[method-assign]
-    masters = Masters([("m", 1), ("n", 1)], sessions, user())  # type: ignore[arg-type]
+    connections.to = lambda host, *_: servers[host]  # type: ignore[method-assign]
+    masters = Masters([("m", 1), ("n", 1)], connections, user())  # type: ignore[arg-type]
     routes = Routes(masters)
     routes.client_id = routes.host = "p"
     await routes._heartbeat([])
@@ -151,9 +151,13 @@ async def test_a_broker_takes_the_masters_token_or_a_signature() -> None:
 
 REFUSALS = [
     (Credentials(), "Server required MasterCertificateInfo!", "set auth.user and auth.password"),
-    (user(), "Illegal value: userName or password is not correct!", "does not take user 'app' with the password from the config"),
-    (user(Secret(env="PW_OF_APP")), "no", "does not take user 'app' with the password from env PW_OF_APP: correct auth"),
-    (user(), NO_TIME, "set the clocks right"),
+    (
+        user(),
+        "Illegal value: userName or password is not correct!",
+        "does not accept user 'app' with the password from the config",
+    ),
+    (user(Secret(env="PW_OF_APP")), "no", "does not accept user 'app' with the password from env PW_OF_APP: correct auth"),
+    (user(), NO_TIME, "synchronize the clocks"),
 ]
 
 
@@ -170,7 +174,7 @@ async def test_refused_credentials_are_fatal_in_one_line(
     text = str(refused.value)
     assert (shown in text, said in text, "\n" in text, "secret" in text) == (True, True, False, False)
     assert (refused.value.failure, len(script.asked)) == (Failure.FATAL, 1)
-    assert not masters.sessions.connectivity.admitted
+    assert not masters.connections.connectivity.admitted
 
 
 async def _loopback() -> str:
@@ -190,11 +194,11 @@ async def test_credentials_that_were_taken_once_may_be_taken_again(monkeypatch: 
     routes = Routes(masters)
     routes.client_id = routes.host = "p"
     await routes._register()
-    assert masters.sessions.connectivity.admitted
-    with pytest.raises(ServerRefused, match="does not take user 'app'") as producing:
+    assert masters.connections.connectivity.admitted
+    with pytest.raises(ServerRefused, match="does not accept user 'app'") as producing:
         await routes.look_up("t")
     assert producing.value.failure is Failure.RETRY
-    with pytest.raises(ServerRefused, match="does not take user 'app'") as consuming:
+    with pytest.raises(ServerRefused, match="does not accept user 'app'") as consuming:
         await Membership(masters, "g", ["t"], {}).register([])
     assert consuming.value.failure is Failure.FATAL
 
@@ -206,7 +210,7 @@ async def test_a_consumer_is_refused_before_a_route_runs() -> None:
     left = m.CloseResponseM2C(**GOOD)
     script = Script(m.RegisterResponseM2C(**no), left, m.RegisterResponseM2C(**closed), left, m.RegisterResponseM2C(**GOOD), left)
     routes = Routes(masters_of(script, user()))
-    with pytest.raises(ServerRefused, match="does not take user 'app'") as refused:
+    with pytest.raises(ServerRefused, match="does not accept user 'app'") as refused:
         await routes.check_consumer("t")
     assert refused.value.failure is Failure.FATAL
     await routes.check_consumer("t")

@@ -1,4 +1,4 @@
-"""Every exchange cut at every step, and every error code in every answer: no hang, nothing lost, nothing out of order."""
+"""Every exchange cut at every step, and every error code in every response: no hang, no loss, no reordering."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,12 +17,12 @@ from mqbridge.errors import (
     ServerRefused,
 )
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.producer import Producer
+from mqbridge.tubemq.client.partition_sender import open_partition_sender
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import codes, rpc
-from mqbridge.tubemq.wire.rpc import Standby
+from mqbridge.tubemq.wire.rpc import StandbyError
 from tests.patience import SERVER_PATIENCE_S
 from tests.tubemq.client.model import EVERY_CODE, MASTER_ADDRESS, TOKEN, Model
 from tests.tubemq.client.quick import hurry
@@ -51,27 +51,27 @@ class Play:
         routes = Routes(self.masters, heartbeat_s=0.003)
         await routes.start()
         self.stack.push_async_callback(routes.close)
-        sender = await Producer(routes, self.model).sender("demo", in_flight=in_flight)  # type: ignore[arg-type]
+        sender = await open_partition_sender(routes, self.model, "demo", in_flight=in_flight)  # type: ignore[arg-type]
         self.stack.push_async_callback(sender.close)
         sent = [sender.send(f"1:{number}", body) for body in BODIES for number in range(PARTITIONS)]
         return await asyncio.gather(*sent, return_exceptions=True)
 
     async def consume(self, group: str = "g") -> None:
-        member = Consumer(self.masters, group, ["demo"], heartbeat_s=0.003)
+        member = PackConsumer(self.masters, group, ["demo"], heartbeat_s=0.003)
         await member.start()
         self.stack.push_async_callback(member.close)
         self.readers.append(spawn(self._assigned(member), "test assignments", quiet=True))
 
-    async def _assigned(self, member: Consumer) -> None:
-        async for session in member.assignments():
-            self.readers.append(spawn(self._read(session), f"test reading {session}"))
+    async def _assigned(self, member: PackConsumer) -> None:
+        async for partition in member.assignments():
+            self.readers.append(spawn(self._read(partition), f"test reading {partition}"))
 
-    async def _read(self, session: HeldPartition) -> None:
+    async def _read(self, partition: HeldPartition) -> None:
         try:
             while True:
-                pack = await session.fetch()
-                self.got[session.ref.partition].extend(message.payLoadData for message in pack.messages)
-                session.confirm()
+                pack = await partition.fetch()
+                self.got[partition.ref.partition].extend(message.payLoadData for message in pack.messages)
+                partition.confirm()
         except LaneRevoked:
             return
 
@@ -195,7 +195,7 @@ async def test_every_code_in_answers_to_sends(play: Play, code: int) -> None:
         assert isinstance(error, ServerRefused)
         # One that is refused for itself stands alone; of what is refused for good, nothing behind it in its partition is sent.
         assert bool(behind) == (codes.CODES[code].failure is Failure.FATAL)
-        assert all(isinstance(one, ClusterError) and "one before it was not stored" in str(one) for one in behind)
+        assert all(isinstance(one, ClusterError) and "an earlier one was not stored" in str(one) for one in behind)
         assert (error.code, "said" in str(error)) == (code, True)
     else:
         assert not failed
@@ -247,7 +247,7 @@ async def test_every_code_in_answers_to_joining(play: Play, code: int) -> None:
 @pytest.mark.parametrize("method", PRODUCING + CONSUMING, ids=name)
 async def test_a_server_that_throws(play: Play, method: int) -> None:
     for number in (1, 2):
-        play.model.faults.plan[method, number] = Standby("StandbyException", "not me", 1)
+        play.model.faults.plan[method, number] = StandbyError("StandbyException", "not me", 1)
     async with asyncio.timeout(SERVER_PATIENCE_S):
         await play.consume()
         await play.produce()
@@ -269,10 +269,10 @@ async def test_sending_goes_on_without_a_master(
     play: Play, how: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer of the Broker is lost while no Master can tell where the partition is: it is where it was."""
-    monkeypatch.setattr("mqbridge.tubemq.client.line_connection.MASTER_PATIENCE_S", 0.01)
+    monkeypatch.setattr("mqbridge.tubemq.client.broker_reconnector.MASTER_PATIENCE_S", 0.01)
     routes = Routes(play.masters, heartbeat_s=100)
     await routes.start()
-    sender = await Producer(routes, play.model).sender("demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]
+    sender = await open_partition_sender(routes, play.model, "demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]
     await sender.send("1:0", b"before")
     if how == "is away":
         play.model.away = {MASTER_ADDRESS}

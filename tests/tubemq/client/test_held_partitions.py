@@ -1,4 +1,4 @@
-"""What a member holds at several Brokers: one of them that falls silent concerns nobody else; nothing is taken twice or left."""
+"""Partitions of a member at several Brokers: a silent Broker does not affect others; none is acquired twice or left behind."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,15 +8,15 @@ import pytest
 
 from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.balanced import BalancedConsumer
-from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.group_member import MemberIdentity
+from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.library.balanced_consumer import BalancedConsumer
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C, RegisterRequestC2B
-from mqbridge.tubemq.wire.text import Broker, Key, PartitionRef
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionRef
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import MasterScript, committed, pack, refused, registered
@@ -56,18 +56,18 @@ class TwoBrokers:
     def __init__(self, budget: ReadBudget) -> None:
         self.well, self.ill = AnyBroker(), AnyBroker()
         masters = MasterScript()
-        masters.sessions = self  # type: ignore[assignment]
-        member = Member(masters, "g1", ["demo"], {})  # type: ignore[arg-type]
+        masters.connections = self  # type: ignore[assignment]
+        member = MemberIdentity(masters, "g1", ["demo"], {})  # type: ignore[arg-type]
         member.client_id = "c1"
-        self.held = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=0.005, budget=budget, offsets=None)
-        self.held.seen_at = asyncio.get_running_loop().time() + 1e6
+        self.held = HeldPartitions(member, start=StartOffset.EARLIEST, heartbeat_s=0.005, budget=budget, offsets=None)
+        self.held.master_seen_at = asyncio.get_running_loop().time() + 1e6
         self.readers: list[asyncio.Task[Any]] = []
 
     def to(self, host: str, port: int, partition: str = "") -> Any:
         return self.well if host == WELL.host else self.ill
 
     async def take(self, broker: Broker, count: int) -> list[HeldPartition]:
-        return [await self.held.take(PartitionRef(broker, "demo", number)) for number in range(count)]
+        return [await self.held.acquire(PartitionRef(broker, "demo", number)) for number in range(count)]
 
     def read(self, partition: HeldPartition, *, confirms: bool = True) -> None:
         async def reading() -> None:
@@ -147,7 +147,7 @@ async def test_a_partition_that_is_lost_or_given_back_leaves_its_room() -> None:
     assert not budget.used
     await second.fetch()
     assert budget.used
-    second.heartbeat_failed(412, second.state.run)
+    second.heartbeat_failed(412, second.state.generation)
     assert not budget.used
     await scene.stop()
 
@@ -157,9 +157,9 @@ async def test_a_get_that_is_cancelled_or_fails_leaves_its_room() -> None:
     scene = TwoBrokers(budget)
     first, second = await scene.take(ILL, 2)
     scene.ill.is_silent = True
-    asking = asyncio.ensure_future(first.poll())
+    asking = asyncio.ensure_future(first.poll_once())
     await until(lambda: scene.ill.counts.get(rpc.GET) == 1)
-    waiting = [asyncio.ensure_future(second.poll()) for _ in range(2)]
+    waiting = [asyncio.ensure_future(second.poll_once()) for _ in range(2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     asking.cancel()
@@ -167,13 +167,13 @@ async def test_a_get_that_is_cancelled_or_fails_leaves_its_room() -> None:
     await asyncio.gather(asking, *waiting, return_exceptions=True)
     assert not budget.used
     scene.ill.is_silent, scene.ill.is_empty = False, True
-    assert await second.poll() is None
+    assert await second.poll_once() is None
     assert not budget.used
     await scene.stop()
 
 
 async def _is_lost(scene: TwoBrokers, partition: HeldPartition) -> None:
-    partition.heartbeat_failed(412, partition.state.run)
+    partition.heartbeat_failed(412, partition.state.generation)
 
 
 async def _is_revoked(scene: TwoBrokers, partition: HeldPartition) -> None:
@@ -197,7 +197,7 @@ async def test_a_get_that_waits_for_room_ends_with_its_partition(
     budget = ReadBudget(GET_BYTES)
     scene = TwoBrokers(budget)
     first, second = await scene.take(WELL, 2)
-    await budget.take(WELL)
+    await budget.reserve(WELL)
     waiting = [asyncio.ensure_future(partition.fetch()) for partition in (first, first, second)]
     await until(lambda: len(budget._shares[WELL].waiting) == 3)
     await ends(scene, first)
@@ -210,7 +210,7 @@ async def test_a_get_that_waits_for_room_ends_with_its_partition(
         assert not budget._shares[WELL].waiting
     else:
         assert len(budget._shares[WELL].waiting) == 1
-        budget.give(WELL, GET_BYTES)
+        budget.release(WELL, GET_BYTES)
         assert (await asyncio.wait_for(waiting[2], PATIENCE_S)).offset == 0
     await scene.stop()
 
@@ -219,11 +219,11 @@ async def test_room_that_is_granted_in_the_turn_in_which_the_partition_is_lost()
     budget = ReadBudget(GET_BYTES)
     scene = TwoBrokers(budget)
     (partition,) = await scene.take(WELL, 1)
-    await budget.take(WELL)
+    await budget.reserve(WELL)
     waiting = asyncio.ensure_future(partition.fetch())
     await until(lambda: bool(budget._shares[WELL].waiting))
-    budget.give(WELL, GET_BYTES)
-    partition.heartbeat_failed(412, partition.state.run)
+    budget.release(WELL, GET_BYTES)
+    partition.heartbeat_failed(412, partition.state.generation)
     with pytest.raises(LaneRevoked):
         await asyncio.wait_for(waiting, PATIENCE_S)
     assert not budget.used
@@ -235,11 +235,11 @@ async def test_a_fetch_that_is_cancelled_while_it_waits_for_room_stays_cancelled
     budget = ReadBudget(GET_BYTES)
     scene = TwoBrokers(budget)
     (partition,) = await scene.take(WELL, 1)
-    await budget.take(WELL)
+    await budget.reserve(WELL)
     waiting = asyncio.ensure_future(partition.fetch())
     await until(lambda: bool(budget._shares[WELL].waiting))
     waiting.cancel()
-    partition.heartbeat_failed(412, partition.state.run)
+    partition.heartbeat_failed(412, partition.state.generation)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, PATIENCE_S)
     assert not budget._shares[WELL].waiting
@@ -248,13 +248,13 @@ async def test_a_fetch_that_is_cancelled_while_it_waits_for_room_stays_cancelled
 
 async def test_room_that_is_granted_to_a_get_that_is_cancelled_in_that_turn() -> None:
     budget = ReadBudget(GET_BYTES)
-    await budget.take(WELL)
-    waiting = [asyncio.ensure_future(budget.take(WELL)) for _ in range(2)]
+    await budget.reserve(WELL)
+    waiting = [asyncio.ensure_future(budget.reserve(WELL)) for _ in range(2)]
     await asyncio.sleep(0)
-    budget.give(WELL, GET_BYTES)
+    budget.release(WELL, GET_BYTES)
     waiting[0].cancel()
     await asyncio.wait_for(waiting[1], PATIENCE_S)
-    budget.give(WELL, GET_BYTES)
+    budget.release(WELL, GET_BYTES)
     assert not budget.used
 
 
@@ -284,7 +284,7 @@ async def test_a_heartbeat_is_judged_by_the_run_in_which_it_was_sent() -> None:
 
     scene.well.request = lost  # type: ignore[method-assign]
     scene.held.heartbeats.send()
-    partition.state.forgotten(partition.state.run)
+    partition.state.forgotten(partition.state.generation)
     partition.state.registered(0, 100, None)  # in the same turn, before the task of the heartbeat has begun
     answered.set()
     await until(lambda: not scene.held.heartbeats._under_way)
@@ -305,8 +305,8 @@ async def test_two_who_take_the_same_partition_get_the_same() -> None:
     model = Model({"demo": 1})
     member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
     await member.start()
-    first, second = await asyncio.gather(*(member.take(Key(1, "demo", 0)) for _ in range(2)))
-    assert first is second is member.held_partitions.held[Key(1, "demo", 0)]
+    first, second = await asyncio.gather(*(member.take(PartitionKey(1, "demo", 0)) for _ in range(2)))
+    assert first is second is member.held_partitions.held[PartitionKey(1, "demo", 0)]
     assert model.faults.counts[rpc.PARTITION_REGISTER] == 1
     await member.close()
     assert not model.broker.owners
@@ -317,7 +317,7 @@ async def test_a_second_taker_goes_on_when_the_first_gives_up() -> None:
     member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
     await member.start()
     await member.partitions()
-    first, second = [asyncio.ensure_future(member.take(Key(1, "demo", 0))) for _ in range(2)]
+    first, second = [asyncio.ensure_future(member.take(PartitionKey(1, "demo", 0))) for _ in range(2)]
     await until(lambda: model.faults.counts[rpc.PARTITION_REGISTER] == 1)
     first.cancel()
     held = await second
@@ -334,18 +334,18 @@ async def test_closing_ends_a_registration_that_is_under_way() -> None:
 
     async def request(service: int, method: int, body: bytes) -> bytes:
         operations.append(RegisterRequestC2B.FromString(body).opType)
-        if operations[-1] == rpc.TAKE:
+        if operations[-1] == rpc.OP_REGISTER:
             await answers.wait()
         return bytes(registered().SerializeToString())
 
     scene.well.request = request  # type: ignore[method-assign]
     taking = asyncio.ensure_future(scene.take(WELL, 1))
-    await until(lambda: operations == [rpc.TAKE])
+    await until(lambda: operations == [rpc.OP_REGISTER])
     await scene.held.close()
     answers.set()
     with pytest.raises(ClusterError, match="closed"):
         await taking
-    assert operations == [rpc.TAKE, rpc.GIVE_BACK]
+    assert operations == [rpc.OP_REGISTER, rpc.OP_UNREGISTER]
     assert not scene.held.held
 
 
@@ -355,7 +355,7 @@ async def test_closing_leaves_nothing_registered_that_is_just_being_taken(turns:
     member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
     await member.start()
     await member.partitions()
-    taking = [asyncio.ensure_future(member.take(Key(1, "demo", number))) for number in range(4)]
+    taking = [asyncio.ensure_future(member.take(PartitionKey(1, "demo", number))) for number in range(4)]
     for _ in range(turns):
         await asyncio.sleep(0)
     await member.close()
@@ -363,14 +363,14 @@ async def test_closing_leaves_nothing_registered_that_is_just_being_taken(turns:
         assert isinstance(result, (HeldPartition, ClusterError))
     assert not model.broker.owners
     with pytest.raises(ClusterError, match="closed"):
-        await member.take(Key(1, "demo", 0))
+        await member.take(PartitionKey(1, "demo", 0))
     assert not model.broker.owners
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
 async def test_closing_a_member_leaves_nothing_that_the_master_just_assigned(turns: int) -> None:
     model = Model({"demo": 4})
-    member = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.001)
+    member = PackConsumer(model.masters(), "g", ["demo"], heartbeat_s=0.001)
     await member.start()
     while not model.faults.counts[rpc.PARTITION_REGISTER]:
         await asyncio.sleep(0)
@@ -385,7 +385,7 @@ async def test_a_partition_that_is_taken_away_after_a_gap_is_left_alone() -> Non
     model = Model({"demo": 2})
     for number in range(2):
         model.broker.deleted["demo", number] = 280
-    first = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
+    first = PackConsumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
     await first.start()
     assignments = first.assignments()
     held = [await asyncio.wait_for(anext(assignments), PATIENCE_S) for _ in range(2)]
@@ -393,13 +393,13 @@ async def test_a_partition_that_is_taken_away_after_a_gap_is_left_alone() -> Non
         partition.state.stop(GapError("lost data", (280, 0)))
     beats = model.faults.counts[rpc.PARTITION_HEARTBEAT]
     await until(lambda: model.faults.counts[rpc.PARTITION_HEARTBEAT] > beats + 2)
-    second = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
+    second = PackConsumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
     await second.start()
     taken = await asyncio.wait_for(anext(second.assignments()), PATIENCE_S)
     (lost,) = [partition for partition in held if partition.ref == taken.ref]
     (kept,) = [partition for partition in held if partition is not lost]
     asked = model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]
-    for attempt in (lost.seek(280), lost.fetch(), lost.look(), lost.poll()):
+    for attempt in (lost.seek(280), lost.fetch(), lost.poll(), lost.poll_once()):
         with pytest.raises(LaneRevoked):
             await attempt
     assert (model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]) == asked

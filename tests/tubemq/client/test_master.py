@@ -1,4 +1,4 @@
-"""Several Masters: each is tried once per call, and the one that answered stays."""
+"""Several Masters: each is tried once per call, and the one that responded is used next."""
 
 import asyncio
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.tubemq.client import master as module
-from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.master import Masters, client_id, retried
+from mqbridge.tubemq.client.master import Masters, new_client_id, with_retries
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseRequestC2M, CloseResponseM2C, MasterAuthorizedInfo, MasterCertificateInfo
-from mqbridge.tubemq.wire.rpc import CONSUMER_CLOSE, RemoteError, Standby
+from mqbridge.tubemq.wire.rpc import CONSUMER_CLOSE, RemoteError, StandbyError
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import Script
-from tests.tubemq.client.model import BROKER, Model, ModelSession
+from tests.tubemq.client.model import BROKER, Model, ModelConnection
 from tests.tubemq.client.quick import hurry
 
 REQUEST = CloseRequestC2M(clientId="c", groupName="g")
@@ -30,13 +30,13 @@ class Addresses:
 
 
 def masters(*scripts: Script) -> Masters:
-    sessions = Addresses(*scripts)
-    return Masters(list(sessions.scripts), sessions)  # type: ignore[arg-type]
+    connections = Addresses(*scripts)
+    return Masters(list(connections.scripts), connections)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "error",
-    [Standby("StandbyException", "not me", 1), ConnectionLost("x"), Unreachable("x"), RequestTimeout("x")],
+    [StandbyError("StandbyException", "not me", 1), ConnectionLost("x"), Unreachable("x"), RequestTimeout("x")],
     ids=lambda error: type(error).__name__,
 )
 async def test_the_next_master_is_asked_and_kept(error: Exception) -> None:
@@ -48,7 +48,7 @@ async def test_the_next_master_is_asked_and_kept(error: Exception) -> None:
 
 
 async def test_each_is_asked_once_per_call() -> None:
-    scripts = Script(Unreachable("first gone"), GOOD), Script(Standby("StandbyException", "second stands by", 1))
+    scripts = Script(Unreachable("first gone"), GOOD), Script(StandbyError("StandbyException", "second stands by", 1))
     group = masters(*scripts)
     with pytest.raises(Unreachable, match=r"first gone.*second stands by"):
         await group.call(CONSUMER_CLOSE, REQUEST, CloseResponseM2C)
@@ -106,7 +106,7 @@ async def test_registrations_are_tried_five_times(monkeypatch: pytest.MonkeyPatc
         raise ClusterError("no", failure)
 
     with pytest.raises(ClusterError):
-        await retried("this", attempt)
+        await with_retries("this", attempt)
     assert len(made) == tries
 
 
@@ -131,13 +131,13 @@ async def test_a_group_goes_on_when_the_active_master_changes(monkeypatch: pytes
     leading = 0
     original = model.answer
 
-    class Side(ModelSession):
+    class Side(ModelConnection):
         """One of the Masters, or the Broker."""
 
         def post(self, service: int, method: int, body: bytes, on_answer: Any) -> None:
             is_other = (self.host, self.port) in addresses and (self.host, self.port) != addresses[leading]
             errors = {
-                "stands by": Standby("StandbyException", "not me", 1),
+                "stands by": StandbyError("StandbyException", "not me", 1),
                 "is gone": ConnectionLost("gone"),
                 "is silent": RequestTimeout("silent"),
             }
@@ -145,21 +145,21 @@ async def test_a_group_goes_on_when_the_active_master_changes(monkeypatch: pytes
             super().post(service, method, body, on_answer)
 
     for host, port in [*addresses, (BROKER.host, BROKER.port)]:
-        model.sessions[host, port] = Side(model, host, port)
-    member = Consumer(Masters(addresses, model), "g", ["demo"], heartbeat_s=0.003)  # type: ignore[arg-type]
+        model.connections[host, port] = Side(model, host, port)
+    member = PackConsumer(Masters(addresses, model), "g", ["demo"], heartbeat_s=0.003)  # type: ignore[arg-type]
     await member.start()
     assignments = member.assignments()
     held = [await asyncio.wait_for(anext(assignments), PATIENCE_S) for _ in range(2)]
     for leading in (1, 0):
-        before = member.held_partitions.seen_at
+        before = member.held_partitions.master_seen_at
         async with asyncio.timeout(PATIENCE_S):
-            while member.held_partitions.seen_at == before or member.membership.masters._current != leading:
+            while member.held_partitions.master_seen_at == before or member.membership.masters._current != leading:
                 await asyncio.sleep(0.003)
     assert len(member.held_partitions.held) == len(held) == 2
     await member.close()
 
 
 def test_client_ids_can_stand_in_subscriptions() -> None:
-    ids = {client_id("10.0.0.9", "g1") for _ in range(1000)}
+    ids = {new_client_id("10.0.0.9", "g1") for _ in range(1000)}
     assert len(ids) == 1000
     assert all(not set("@#") & set(found) and found.startswith("g1_10.0.0.9-") for found in ids)

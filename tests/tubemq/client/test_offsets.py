@@ -1,4 +1,4 @@
-"""Exact offsets: starting where the caller's results end, so that each message has its effect once; gaps; bound groups."""
+"""Exact offsets: starting where the application's results end, so that each message has its effect once; gaps; bound groups."""
 
 import asyncio
 import random
@@ -11,21 +11,21 @@ import pytest_asyncio
 
 from mqbridge.errors import GapError, LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.bound import Bound
-from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, RegisterResponseM2C
-from mqbridge.tubemq.wire.text import Key, PartitionRef
+from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 from tests.tubemq.client.fakes import REF, Context, MasterScript, Script, pack, registered
 from tests.tubemq.client.model import STEP, Model
 from tests.tubemq.client.quick import hurry
 
 COUNT = 100
-KEYS = [Key(1, "demo", number) for number in range(2)]
+KEYS = [PartitionKey(1, "demo", number) for number in range(2)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,13 +47,13 @@ class Ledger:
     """What a caller keeps: results and offsets, changed together or not at all."""
 
     def __init__(self) -> None:
-        self.results: dict[Key, list[bytes]] = {key: [] for key in KEYS}
-        self.offsets: dict[Key, int] = {}
+        self.results: dict[PartitionKey, list[bytes]] = {key: [] for key in KEYS}
+        self.offsets: dict[PartitionKey, int] = {}
 
     async def offset(self, ref: PartitionRef) -> int | None:
         return self.offsets.get(ref.key)
 
-    def store(self, key: Key, bodies: list[bytes], end: int) -> None:
+    def store(self, key: PartitionKey, bodies: list[bytes], end: int) -> None:
         self.results[key] += bodies
         self.offsets[key] = end
 
@@ -67,7 +67,7 @@ class Life:
 
     def __init__(self, model: Model, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.member = Consumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003)
+        self.member = PackConsumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003)
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -75,19 +75,19 @@ class Life:
         self.tasks.append(spawn(self._assigned(), "test assignments"))
 
     async def _assigned(self) -> None:
-        async for session in self.member.assignments():
-            self.tasks.append(spawn(self._read(session), f"test reading {session}"))
+        async for partition in self.member.assignments():
+            self.tasks.append(spawn(self._read(partition), f"test reading {partition}"))
 
-    async def _read(self, session: HeldPartition) -> None:
+    async def _read(self, partition: HeldPartition) -> None:
         try:
             while True:
-                found = await session.fetch()
+                found = await partition.fetch()
                 bodies = [message.payLoadData for message in found.messages]
                 try:
-                    end = await session.commit(consumed=True)
+                    end = await partition.commit(consumed=True)
                 except MqbridgeError:
                     continue  # where the pack ends is not known: it is read again, and nothing was stored
-                self.ledger.store(session.ref.key, bodies, end)
+                self.ledger.store(partition.ref.key, bodies, end)
         except LaneRevoked:
             return
 
@@ -158,69 +158,69 @@ async def test_what_the_broker_no_longer_holds_is_a_gap() -> None:
     model.broker.deleted["demo", 0] = 50 * STEP
     ledger.offsets = {KEYS[0]: 10 * STEP, KEYS[1]: 10 * STEP}
     async with AsyncExitStack() as stack:
-        member = Consumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003)
+        member = PackConsumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003)
         await member.start()
         stack.push_async_callback(member.close)
-        sessions: dict[int, Any] = {}
-        async for session in member.assignments():
-            sessions[session.ref.partition] = session
-            if len(sessions) == 2:
+        partitions: dict[int, Any] = {}
+        async for partition in member.assignments():
+            partitions[partition.ref.partition] = partition
+            if len(partitions) == 2:
                 break
-        with pytest.raises(GapError, match="offset 280, the Broker went on at 1400"):
-            await sessions[0].fetch()
-        assert (await sessions[1].fetch()).offset == 10 * STEP
+        with pytest.raises(GapError, match="offset 280, the Broker continued at 1400"):
+            await partitions[0].fetch()
+        assert (await partitions[1].fetch()).offset == 10 * STEP
         with pytest.raises(GapError):
-            await sessions[0].fetch()
-        await sessions[0].seek(60 * STEP)
-        assert (await sessions[0].fetch()).offset == 60 * STEP, "whoever knows of the loss may go on"
+            await partitions[0].fetch()
+        await partitions[0].seek(60 * STEP)
+        assert (await partitions[0].fetch()).offset == 60 * STEP, "whoever knows of the loss may go on"
 
 
 @pytest_asyncio.fixture
-async def session() -> AsyncIterator[HeldPartition]:
+async def partition() -> AsyncIterator[HeldPartition]:
     script = Script(registered(0))
-    session = HeldPartition(Context(script), REF)
-    await session.register(0)
-    yield session
+    partition = HeldPartition(Context(script), REF)
+    await partition.register(0)
+    yield partition
 
 
-async def test_seeking_forgets_the_pack_that_is_out(session: HeldPartition) -> None:
-    script = session._context.script  # type: ignore[attr-defined]
+async def test_seeking_forgets_the_pack_that_is_out(partition: HeldPartition) -> None:
+    script = partition._context.script  # type: ignore[attr-defined]
     script.then(pack(0), registered(560), pack(560))
-    found = await session.fetch()
-    await session.seek(560)
-    assert session.pack is None
-    session.confirm()
-    assert (await session.fetch()).offset == 560
+    found = await partition.fetch()
+    await partition.seek(560)
+    assert partition.pack is None
+    partition.confirm()
+    assert (await partition.fetch()).offset == 560
     assert script.asked[2].currOffset == 560
     assert not script.asked[3].lastPackConsumed
     assert found.offset == 0
 
 
-async def test_an_offset_beyond_the_end_becomes_the_end(session: HeldPartition, caplog: pytest.LogCaptureFixture) -> None:
-    script = session._context.script  # type: ignore[attr-defined]
+async def test_an_offset_beyond_the_end_becomes_the_end(partition: HeldPartition, caplog: pytest.LogCaptureFixture) -> None:
+    script = partition._context.script  # type: ignore[attr-defined]
     script.then(registered(280), pack(280))
-    await session.seek(56_000)
+    await partition.seek(56_000)
     assert "starts at offset 280" in caplog.text
-    assert (await session.fetch()).offset == 280
+    assert (await partition.fetch()).offset == 280
 
 
-async def test_a_partition_that_was_given_back_cannot_be_moved(session: HeldPartition) -> None:
-    session.lose(LaneRevoked("gone"))
+async def test_a_partition_that_was_given_back_cannot_be_moved(partition: HeldPartition) -> None:
+    partition.lose(LaneRevoked("gone"))
     with pytest.raises(LaneRevoked):
-        await session.seek(0)
+        await partition.seek(0)
 
 
-async def test_nothing_is_committed_while_a_get_is_in_doubt(session: HeldPartition) -> None:
+async def test_nothing_is_committed_while_a_get_is_in_doubt(partition: HeldPartition) -> None:
     """A get that was cancelled may have moved the Broker on: a commit would skip a pack that nobody saw."""
     from tests.tubemq.client.fakes import committed
 
-    script = session._context.script  # type: ignore[attr-defined]
-    fetching = asyncio.ensure_future(session.fetch())
+    script = partition._context.script  # type: ignore[attr-defined]
+    fetching = asyncio.ensure_future(partition.fetch())
     await script.silent.wait()
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
     script.then(committed(0))
-    await session.commit(consumed=True)
+    await partition.commit(consumed=True)
     assert not script.asked[-1].lastPackConsumed
 
 
@@ -239,10 +239,10 @@ def beat(given: EventProto | None = None, *, unallocated: bool) -> HeartResponse
 @pytest.mark.parametrize("late", [False, True], ids=["first", "after another member"])
 async def test_a_bound_group_starts_at_its_offsets_once(late: bool) -> None:
     """Another member's echo may have ended the round before our event of it came."""
-    bound = Bound("key1", 2, {KEYS[0]: 2800, KEYS[1]: 56}, select_big=False)
+    bound = BoundSubscription("key1", 2, {KEYS[0]: 2800, KEYS[1]: 56}, select_big=False)
     master, broker = MasterScript(), Script(*[registered(0)] * 9)
-    master.sessions = broker
-    member = Consumer(master, "g1", ["demo"], bound=bound, heartbeat_s=0.1)  # type: ignore[arg-type]
+    master.connections = broker
+    member = PackConsumer(master, "g1", ["demo"], bound=bound, heartbeat_s=0.1)  # type: ignore[arg-type]
     joined = RegisterResponseM2C(success=True, errCode=200, errMsg="OK", notAllocated=True)
     # Partition 2 is nobody's wish; 1 comes in a later round, when another member has read from it.
     master.then(joined, beat(event(5, 0, 2), unallocated=not late), beat(unallocated=False), beat(event(6, 1), unallocated=False))

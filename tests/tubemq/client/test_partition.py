@@ -1,4 +1,4 @@
-"""What a partition says to its Broker, answer by answer: nothing is skipped, whatever gets lost."""
+"""The requests of a held partition, response by response: nothing is skipped, whatever gets lost."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ import pytest
 from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.tubemq.client import partition_pacing, partition_reader, partition_registration, partition_release
 from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_table import Strays
-from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
-from tests.tubemq.client.fakes import REF, Context, Script, committed, given_back, pack, refused, refused_commit, registered
+from mqbridge.tubemq.client.partition_transitions import AbandonedRequests
+from mqbridge.tubemq.wire.rpc import OP_REGISTER, OP_UNREGISTER
+from tests.tubemq.client.fakes import REF, Context, Script, committed, pack, refused, refused_commit, registered, unregistered
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +20,14 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(partition_registration, name, 0.001)
     monkeypatch.setattr(partition_pacing, "WAITS_S", dict.fromkeys(partition_pacing.WAITS_S, 0.001))
     monkeypatch.setattr(partition_pacing, "NOT_FOUND_WAIT_S", 0.001)
-    monkeypatch.setattr("mqbridge.tubemq.client.flow.NOT_FOUND_WAIT_S", 0.001)
+    monkeypatch.setattr("mqbridge.tubemq.client.flow_control.NOT_FOUND_WAIT_S", 0.001)
 
 
 async def opened(script: Script, *, offset: int = 0) -> HeldPartition:
-    session = HeldPartition(Context(script), REF)
+    partition = HeldPartition(Context(script), REF)
     script.answers.appendleft(registered(offset))
-    await session.register(0)
-    return session
+    await partition.register(0)
+    return partition
 
 
 def confirmations(script: Script) -> list[bool]:
@@ -36,24 +36,24 @@ def confirmations(script: Script) -> list[bool]:
 
 async def test_a_confirmation_goes_with_the_next_get() -> None:
     script = Script(pack(0), pack(56), pack(112))
-    session = await opened(script)
+    partition = await opened(script)
     for offset in (0, 56, 112):
-        found = await session.fetch()
+        found = await partition.fetch()
         assert (found.offset, [m.payLoadData for m in found.messages]) == (offset, [b"m0", b"m1"])
-        session.confirm()
+        partition.confirm()
     assert confirmations(script) == [False, True, True]
-    assert script.asked[0].opType == TAKE
+    assert script.asked[0].opType == OP_REGISTER
     assert script.asked[0].authInfo.visitAuthorizedToken == 77
 
 
 @pytest.mark.parametrize("reject", [True, False], ids=["rejected", "never confirmed"])
 async def test_a_pack_that_is_not_confirmed_comes_again(reject: bool) -> None:
     script = Script(pack(0), pack(0))
-    session = await opened(script)
-    await session.fetch()
+    partition = await opened(script)
+    await partition.fetch()
     if reject:
-        session.reject()
-    assert (await session.fetch()).offset == 0
+        partition.reject()
+    assert (await partition.fetch()).offset == 0
     assert confirmations(script) == [False, False]
 
 
@@ -63,61 +63,61 @@ async def test_after_a_lost_answer_nothing_is_confirmed(error: Exception) -> Non
 
     So it is asked where the group stands, and reading goes on there under a client id that the lost request does not carry.
     """
-    script = Script(pack(0), error, committed(56), given_back(), registered(56), pack(56))
-    session = await opened(script)
-    await session.fetch()
-    session.confirm()
-    assert (await session.fetch()).offset == 56
+    script = Script(pack(0), error, committed(56), unregistered(), registered(56), pack(56))
+    partition = await opened(script)
+    await partition.fetch()
+    partition.confirm()
+    assert (await partition.fetch()).offset == 56
     assert confirmations(script) == [False, True, False]
     asked, left, taken = script.asked[3:6]
     assert not asked.lastPackConsumed
-    assert (left.opType, left.readStatus, taken.opType, taken.currOffset) == (GIVE_BACK, 1, TAKE, 56)
+    assert (left.opType, left.readStatus, taken.opType, taken.currOffset) == (OP_UNREGISTER, 1, OP_REGISTER, 56)
     assert [request.clientId for request in script.asked] == ["c1"] * 5 + ["c1-run1"] * 2
 
 
 async def test_a_broker_that_cannot_say_where_the_group_stands_is_asked_again() -> None:
     """To go on where nothing is known to be unread would look like a gap once the confirmed pack is deleted."""
     script = Script(
-        pack(0), RequestTimeout("no answer"), refused_commit(500), committed(56), given_back(), registered(56), pack(56)
+        pack(0), RequestTimeout("no answer"), refused_commit(500), committed(56), unregistered(), registered(56), pack(56)
     )
-    session = await opened(script)
-    await session.fetch()
-    session.confirm()
-    assert (await session.fetch()).offset == 56
+    partition = await opened(script)
+    await partition.fetch()
+    partition.confirm()
+    assert (await partition.fetch()).offset == 56
     assert script.asked[-2].currOffset == 56
 
 
 @pytest.mark.parametrize("code", [452, 503, 403, 301, 400])
 async def test_a_refusal_keeps_the_confirmation(code: int) -> None:
     script = Script(pack(0), refused(code, 1), pack(56))
-    session = await opened(script)
-    await session.fetch()
-    session.confirm()
-    assert (await session.fetch()).offset == 56
+    partition = await opened(script)
+    await partition.fetch()
+    partition.confirm()
+    assert (await partition.fetch()).offset == 56
     assert confirmations(script) == [False, True, True]
 
 
 async def test_an_internal_error_leaves_doubt() -> None:
     script = Script(pack(0), refused(500), pack(0))
-    session = await opened(script)
-    await session.fetch()
-    session.confirm()
-    await session.fetch()
+    partition = await opened(script)
+    await partition.fetch()
+    partition.confirm()
+    await partition.fetch()
     assert confirmations(script) == [False, True, False]
 
 
 async def test_nothing_found_and_nothing_of_ours() -> None:
     script = Script(refused(404), pack(0, count=0), refused(404))
-    session = await opened(script)
-    fetching = asyncio.ensure_future(session.fetch())
+    partition = await opened(script)
+    fetching = asyncio.ensure_future(partition.fetch())
     await script.silent.wait()
-    assert session.caught_up
+    assert partition.caught_up
     assert confirmations(script) == [False] * 4
-    await session_ends(session, script, fetching)
+    await session_ends(partition, script, fetching)
 
 
-async def session_ends(session: HeldPartition, script: Script, fetching: "asyncio.Future[object]") -> None:
-    session.lose(LaneRevoked("test"))
+async def session_ends(partition: HeldPartition, script: Script, fetching: "asyncio.Future[object]") -> None:
+    partition.lose(LaneRevoked("test"))
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
 
@@ -125,36 +125,36 @@ async def session_ends(session: HeldPartition, script: Script, fetching: "asynci
 async def test_flow_control_counts_from_when_its_rules_come() -> None:
     """Without rules nobody measures a pack. A miss or a failure that was counted before a pack is none after it."""
     script = Script(pack(0), pack(56), refused(404), refused(404), pack(112), ConnectionLost("gone"))
-    session = await opened(script)
-    pacing, loop = session._pacing, asyncio.get_running_loop()
-    await session.fetch()
+    partition = await opened(script)
+    pacing, loop = partition._pacing, asyncio.get_running_loop()
+    await partition.fetch()
     assert pacing.next_at <= loop.time()
     assert not pacing.is_disturbed
-    session._context.membership.flow.learn(
+    partition._context.membership.flow.learn(
         (1, '[{"type":3,"rule":[{"normFreqInMs":50}]},{"type":1,"rule":[{"zeroCnt":2,"freqInMs":20}]}]'), (-2, "")
     )
-    session.confirm()
+    partition.confirm()
     before = loop.time()
-    await session.fetch()
+    await partition.fetch()
     assert pacing.next_at >= before + 0.05
-    session.confirm()
-    assert await session.look() is None
+    partition.confirm()
+    assert await partition.poll() is None
     assert pacing.is_disturbed
     before = loop.time()
-    assert await session.look() is None
+    assert await partition.poll() is None
     assert pacing.next_at >= before + 0.02, "the second miss in a row"
-    await session.fetch()
+    await partition.fetch()
     assert not pacing.is_disturbed
     assert pacing._meter._misses == 0
 
 
 async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
     script = Script(pack(0), registered(56), pack(56))
-    session = await opened(script)
-    await session.fetch()
-    session.confirm()
-    session.heartbeat_failed(411, session.state.run)  # as a heartbeat says it: no get was sent since
-    assert (await session.fetch()).offset == 56
+    partition = await opened(script)
+    await partition.fetch()
+    partition.confirm()
+    partition.heartbeat_failed(411, partition.state.generation)  # as a heartbeat says it: no get was sent since
+    assert (await partition.fetch()).offset == 56
     assert not script.asked[2].HasField("currOffset")
     assert script.asked[2].readStatus == 0
 
@@ -162,60 +162,60 @@ async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
 async def test_a_broker_that_forgot_us_while_a_pack_was_out() -> None:
     """A Broker that is stopped in order counts that pack as consumed: we must ask for it."""
     script = Script(pack(28), registered(28), pack(28))
-    session = await opened(script, offset=28)
-    await session.fetch()
-    session.heartbeat_failed(411, session.state.run)
-    session.reject()
-    assert (await session.fetch()).offset == 28
+    partition = await opened(script, offset=28)
+    await partition.fetch()
+    partition.heartbeat_failed(411, partition.state.generation)
+    partition.reject()
+    assert (await partition.fetch()).offset == 28
     assert script.asked[2].currOffset == 28
 
 
 async def test_a_broker_that_restarted_during_a_get() -> None:
     gone = refused_commit(401)
-    script = Script(pack(28), ConnectionLost("restart"), gone, given_back(), registered(28), pack(28))
-    session = await opened(script, offset=28)
-    await session.fetch()
-    session.confirm()
-    assert (await session.fetch()).offset == 28
+    script = Script(pack(28), ConnectionLost("restart"), gone, unregistered(), registered(28), pack(28))
+    partition = await opened(script, offset=28)
+    await partition.fetch()
+    partition.confirm()
+    assert (await partition.fetch()).offset == 28
     assert script.asked[5].currOffset == 28, "the end of the confirmed pack is not known, so it is read again"
 
 
 async def test_reading_goes_on_after_everything() -> None:
-    fences = [given_back(), registered(0)]
+    fences = [unregistered(), registered(0)]
     script = Script(ConnectionLost("a"), *fences, RequestTimeout("b"), *fences, refused(503), refused(500), pack(0))
-    session = await opened(script)
-    assert (await session.fetch()).offset == 0
+    partition = await opened(script)
+    assert (await partition.fetch()).offset == 0
 
 
 async def test_another_owner_ends_it() -> None:
     script = Script(refused(412))
-    session = await opened(script)
+    partition = await opened(script)
     with pytest.raises(LaneRevoked):
-        await session.fetch()
+        await partition.fetch()
     with pytest.raises(LaneRevoked):
-        await session.fetch()
-    assert session._context.lost == [session]
+        await partition.fetch()
+    assert partition._context.lost == [partition]
 
 
 async def test_an_occupied_partition_is_tried_twice() -> None:
     taken = registered()
     taken.success, taken.errCode = False, 410
-    session = HeldPartition(Context(Script(taken, registered())), REF)
-    await session.register(1)
-    assert session.state.is_registered
+    partition = HeldPartition(Context(Script(taken, registered())), REF)
+    await partition.register(1)
+    assert partition.state.is_registered
     script = Script(taken, taken, registered())
-    session = HeldPartition(Context(script), REF)
+    partition = HeldPartition(Context(script), REF)
     with pytest.raises(ServerRefused) as caught:
-        await session.register(0)
+        await partition.register(0)
     assert caught.value.code == 410
     assert len(script.asked) == 2
 
 
 async def test_other_failures_to_register_are_tried_five_times() -> None:
-    session = HeldPartition(Context(Script(*[Unreachable("x")] * 4, registered())), REF)
-    await session.register(0)
-    session = HeldPartition(Context(Script(*[ConnectionLost("x")] * 4, given_back(), registered())), REF)
-    await session.register(0)
+    partition = HeldPartition(Context(Script(*[Unreachable("x")] * 4, registered())), REF)
+    await partition.register(0)
+    partition = HeldPartition(Context(Script(*[ConnectionLost("x")] * 4, unregistered(), registered())), REF)
+    await partition.register(0)
     script = Script(*[ConnectionLost("x")] * 6)
     with pytest.raises(ConnectionLost):
         await HeldPartition(Context(script), REF).register(0)
@@ -225,14 +225,14 @@ async def test_other_failures_to_register_are_tried_five_times() -> None:
 @pytest.mark.parametrize("offset", [None, 56], ids=["where the group stands", "at an offset"])
 async def test_a_registration_that_was_given_up_is_fenced_before_the_next_try(offset: int | None) -> None:
     """It may still arrive, and then take the partition for an id without heartbeats, or move the position of a reader."""
-    script = Script(RequestTimeout("silent"), Unreachable("down"), given_back(), registered(56), pack(56))
-    session = HeldPartition(Context(script), REF)
-    await (session.register(0) if offset is None else session.start_at(0, offset))
+    script = Script(RequestTimeout("silent"), Unreachable("down"), unregistered(), registered(56), pack(56))
+    partition = HeldPartition(Context(script), REF)
+    await (partition.register(0) if offset is None else partition.start_at(0, offset))
     taken, _, left, again = script.asked
-    assert [request.opType for request in script.asked] == [TAKE, GIVE_BACK, GIVE_BACK, TAKE]
+    assert [request.opType for request in script.asked] == [OP_REGISTER, OP_UNREGISTER, OP_UNREGISTER, OP_REGISTER]
     assert (taken.clientId, left.clientId, left.readStatus, again.clientId) == ("c1", "c1", 1, "c1-run1")
     assert taken.HasField("currOffset") == again.HasField("currOffset") == (offset is not None)
-    assert (await session.fetch()).offset == 56
+    assert (await partition.fetch()).offset == 56
     assert script.asked[-1].clientId == "c1-run1"
 
 
@@ -241,110 +241,110 @@ async def test_a_registration_that_was_given_up_leaves_a_stray(is_cancelled: boo
     """Whoever gives up for good knows that the Broker may count the partition as ours, now or later."""
     occupied = registered()
     occupied.success, occupied.errCode = False, 410
-    script = Script() if is_cancelled else Script(RequestTimeout("silent"), given_back(), occupied)
-    session = HeldPartition(Context(script), REF)
+    script = Script() if is_cancelled else Script(RequestTimeout("silent"), unregistered(), occupied)
+    partition = HeldPartition(Context(script), REF)
     if is_cancelled:
-        registering = asyncio.ensure_future(session.register(0))
+        registering = asyncio.ensure_future(partition.register(0))
         await script.silent.wait()
         registering.cancel()
         await asyncio.wait([registering])
     else:
         with pytest.raises(ServerRefused):
-            await session.register(0)
-    assert session.state.strays is Strays.MOVES
-    script.then(given_back())
-    await session.release()
-    assert script.asked[-1].opType == GIVE_BACK
+            await partition.register(0)
+    assert partition.state.abandoned is AbandonedRequests.MOVES
+    script.then(unregistered())
+    await partition.release()
+    assert script.asked[-1].opType == OP_UNREGISTER
 
 
 async def test_a_seek_does_not_take_a_partition_that_was_given_back_meanwhile() -> None:
     """It may be held anew by then, by this member too: that one would be moved."""
     script = Script()
-    session = await opened(script)
+    partition = await opened(script)
 
     async def down() -> Exception:
-        await session.release()
+        await partition.release()
         return Unreachable("down")
 
-    script.then(down, given_back(), registered(560), given_back())
+    script.then(down, unregistered(), registered(560), unregistered())
     with pytest.raises(LaneRevoked):
-        await session.seek(560)
-    assert [request.opType for request in script.asked] == [TAKE, TAKE, GIVE_BACK]
+        await partition.seek(560)
+    assert [request.opType for request in script.asked] == [OP_REGISTER, OP_REGISTER, OP_UNREGISTER]
 
 
 async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
     script = Script(pack(280))
-    session = await opened(script, offset=28)
-    with pytest.raises(GapError, match="offset 28, the Broker went on at 280") as gap:
-        await session.fetch()
+    partition = await opened(script, offset=28)
+    with pytest.raises(GapError, match="offset 28, the Broker continued at 280") as gap:
+        await partition.fetch()
     assert gap.value.resume == (280, 0)
     with pytest.raises(GapError):
-        await session.fetch()
+        await partition.fetch()
 
 
 async def test_a_reader_far_behind_asks_where_each_pack_ends() -> None:
     far = partition_reader.FAR_BEHIND_BYTES + 1
     script = Script(pack(0, lag=far), committed(56), pack(56, lag=far), committed(112), pack(280))
-    session = await opened(script)
+    partition = await opened(script)
     for _ in range(2):
-        await session.fetch()
-        session.confirm()
+        await partition.fetch()
+        partition.confirm()
     with pytest.raises(GapError, match="offset 112"):
-        await session.fetch()
+        await partition.fetch()
 
 
 async def test_foreign_messages_between_packs_are_no_gap() -> None:
     script = Script(pack(0), pack(5600))
-    session = await opened(script)
-    await session.fetch()
-    session.confirm()
-    assert (await session.fetch()).offset == 5600
+    partition = await opened(script)
+    await partition.fetch()
+    partition.confirm()
+    assert (await partition.fetch()).offset == 5600
 
 
 async def test_going_back_is_said_and_read(caplog: pytest.LogCaptureFixture) -> None:
     script = Script(pack(560), pack(280))
-    session = await opened(script, offset=560)
-    await session.fetch()
-    session.confirm()
+    partition = await opened(script, offset=560)
+    await partition.fetch()
+    partition.confirm()
     with caplog.at_level(logging.WARNING):
-        assert (await session.fetch()).offset == 280
+        assert (await partition.fetch()).offset == 280
     assert "went back from offset 560 to 280" in caplog.text
 
 
 @pytest.mark.parametrize(("confirm", "status"), [(True, 0), (False, 1)])
 async def test_giving_back(confirm: bool, status: int) -> None:
-    script = Script(pack(0), given_back())
-    session = await opened(script)
-    await session.fetch()
+    script = Script(pack(0), unregistered())
+    partition = await opened(script)
+    await partition.fetch()
     if confirm:
-        session.confirm()
-    await session.release()
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, status)
-    assert session._context.lost == [session]
+        partition.confirm()
+    await partition.release()
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, status)
+    assert partition._context.lost == [partition]
     with pytest.raises(LaneRevoked):
-        await session.fetch()
+        await partition.fetch()
 
 
 async def test_taking_away_waits_for_the_pack_that_is_out() -> None:
-    script = Script(pack(0), given_back())
-    session = await opened(script)
-    await session.fetch()
-    revoking = asyncio.ensure_future(session.revoke())
+    script = Script(pack(0), unregistered())
+    partition = await opened(script)
+    await partition.fetch()
+    revoking = asyncio.ensure_future(partition.revoke())
     await asyncio.sleep(0.01)
     assert not revoking.done()
-    session.confirm()
+    partition.confirm()
     await revoking
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 0)
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 0)
 
 
 async def test_taking_away_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_release, "CONFIRM_WAIT_S", 0.01)
-    script = Script(pack(0), given_back())
-    session = await opened(script)
-    await session.fetch()
-    await session.revoke()
-    session.confirm()  # too late, and without effect
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 1)
+    script = Script(pack(0), unregistered())
+    partition = await opened(script)
+    await partition.fetch()
+    await partition.revoke()
+    partition.confirm()  # too late, and without effect
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 1)
 
 
 async def test_a_pack_that_arrives_after_it_was_taken_away_is_left_to_the_next_owner() -> None:
@@ -354,104 +354,104 @@ async def test_a_pack_that_arrives_after_it_was_taken_away_is_left_to_the_next_o
         await go.wait()
         return pack(0)
 
-    script = Script(late, given_back())
-    session = await opened(script)
-    fetching = asyncio.ensure_future(session.fetch())
+    script = Script(late, unregistered())
+    partition = await opened(script)
+    fetching = asyncio.ensure_future(partition.fetch())
     await asyncio.sleep(0.01)
-    revoking = asyncio.ensure_future(session.revoke())
+    revoking = asyncio.ensure_future(partition.revoke())
     await asyncio.sleep(0.01)
     go.set()
     await revoking
     with pytest.raises(LaneRevoked):
         await fetching
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 1)
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 1)
 
 
 async def test_a_late_commit() -> None:
     script = Script(pack(0), committed(56), pack(56))
-    session = await opened(script)
-    await session.fetch()
+    partition = await opened(script)
+    await partition.fetch()
     now = asyncio.get_running_loop().time()
-    await session.commit_late(now + 10)
+    await partition.commit_late(now + 10)
     assert len(script.asked) == 2, "nothing was confirmed"
-    session.confirm()
-    await session.commit_late(now)
+    partition.confirm()
+    await partition.commit_late(now)
     assert len(script.asked) == 2, "it is not late yet"
-    await session.commit_late(now + 10)
+    await partition.commit_late(now + 10)
     assert script.asked[2].lastPackConsumed
-    await session.fetch()
+    await partition.fetch()
     assert confirmations(script) == [False, False]
 
 
 async def test_a_forgotten_partition_waits_for_the_master() -> None:
     """While the Master does not answer, the partition may have been given to another."""
     script = Script(registered(0), pack(0))
-    session = await opened(script)
-    session.heartbeat_failed(411, session.state.run)
-    session._context.seen_at -= 1000
-    fetching = asyncio.ensure_future(session.fetch())
+    partition = await opened(script)
+    partition.heartbeat_failed(411, partition.state.generation)
+    partition._context.master_seen_at -= 1000
+    fetching = asyncio.ensure_future(partition.fetch())
     await asyncio.sleep(0.02)
     assert len(script.asked) == 1
-    session._context.seen_at += 1000
+    partition._context.master_seen_at += 1000
     assert (await fetching).offset == 0
 
 
 async def test_a_confirmed_pack_stays_confirmed_when_the_next_get_is_cancelled_in_the_queue() -> None:
     """Other partitions' answers may fill the gets that are allowed at once; a stop that comes then must still commit."""
-    script = Script(pack(0), given_back())
-    session = await opened(script)
-    await session.fetch()
-    session.confirm()
+    script = Script(pack(0), unregistered())
+    partition = await opened(script)
+    await partition.fetch()
+    partition.confirm()
     for _ in range(4):
-        await session._context.budget.take(REF.broker)
-    waiting = asyncio.ensure_future(session.fetch())
+        await partition._context.budget.reserve(REF.broker)
+    waiting = asyncio.ensure_future(partition.fetch())
     await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    await session.release()
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 0)
+    await partition.release()
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 0)
 
 
 async def test_a_heartbeat_of_an_earlier_run_says_nothing_of_this_one() -> None:
     """Its answer was about a client id that the partition does not have any more."""
-    script = Script(ConnectionLost("gone"), given_back(), registered(0), pack(0))
-    session = await opened(script)
-    run = session.state.run
-    await session.fetch()
-    session.heartbeat_failed(412, run)
-    session.heartbeat_failed(411, run)
-    assert session.state.is_registered
-    session.heartbeat_failed(412, session.state.run)
-    assert session.revoked.is_set()
+    script = Script(ConnectionLost("gone"), unregistered(), registered(0), pack(0))
+    partition = await opened(script)
+    run = partition.state.generation
+    await partition.fetch()
+    partition.heartbeat_failed(412, run)
+    partition.heartbeat_failed(411, run)
+    assert partition.state.is_registered
+    partition.heartbeat_failed(412, partition.state.generation)
+    assert partition.revoked.is_set()
 
 
 async def test_a_seek_that_fails_leaves_everything_as_it_was() -> None:
     """Also after a gap: nothing is read behind it before somebody has said so."""
     script = Script(pack(280))
-    session = await opened(script, offset=28)
+    partition = await opened(script, offset=28)
     with pytest.raises(GapError):
-        await session.fetch()
+        await partition.fetch()
     script.then(*[ConnectionLost("no Broker just now")] * 5)
     with pytest.raises(ConnectionLost):
-        await session.seek(280)
+        await partition.seek(280)
     with pytest.raises(GapError):
-        await session.fetch()
-    script.then(given_back(), registered(280), pack(280))
-    await session.seek(280)
-    assert (await session.fetch()).offset == 280
+        await partition.fetch()
+    script.then(unregistered(), registered(280), pack(280))
+    await partition.seek(280)
+    assert (await partition.fetch()).offset == 280
 
 
 async def test_a_partition_that_is_taken_away_while_it_is_stopped_cannot_be_moved() -> None:
-    script = Script(pack(280), given_back())
-    session = await opened(script, offset=28)
+    script = Script(pack(280), unregistered())
+    partition = await opened(script, offset=28)
     with pytest.raises(GapError):
-        await session.fetch()
-    await session.revoke()
-    for attempt in (session.seek(280), session.fetch()):
+        await partition.fetch()
+    await partition.revoke()
+    for attempt in (partition.seek(280), partition.fetch()):
         with pytest.raises(LaneRevoked):
             await attempt
-    assert script.asked[-1].opType == GIVE_BACK
-    assert session._context.lost == [session]
+    assert script.asked[-1].opType == OP_UNREGISTER
+    assert partition._context.lost == [partition]
 
 
 async def test_giving_back_happens_once_and_everybody_waits_for_it() -> None:
@@ -459,17 +459,17 @@ async def test_giving_back_happens_once_and_everybody_waits_for_it() -> None:
 
     async def slow() -> object:
         await go.wait()
-        return given_back()
+        return unregistered()
 
     script = Script(pack(0), slow)
-    session = await opened(script)
-    await session.fetch()
-    releases = [asyncio.ensure_future(session.release()) for _ in range(2)]
+    partition = await opened(script)
+    await partition.fetch()
+    releases = [asyncio.ensure_future(partition.release()) for _ in range(2)]
     await asyncio.sleep(0)
     releases[0].cancel()
     await asyncio.sleep(0.01)
-    await session.release(asyncio.get_running_loop().time())  # a deadline that is over: nobody waits longer
+    await partition.release(asyncio.get_running_loop().time())  # a deadline that is over: nobody waits longer
     assert not releases[1].done()
     go.set()
     await releases[1]
-    assert [request.opType for request in script.asked if hasattr(request, "opType")] == [TAKE, GIVE_BACK]
+    assert [request.opType for request in script.asked if hasattr(request, "opType")] == [OP_REGISTER, OP_UNREGISTER]

@@ -16,13 +16,13 @@ from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked,
 from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
 from mqbridge.tubemq.client import partition_commits, partition_reader, partition_registration
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_table import (
-    ASKED,
+from mqbridge.tubemq.client.partition_transitions import (
     CONFIRMED,
+    FETCHING,
     FORGOTTEN,
     LEASE_TABLE,
     PACK_TABLE,
@@ -97,20 +97,20 @@ class Context:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self.membership = Member(MasterScript(), GROUP, ["demo"], {})  # type: ignore[arg-type]
+        self.membership = MemberIdentity(MasterScript(), GROUP, ["demo"], {})  # type: ignore[arg-type]
         self.membership.client_id = "c1"
         self.budget = ReadBudget(1 * GET_BYTES)
         self.strayed = False
 
     @property
-    def seen_at(self) -> float:
+    def master_seen_at(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def session_for(self, ref: Any) -> Any:
+    def connection_for(self, ref: Any) -> Any:
         return self.wire
 
-    def dropped(self, partition: HeldPartition) -> None:
-        self.strayed |= partition.has_strays  # the consumer asks now, and not again
+    def partition_ended(self, partition: HeldPartition) -> None:
+        self.strayed |= partition.has_abandoned_requests  # the consumer asks now, and not again
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -318,7 +318,7 @@ class PartitionMachine(RuleBasedStateMachine):
             return
         if in_order:
             self.may_be_moved = True
-            self.broker.restart_in_order()
+            self.broker.restart_cleanly()
         else:
             self.broker.forget()
 
@@ -326,7 +326,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def may_restart(self) -> bool:
         """A Broker that forgot a confirmed pack cannot tell where it ended; what it deletes meanwhile is not noticed."""
         state = self.partition.state
-        before = state._before_get if state.pack is ASKED else state.pack
+        before = state._before_get if state.pack is FETCHING else state.pack
         return not self.lag_bytes or before in (PackState.NONE, PackState.REJECTED)
 
     @rule(data=st.data(), luck=LUCK)
@@ -367,7 +367,7 @@ class PartitionMachine(RuleBasedStateMachine):
         """Sent and carried out; the answer comes with `heartbeat_answered`."""
         partition, owner = self.partition, self.broker.owners.get(KEY)
         code = None if owner == partition.client_id else 411 if owner is None else 412
-        self.heartbeats.append((partition, partition.state.run, code))
+        self.heartbeats.append((partition, partition.state.generation, code))
 
     @precondition(lambda self: self.heartbeats)
     @rule()
@@ -473,7 +473,7 @@ class PartitionMachine(RuleBasedStateMachine):
             return
         self.tasks["register"].cancel()
         self.go_on()
-        if self.partition.has_strays:
+        if self.partition.has_abandoned_requests:
             self.context.strayed = True
             self.start("release", self.partition.release())
 
@@ -481,7 +481,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule()
     def use_it_all_the_same(self) -> None:
         """Whatever is tried on what is over: it says so, and the Broker hears nothing of it."""
-        for attempt in (self.partition.seek(0), self.partition.fetch(), self.partition.look(), self.lane.receive()):
+        for attempt in (self.partition.seek(0), self.partition.fetch(), self.partition.poll(), self.lane.receive()):
             task = self.loop.create_task(attempt)
             self.go_on()
             assert task.done()
@@ -501,7 +501,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def take_over(self) -> None:
         """After the leases of everybody else have ended; what nobody confirmed is read again."""
-        self.strayed |= self.context.strayed if self.partition.state.lease is RELEASED else self.partition.has_strays
+        self.strayed |= self.context.strayed if self.partition.state.lease is RELEASED else self.partition.has_abandoned_requests
         if self.broker.owners.pop(KEY, None) is not None:
             self.broker.delta.pop(KEY, None)
         if self.may_be_moved:
@@ -526,7 +526,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def what_is_late_is_not_taken_for_ours(self) -> None:
         """It carries an id that is not in use any more, unless it is known that this run may be disturbed."""
         state = self.partition.state
-        if state.lease is not RELEASED and not state.strays:
+        if state.lease is not RELEASED and not state.abandoned:
             assert self.partition.client_id not in [self.wire.client_id(*request) for request in self.wire.late]
 
     def teardown(self) -> None:
@@ -563,7 +563,7 @@ class PartitionMachine(RuleBasedStateMachine):
             else:
                 self.go_on()
         else:
-            raise AssertionError(f"stuck at {self.low} of {self.end}: {state.lease} {state.pack} {state.strays} {self.tasks}")
+            raise AssertionError(f"stuck at {self.low} of {self.end}: {state.lease} {state.pack} {state.abandoned} {self.tasks}")
 
 
 class FarBehind(PartitionMachine):
@@ -700,20 +700,20 @@ def test_every_state_has_its_place_in_the_tables() -> None:
 def test_what_is_not_in_the_tables_is_refused() -> None:
     state = PartitionState("demo 1:0")
     with pytest.raises(LocalProtocolError, match="before it is registered"):
-        state.asked()
+        state.get_sent()
     state.registered(0, 100, None)
     for event in (state.found_nothing, state.confirm, state.reject, state.get_refused):
         with pytest.raises(LocalProtocolError):
             event()
-    assert not state.asked()
+    assert not state.get_sent()
     with pytest.raises(LocalProtocolError):
-        state.asked()
+        state.get_sent()
     state.get_failed(given_up=True)
     with pytest.raises(LocalProtocolError, match="registered again"):
-        state.asked()
+        state.get_sent()
     with pytest.raises(LocalProtocolError):
         state.found(0, 100, is_empty=False)  # its answer, late
-    assert ASKED is not state.pack
+    assert FETCHING is not state.pack
 
 
 @pytest.mark.parametrize(
@@ -725,13 +725,13 @@ def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str
     """A pack that was out comes again all the same, since nobody waits for it any more. It happens once per get."""
     state = PartitionState("demo 1:0")
     state.registered(0, 100, None)
-    state.asked()
+    state.get_sent()
     state.found(0, 100, is_empty=False)
     if settle is not None:
         getattr(state, settle)()
-    assert state.asked() == (settle == "confirm")
+    assert state.get_sent() == (settle == "confirm")
     with pytest.raises(LocalProtocolError, match="'asked' cannot happen"):
-        state.asked()
+        state.get_sent()
     state.get_refused()
     assert state.pack is after
     with pytest.raises(LocalProtocolError, match="'refused after"):
@@ -742,14 +742,14 @@ def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:
     state = PartitionState("demo 1:0")
     state.registered(280, 1000, 28)
     assert (state.lease, state.is_registered) == (STOPPED, True)
-    with pytest.raises(GapError, match="offset 28, the Broker went on at 280"):
+    with pytest.raises(GapError, match="offset 28, the Broker continued at 280"):
         state.check()
     state.registration_lost()  # a seek that failed
     with pytest.raises(GapError):
         state.check()
     state.revoke(LaneRevoked("taken away"))
-    assert state.must_give_back
+    assert state.must_unregister
     with pytest.raises(LaneRevoked):
         state.check()
     with pytest.raises(MqbridgeError, match="taken away"):
-        state.asked()
+        state.get_sent()

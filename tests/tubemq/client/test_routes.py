@@ -1,4 +1,4 @@
-"""What a producer asks the Master about its topics: never more than it takes, never two things at once."""
+"""Topic requests of a producer to the Master: never more topics than it accepts, one request at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.tubemq.client import line_connection
+from mqbridge.tubemq.client import broker_reconnector
 from mqbridge.tubemq.client import master as master_module
-from mqbridge.tubemq.client.master import MAX_TOPICS, shown
-from mqbridge.tubemq.client.producer import Producer
+from mqbridge.tubemq.client.master import MAX_TOPICS, topics_text
+from mqbridge.tubemq.client.partition_sender import open_partition_sender
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
@@ -21,7 +21,7 @@ from mqbridge.tubemq.wire.pb.master_pb2 import CloseResponseM2P, HeartResponseM2
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import Nobody
 from tests.tubemq.client.quick import hurry
-from tests.tubemq.client.test_producer import FakeBroker
+from tests.tubemq.client.test_partition_sender import FakeBroker
 
 BROKERS = ["1:10.0.0.5:8123"]
 
@@ -133,11 +133,11 @@ async def test_a_line_goes_on_when_the_routes_are_closed_while_it_asks(
 ) -> None:
     """It would wait for ever: the refresh that it shares was cancelled, and with it what was to send again."""
     hurry(monkeypatch)
-    monkeypatch.setattr(line_connection, "MASTER_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(broker_reconnector, "MASTER_PATIENCE_S", PATIENCE_S)
     master.topics = {"t": 1}
     broker = FakeBroker(ConnectionLost("gone"))
     sessions = SimpleNamespace(connectivity=Connectivity("fake"), to=lambda *_: broker)
-    sender = await Producer(routes, sessions).sender("t")  # type: ignore[arg-type]
+    sender = await open_partition_sender(routes, sessions, "t")  # type: ignore[arg-type]
     master.silent = asyncio.Event()
     sent = sender.send("1:0", b"x")
     await asyncio.wait_for(master.silent.wait(), PATIENCE_S)
@@ -159,5 +159,5 @@ async def test_a_refusal_names_a_few_topics(master: Master, routes: Routes, monk
 
 
 def test_topics_in_a_sentence() -> None:
-    assert shown(["b", "a"]) == "a, b"
-    assert shown({"a", "b", "c", "d"}) == "a, b, c and 1 more"
+    assert topics_text(["b", "a"]) == "a, b"
+    assert topics_text({"a", "b", "c", "d"}) == "a, b, c and 1 more"

@@ -1,4 +1,4 @@
-"""Deadlines count silence: on a slow link everything arrives, once; what is given up does not arrive later."""
+"""Deadlines count silence: on a slow link every request arrives once; abandoned ones do not arrive later."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,18 +11,18 @@ import pytest_asyncio
 from mqbridge.errors import RequestTimeout
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client import connection as module
-from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
+from mqbridge.tubemq.client import tcp_connection as module
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.group_member import MemberIdentity
+from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
 from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.producer import Producer, Sender
+from mqbridge.tubemq.client.partition_sender import PartitionSender
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.routes import TopicRoute
-from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
-from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, TopicInfo
 from tests.kit.conversation import until
 from tests.patience import SERVER_PATIENCE_S
 from tests.tubemq.client.slow_link import SlowLink, StoringBroker, small_socket
@@ -47,22 +47,22 @@ class Known:
 
     client_id, host, authorized = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
 
-    def __init__(self, sessions: Sessions) -> None:
-        self.masters, self.sessions = self, sessions
+    def __init__(self, connections: ConnectionPool) -> None:
+        self.masters, self.connections = self, connections
 
     async def refresh(self) -> None: ...
 
 
-def sessions_of(stack: AsyncExitStack, timeout_s: float = TIMEOUT_S) -> Sessions:
-    sessions = Sessions(timeout_s=timeout_s)
-    stack.push_async_callback(sessions.close)
-    return sessions
+def pool_of(stack: AsyncExitStack, timeout_s: float = TIMEOUT_S) -> ConnectionPool:
+    connections = ConnectionPool(timeout_s=timeout_s)
+    stack.push_async_callback(connections.close)
+    return connections
 
 
-async def sender_to(port: int, sessions: Sessions, **settings: Any) -> Sender:
+async def sender_to(port: int, connections: ConnectionPool, **settings: Any) -> PartitionSender:
     route = TopicRoute("demo")
-    route.learn(TopicInfo("demo", ((1, PARTITIONS, 1),), 1 << 20), {1: Broker(1, "127.0.0.1", port)})
-    return Sender(Producer(Known(sessions), sessions), route, max_elapsed_s=None, **settings)  # type: ignore[arg-type]
+    route.update(TopicInfo("demo", ((1, PARTITIONS, 1),), 1 << 20), {1: Broker(1, "127.0.0.1", port)})
+    return PartitionSender(Known(connections), connections, route, max_elapsed_s=None, **settings)  # type: ignore[arg-type]
 
 
 async def link_to(broker: StoringBroker, bytes_per_s: int, stack: AsyncExitStack) -> SlowLink:
@@ -77,21 +77,21 @@ async def test_all_that_is_sent_over_a_slow_link_is_stored_once(stack: AsyncExit
     """It takes several times as long as an answer may: nothing is given up, and nothing sent again behind itself."""
     broker = StoringBroker()
     link = await link_to(broker, 500_000, stack)
-    sessions = sessions_of(stack)
-    sender = await sender_to(link.port, sessions, window=window, ordered=ordered)
+    connections = pool_of(stack)
+    sender = await sender_to(link.port, connections, window=window, ordered=ordered)
     sent = [sender.send(f"1:{n % PARTITIONS}", b"%08d" % n + bytes(25_000 if ordered else 15_000)) for n in range(100)]
     async with asyncio.timeout(SERVER_PATIENCE_S):
         await asyncio.gather(*sent)
     assert broker.stored == {b"%08d" % n: 1 for n in range(100)}
     assert sender.counters.retried == 0
-    assert [(one["late"], one["connections"]) for one in sessions.snapshot().values()] == [(0, 1)]
+    assert [(one["late"], one["connections"]) for one in connections.snapshot().values()] == [(0, 1)]
 
 
 async def test_one_large_message_takes_its_time(stack: AsyncExitStack) -> None:
     """No answer comes meanwhile, and the last of it has left our own buffers long before it has arrived."""
     broker = StoringBroker()
     link = await link_to(broker, 64_000, stack)
-    sender = await sender_to(link.port, sessions_of(stack), window=1, ordered=True)
+    sender = await sender_to(link.port, pool_of(stack), window=1, ordered=True)
     async with asyncio.timeout(SERVER_PATIENCE_S):
         await sender.send("1:0", b"00000000" + bytes(256_000))
     assert broker.stored == {b"00000000": 1}
@@ -105,15 +105,15 @@ async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
     """All partitions ask at once, and the last answer comes several times later than an answer may; or one is as large."""
     broker = StoringBroker(pack_bytes=size)
     link = await link_to(broker, rate, stack)
-    sessions = sessions_of(stack)
-    member = Member(Masters([("127.0.0.1", 1)], sessions), "g", ["demo"], {})
+    connections = pool_of(stack)
+    member = MemberIdentity(Masters([("127.0.0.1", 1)], connections), "g", ["demo"], {})
     member.client_id = "c1"
-    held = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=0.2, budget=ReadBudget(64 * GET_BYTES), offsets=None)
+    held = HeldPartitions(member, start=StartOffset.EARLIEST, heartbeat_s=0.2, budget=ReadBudget(64 * GET_BYTES), offsets=None)
     if count == 1:
         held.heartbeats.interval_s = 3600.0  # nothing else is to move
-    held.seen_at = asyncio.get_running_loop().time() + 1e6
+    held.master_seen_at = asyncio.get_running_loop().time() + 1e6
     at = Broker(1, "127.0.0.1", link.port)
-    partitions = [await held.take(PartitionRef(at, "demo", number)) for number in range(count)]
+    partitions = [await held.acquire(PartitionRef(at, "demo", number)) for number in range(count)]
     held.begin()
     packs = dict.fromkeys(range(count), 0)
 
@@ -128,7 +128,7 @@ async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
         while sum(packs.values()) < 2 * count or 0 in packs.values():
             await asyncio.sleep(0.05)
     assert broker.counts[rpc.GET] - sum(packs.values()) <= count, "each asked once for each pack"
-    assert [one["late"] for one in sessions.snapshot().values()] == [0]
+    assert [one["late"] for one in connections.snapshot().values()] == [0]
     assert sum(partition.counters.failures for partition in partitions) == 0
     await cancel(*readers, *held._tasks)
 
@@ -185,14 +185,14 @@ async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack,
     monkeypatch.setattr(module, "UNSENT_BYTES", 128 << 10)  # without a limit the kernel takes megabytes
     server = Deaf()
     await server.open(stack)
-    sessions = sessions_of(stack, 60.0)
-    sender = await sender_to(server.port, sessions, window=1000, ordered=False)
+    connections = pool_of(stack, 60.0)
+    sender = await sender_to(server.port, connections, window=1000, ordered=False)
     size = 50_000
     for n in range(400):
         sender.submit(f"1:{n % PARTITIONS}", bytes(size), 0, None, None, done=lambda _: None)
-    session = sessions.to("127.0.0.1", server.port)
-    await until(lambda: session.alive and not session.is_writable)
-    posted = len(session._connection.waiting) * size  # type: ignore[union-attr]
+    connection = connections.to("127.0.0.1", server.port)
+    await until(lambda: connection.alive and not connection.is_writable)
+    posted = len(connection._tcp.waiting) * size  # type: ignore[union-attr]
     assert posted <= module.QUEUE_BYTES + module.UNSENT_BYTES + 300_000 + size, "with what the server's own kernel takes"
     assert sender.queued_bytes == 400 * size
 
@@ -205,16 +205,16 @@ async def test_a_partition_that_found_no_room_goes_on(
     monkeypatch.setattr(module, "QUEUE_BYTES", 50_000)
     server = Deaf()
     await server.open(stack)
-    sessions = sessions_of(stack, 60.0)
-    sender = await sender_to(server.port, sessions, window=1, ordered=True)
-    session = sessions.to("127.0.0.1", server.port)
-    await session.connected()
+    connections = pool_of(stack, 60.0)
+    sender = await sender_to(server.port, connections, window=1, ordered=True)
+    connection = connections.to("127.0.0.1", server.port)
+    await connection.connected()
     for n in range(PARTITIONS):
         sender.submit(f"1:{n}", bytes(2_000_000), 0, None, None, done=lambda _: None)
         await asyncio.sleep(0.01)
-    connection = session._connection
-    assert connection is not None
-    assert (len(connection.waiting), len(connection._for_room), sender.queued) == (1, PARTITIONS - 1, PARTITIONS)
+    tcp = connection._tcp
+    assert tcp is not None
+    assert (len(tcp.waiting), len(tcp._writable_callbacks), sender.queued) == (1, PARTITIONS - 1, PARTITIONS)
     server.is_deaf = False
     if is_lost:
         server.transports[0].abort()
@@ -230,14 +230,14 @@ async def test_what_was_given_up_does_not_arrive_later(stack: AsyncExitStack) ->
     """It lay in the kernel, which would go on delivering it although the connection is closed."""
     server = Deaf()
     await server.open(stack)
-    session = sessions_of(stack, 0.3).to("127.0.0.1", server.port)
+    connection = pool_of(stack, 0.3).to("127.0.0.1", server.port)
     with pytest.raises(RequestTimeout):
-        await session.request(rpc.READ, rpc.GET, bytes(100_000))
-    await until(lambda: not session.alive)
+        await connection.request(rpc.READ, rpc.GET, bytes(100_000))
+    await until(lambda: not connection.alive)
     server.listen()
     await until(lambda: server.lost == 1)
     assert server.requests == []
-    assert await session.request(rpc.READ, rpc.GET, b"again") == b"again"
+    assert await connection.request(rpc.READ, rpc.GET, b"again") == b"again"
     assert server.requests == [b"again"]
 
 
@@ -271,13 +271,13 @@ async def test_a_request_that_was_dropped_is_noticed_although_bytes_move(stack: 
 
     broker._accept = accept  # type: ignore[method-assign]
     await broker.open(stack)
-    session = sessions_of(stack, 0.5).to("127.0.0.1", broker.port)
-    dropped = asyncio.ensure_future(session.request(rpc.READ, rpc.COMMIT, b""))
+    connection = pool_of(stack, 0.5).to("127.0.0.1", broker.port)
+    dropped = asyncio.ensure_future(connection.request(rpc.READ, rpc.COMMIT, b""))
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not dropped.done():
-            await session.request(rpc.READ, rpc.PARTITION_HEARTBEAT, b"")
+            await connection.request(rpc.READ, rpc.PARTITION_HEARTBEAT, b"")
             await asyncio.sleep(0.01)
     with pytest.raises(RequestTimeout):
         await dropped
-    assert session.alive, "the others' answers are on their way"
-    assert session.counters.connections == 1
+    assert connection.alive, "the others' answers are on their way"
+    assert connection.counters.connections == 1

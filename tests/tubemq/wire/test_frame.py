@@ -1,4 +1,4 @@
-"""Frames: golden bytes, every split, any block sizes, and nothing but ProtocolError for nonsense."""
+"""Frames: golden bytes, every split, any block size; malformed bytes raise only ProtocolError."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Whatever arrives: only protocol errors come out, and no more is kept than a frame may have."""
+"""Arbitrary bytes raise only protocol errors, and no more memory is used than a frame may take."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import MqbridgeError, ProtocolError, RemoteProtocolError, ServerRefused
-from mqbridge.tubemq.client.flow import parse_rules
-from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.wire import rpc, text
+from mqbridge.tubemq.client.flow_control import parse_rules
+from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.wire import rpc, string_formats
 from mqbridge.tubemq.wire.frame import BLOCK_BYTES, MAX_BLOCKS, MAX_PAYLOAD_BYTES, TOKEN, encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.payload import split_payload
 from mqbridge.tubemq.wire.pb import broker_pb2, master_pb2
@@ -34,15 +34,15 @@ ANSWERS = [
     master_pb2.GetPartMetaResponseM2C,
 ]
 PARSERS = [
-    text.parse_broker,
-    text.parse_partition,
-    text.parse_subscription,
-    text.parse_failure,
-    text.parse_topic_info,
-    text.parse_topic_meta,
-    text.parse_key,
-    text.parse_required,
-    text.parse_holding,
+    string_formats.parse_broker,
+    string_formats.parse_partition,
+    string_formats.parse_subscription,
+    string_formats.parse_failure,
+    string_formats.parse_topic_info,
+    string_formats.parse_topic_meta,
+    string_formats.parse_key,
+    string_formats.parse_start_offsets,
+    string_formats.parse_held,
     parse_rules,
 ]
 good = encode_frame(7, rpc.encode_response(rpc.GET, b"x" * 300))
@@ -140,13 +140,13 @@ def test_a_session_survives_what_a_server_sends(stream: bytes) -> None:
             writer.close()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        session = Session("127.0.0.1", server.sockets[0].getsockname()[1])
+        connection = ServerConnection("127.0.0.1", server.sockets[0].getsockname()[1])
         try:
             async with asyncio.timeout(PATIENCE_S):
                 with contextlib.suppress(MqbridgeError):
-                    await session.request(rpc.READ, rpc.GET, b"x")
+                    await connection.request(rpc.READ, rpc.GET, b"x")
         finally:
-            await session.close()
+            await connection.close()
             server.close()
             await server.wait_closed()
 

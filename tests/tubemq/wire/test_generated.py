@@ -1,4 +1,4 @@
-"""The committed protobuf modules are what the .proto files say."""
+"""The committed protobuf modules match the .proto files."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The envelope: golden bytes, both ways, foreign dialects, errors."""
+"""The RPC envelope: golden bytes in both directions, other SDKs' encodings, errors."""
 
 import contextlib
 
@@ -67,7 +67,7 @@ def test_requests_round_trip(service: int, method: int, timeout_ms: int, body: b
 )
 def test_standby_in_every_spelling(version: int, name: str) -> None:
     payload = rpc.encode_error("StandbyException", "ask the other one", version)
-    with pytest.raises(rpc.Standby, match="ask the other one") as caught:
+    with pytest.raises(rpc.StandbyError, match="ask the other one") as caught:
         rpc.decode_response(payload)
     assert caught.value.name == name
     assert caught.value.failure is Failure.RETRY

@@ -1,4 +1,4 @@
-"""Requests to store a message that are written by hand are the bytes that protobuf writes."""
+"""The hand-written send request encoder produces the same bytes as protobuf."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Several messages in one body: what we write, what the other SDKs wrote, and damage."""
+"""Packed messages: bodies that we write, bodies of other SDKs, and damaged ones."""
 
 import gzip
 from struct import pack as packed

@@ -1,4 +1,4 @@
-"""Bytes as a Java producer really sends them."""
+"""Golden bytes captured from a Java producer."""
 
 from mqbridge.tubemq.wire.pb.master_pb2 import ApprovedClientConfig, RegisterRequestP2M
 

@@ -1,5 +1,5 @@
-"""The JSON bodies of requests and answers.
+"""The JSON bodies of requests and responses: plain data classes.
 
-Written as standard JSON in the order of the names, which every client and server reads; read as fastjson reads, by `lenient`.
-Plain data goes in and out: no body refers to a connection, a clock or a client.
+Encoded as standard JSON in the order of the names, which every client and server reads; decoded by `fastjson`, which accepts
+everything that Java's fastjson accepts.
 """

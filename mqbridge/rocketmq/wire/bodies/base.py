@@ -1,8 +1,8 @@
-"""The base of JSON bodies: typed fields here, members by name on the wire.
+"""Base class of JSON bodies: typed fields here, members by name on the wire.
 
-A field's type says how it is written and read: text, numbers, flags, other bodies, `tuple[X, ...]` as a list, `Mapping[K, V]`
-as an object whose keys are texts, numbers or queues. Members are written in the order of their names; None is not written.
-Unknown members are ignored; one that is missing or null takes the field's default, and an empty value where there is none.
+A field's type selects its codec: text, numbers, flags, other bodies, `tuple[X, ...]` as a list, `Mapping[K, V]` as an object with
+texts, numbers or queues as keys. Members are written in the order of their names; None is not written. Unknown members are
+ignored; a missing or null member takes the field's default, or an empty value if it has none.
 """
 
 import types
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 import orjson
 
 from mqbridge.rocketmq.wire.bodies.queue import Queue, queue_body, queue_key, queue_of, queue_of_key
+from mqbridge.rocketmq.wire.fastjson import flag, items, loose_text, members_of, read, text, whole
 from mqbridge.rocketmq.wire.headers.base import camel
-from mqbridge.rocketmq.wire.lenient import flag, items, loose_text, members_of, read, text, whole
 
 
 class Codec(NamedTuple):
-    """How a kind of value is written and read; a missing one reads like `empty`.
+    """Writes and reads one type of value; a missing value reads like `empty`.
 
     `read` raises TypeError, ValueError or OverflowError.
     """
@@ -29,17 +29,17 @@ class Codec(NamedTuple):
 
 
 def member(name: str, default: Any = MISSING, *, absent: Any = MISSING, codec: Codec | None = None, sparse: bool = False) -> Any:
-    """A field that has this name on the wire (without: its own in camel case), or another way to be written and read.
+    """Declare a field with this name on the wire, and optionally how it is written and read.
 
-    `absent` is what a missing member reads as where that is not the default, `codec` takes the place of the one that the type
-    implies. A `sparse` member is not written when it is empty. The default `dict` is an empty map.
+    `absent` replaces the default for a missing member, `codec` the codec of the type. A `sparse` member is not written if it is
+    empty. The default `dict` is an empty map.
     """
     options = {"name": name, "absent": absent, "codec": codec, "sparse": sparse}
     return field(default_factory=dict, metadata=options) if default is dict else field(default=default, metadata=options)
 
 
 class _Member(NamedTuple):
-    """A field as it is written; a body keeps its members in the order of their names."""
+    """A field on the wire; a body keeps its members in the order of their names."""
 
     attribute: str
     name: str
@@ -50,37 +50,37 @@ class _Member(NamedTuple):
 
 
 class Body:
-    """The base of all bodies, and of the objects in them."""
+    """Base class of all bodies, and of the objects in them."""
 
     __slots__ = ()
 
     def encode(self) -> bytes:
-        """The body of a command."""
+        """Encode to the body of a command."""
         return orjson.dumps(self.to_json())
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """Read a body. Raises RemoteProtocolError when it is no object, or a member is not what its field says."""
+        """Decode a body. Raises RemoteProtocolError if it is not an object, or a member has the wrong type."""
         return read(cls.__name__, body, cls.from_json)
 
     def to_json(self) -> dict[str, Any]:
-        """The object that is written."""
-        more = self._also_written()
+        """Return the JSON object."""
+        constants = self._also_written()
         members = {}
         for attribute, name, (write, _, _), _, sparse in _members(type(self)):
             value = getattr(self, attribute)
             written = None if value is None else write(value)
             if written is not None and (written or not sparse):
                 members[name] = written
-        return dict(sorted((members | more).items())) if more else members
+        return dict(sorted((members | constants).items())) if constants else members
 
     def _also_written(self) -> dict[str, Any]:
-        """Members that others expect and we do not read: constants, and what follows from the fields."""
+        """Members that others expect and we do not read: constants, and values derived from the fields."""
         return {}
 
     @classmethod
     def from_json(cls, members: Any) -> Self:
-        """Read an object. Raises TypeError, ValueError or OverflowError, which says where."""
+        """Read a JSON object. Raises TypeError, ValueError or OverflowError, which names the member."""
         if not isinstance(members, dict):
             raise TypeError(f"{str(members)[:80]} is no {cls.__name__}")
         values = {}
@@ -97,55 +97,55 @@ class Body:
         return cls(**values)
 
 
-_known: dict[type[Any], tuple[_Member, ...]] = {}
+_members_by_class: dict[type[Any], tuple[_Member, ...]] = {}
 
 
 def _members(body: type[Any]) -> tuple[_Member, ...]:
     try:
-        return _known[body]
+        return _members_by_class[body]
     except KeyError:
-        _known[body] = members = _make_members(body)
+        _members_by_class[body] = members = _make_members(body)
         return members
 
 
 def _make_members(body: type[Any]) -> tuple[_Member, ...]:
     hints = get_type_hints(body)
     members = []
-    for one in fields(body):
-        codec = one.metadata.get("codec") or codec_of(hints[one.name])
-        absent = one.metadata.get("absent", MISSING)
-        if absent is MISSING and one.default is MISSING and one.default_factory is MISSING:
+    for declared in fields(body):
+        codec = declared.metadata.get("codec") or codec_of(hints[declared.name])
+        absent = declared.metadata.get("absent", MISSING)
+        if absent is MISSING and declared.default is MISSING and declared.default_factory is MISSING:
             absent = codec.empty
-        name = one.metadata.get("name") or camel(one.name)
-        members.append(_Member(one.name, name, codec, absent, one.metadata.get("sparse", False)))
-    return tuple(sorted(members, key=lambda one: one.name))
+        name = declared.metadata.get("name") or camel(declared.name)
+        members.append(_Member(declared.name, name, codec, absent, declared.metadata.get("sparse", False)))
+    return tuple(sorted(members, key=lambda member: member.name))
 
 
 # --- codecs ---------------------------------------------------------------------------------------------------------------
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 _SCALARS = {
-    str: Codec(_same, text, ""),
-    int: Codec(_same, whole, 0),
-    bool: Codec(_same, flag, False),
-    float: Codec(_same, lambda value: float(value or 0), 0),
-    Any: Codec(_same, _same, None),
+    str: Codec(_identity, text, ""),
+    int: Codec(_identity, whole, 0),
+    bool: Codec(_identity, flag, False),
+    float: Codec(_identity, lambda value: float(value or 0), 0),
+    Any: Codec(_identity, _identity, None),
     Queue: Codec(queue_body, queue_of, {}),
 }
-_IN_CONTAINERS = _SCALARS | {str: Codec(_same, loose_text, "")}
+_IN_CONTAINERS = _SCALARS | {str: Codec(_identity, loose_text, "")}
 _KEYS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
-    str: (_same, _same),
+    str: (_identity, _identity),
     int: (str, int),
     Queue: (queue_key, queue_of_key),
 }
 
 
 def codec_of(kind: Any) -> Codec:
-    """How values of a type are written and read."""
+    """Return the codec of a type."""
     if kind in _SCALARS:
         return _SCALARS[kind]
     origin, args = get_origin(kind), get_args(kind)
@@ -163,30 +163,30 @@ def _inner(kind: Any) -> Codec:
 
 
 def list_codec(kind: Any) -> Codec:
-    """A tuple as a list."""
+    """Return the codec of a tuple, written as a list."""
     write, read, _ = _inner(kind)
-    return Codec(lambda values: [write(one) for one in values], lambda value: tuple(read(one) for one in items(value)), [])
+    return Codec(lambda values: [write(item) for item in values], lambda value: tuple(read(item) for item in items(value)), [])
 
 
 def _map_codec(key_kind: Any, kind: Any) -> Codec:
-    """A mapping as an object; nulls in it are left out."""
+    """Return the codec of a mapping, written as an object; nulls in it are skipped."""
     write, read, _ = _inner(kind)
     write_key, read_key = _KEYS[key_kind]
 
     def write_map(values: Mapping[Any, Any]) -> dict[str, Any]:
         ordered = sorted(values.items()) if key_kind is int else values.items()
-        return {write_key(key): write(one) for key, one in ordered}
+        return {write_key(key): write(value) for key, value in ordered}
 
     def read_map(value: Any) -> dict[Any, Any]:
-        return {read_key(key): read(one) for key, one in members_of(value).items()}
+        return {read_key(key): read(item) for key, item in members_of(value).items()}
 
     return Codec(write_map, read_map, {})
 
 
 def table_codec(kind: type[Body], key: str) -> Codec:
-    """A tuple as an object, by the attribute `key` of each."""
+    """Return the codec of a tuple, written as an object keyed by the attribute `key` of each item."""
     return Codec(
-        lambda values: {getattr(one, key): one.to_json() for one in values},
-        lambda value: tuple(kind.from_json(one) for one in members_of(value).values()),
+        lambda values: {getattr(item, key): item.to_json() for item in values},
+        lambda value: tuple(kind.from_json(item) for item in members_of(value).values()),
         {},
     )

@@ -1,4 +1,4 @@
-"""Configurations of topics and consumer groups, and what a broker registers at a NameServer."""
+"""Configurations of topics and consumer groups, and the registration of a broker at a NameServer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from mqbridge.rocketmq.wire.bodies.routes import Perm
 
 @dataclass(frozen=True, slots=True)
 class DataVersion(Body):
-    """QUERY_DATA_VERSION, request and answer: how a reader sees that a table changed. `timestamp` in ms."""
+    """QUERY_DATA_VERSION, request and response: the version of a table. `timestamp` in ms."""
 
     counter: int = 0
     timestamp: int = 0
@@ -19,9 +19,9 @@ class DataVersion(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig(Body):
-    """Answer to GET_TOPIC_CONFIG: a topic at one broker. Attributes (5.x) are like `message.type: FIFO`.
+    """Response to GET_TOPIC_CONFIG: a topic at one broker. Attributes (5.x) are like `message.type: FIFO`.
 
-    5.x adds the queue mapping of static topics, which is not read.
+    The queue mapping of static topics (5.x) is ignored.
     """
 
     name: str = member("topicName")
@@ -36,7 +36,7 @@ class TopicConfig(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs(Body):
-    """Answer to GET_ALL_TOPIC_CONFIG, by topic."""
+    """Response to GET_ALL_TOPIC_CONFIG, by topic."""
 
     topics: Mapping[str, TopicConfig] = member("topicConfigTable")
     version: DataVersion = member("dataVersion", DataVersion())
@@ -44,7 +44,7 @@ class TopicConfigs(Body):
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig(Body):
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, and the answer to GET_SUBSCRIPTIONGROUP_CONFIG: a consumer group at one broker.
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and the response to GET_SUBSCRIPTIONGROUP_CONFIG: a consumer group at one broker.
 
     The defaults are the broker's own.
     """
@@ -69,7 +69,7 @@ class GroupConfig(Body):
 
 @dataclass(frozen=True, slots=True)
 class GroupConfigs(Body):
-    """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, by group."""
+    """Response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, by group."""
 
     groups: Mapping[str, GroupConfig] = member("subscriptionGroupTable")
     version: DataVersion = member("dataVersion", DataVersion())
@@ -94,7 +94,7 @@ class RegisteredTopics(TopicConfigs):
 class Registration(Body):
     """REGISTER_BROKER, not compressed: the topics of a broker.
 
-    A NameServer takes changes only with another version, and refuses a first registration of exactly one topic.
+    A NameServer accepts changes only under a new version, and refuses a first registration of exactly one topic.
     """
 
     topics: RegisteredTopics = member("topicConfigSerializeWrapper")

@@ -1,4 +1,4 @@
-"""Who is connected to a broker, for tools."""
+"""The clients connected to a broker, for tools."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Connection(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnections(Body):
-    """Answer to GET_CONSUMER_CONNECTION_LIST: who is in a consumer group, and what the group reads."""
+    """Response to GET_CONSUMER_CONNECTION_LIST: the members of a consumer group, and its subscriptions."""
 
     connections: tuple[Connection, ...] = member("connectionSet")
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionTable", (), codec=table_codec(SubscriptionData, "topic"))
@@ -29,6 +29,6 @@ class ConsumerConnections(Body):
 
 @dataclass(frozen=True, slots=True)
 class ProducerConnections(Body):
-    """Answer to GET_PRODUCER_CONNECTION_LIST: who is in a producer group."""
+    """Response to GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
 
     connections: tuple[Connection, ...] = member("connectionSet")

@@ -1,10 +1,10 @@
-"""What clients say about their groups, and who is in one: heartbeats, subscriptions, lists of members and groups."""
+"""Heartbeats, subscriptions, and lists of members and groups."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from mqbridge.rocketmq.wire.bodies.base import Body, Codec, list_codec, member
-from mqbridge.rocketmq.wire.lenient import text
+from mqbridge.rocketmq.wire.fastjson import text
 from mqbridge.rocketmq.wire.tags import ALL, TAG, split_expression, tags_code
 
 PASSIVELY, ACTIVELY, POP = "CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP"
@@ -20,7 +20,7 @@ def _text_or(default: str) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData(Body):
-    """One topic of a group. `version`, ms, must not go back; tags and their hashes follow from the expression."""
+    """A group's subscription to one topic. `version`, ms, must not decrease; the expression yields tags and their hashes."""
 
     topic: str
     expression: str = member("subString", ALL, codec=_text_or(ALL))
@@ -29,7 +29,7 @@ class SubscriptionData(Body):
 
     @property
     def tags(self) -> list[str]:
-        """The tags that are let through; none for everything and for other kinds of expressions."""
+        """The tags that pass; none if all pass, and for other types of expressions."""
         return split_expression(self.expression) if self.kind == TAG else []
 
     def _also_written(self) -> dict[str, Any]:
@@ -61,14 +61,14 @@ _PRODUCERS = list_codec(ProducerData)
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Body):
-    """HEART_BEAT: all groups of one client. With `without_subscriptions` they are those of the last one that had them."""
+    """HEART_BEAT: all groups of a client. `without_subscriptions`: those of the last heartbeat that had them are still valid."""
 
     client_id: str = member("clientID")
     producers: tuple[str, ...] = member(
         "producerDataSet",
         codec=Codec(
             lambda groups: _PRODUCERS.write(map(ProducerData, groups)),
-            lambda value: tuple(one.group for one in _PRODUCERS.read(value)),
+            lambda value: tuple(producer.group for producer in _PRODUCERS.read(value)),
             [],
         ),
     )
@@ -79,7 +79,7 @@ class Heartbeat(Body):
 
 @dataclass(frozen=True, slots=True)
 class CheckClient(Body):
-    """CHECK_CLIENT_CONFIG, which asks whether the broker takes this subscription."""
+    """CHECK_CLIENT_CONFIG: ask the broker if it accepts this subscription."""
 
     client_id: str
     group: str
@@ -88,13 +88,13 @@ class CheckClient(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerList(Body):
-    """Answer to GET_CONSUMER_LIST_BY_GROUP: the client ids of a group."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP: the client ids of a group."""
 
     client_ids: tuple[str, ...] = member("consumerIdList")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupList(Body):
-    """Answer to QUERY_TOPIC_CONSUME_BY_WHO: the groups that read a topic."""
+    """Response to QUERY_TOPIC_CONSUME_BY_WHO: the groups that read a topic."""
 
     groups: tuple[str, ...] = member("groupList")

@@ -1,7 +1,7 @@
-"""What NameServers tell: the route of a topic, the cluster, lists of topics, key-value tables.
+"""Responses of NameServers: the route of a topic, the cluster, lists of topics, key-value tables.
 
-A NameServer writes broker ids as bare numbers to clients below version 401, and always in the cluster info. The Go client takes
-that text apart by hand, at commas and colons: no blanks may stand in it.
+A NameServer writes broker ids as bare numbers to clients below version 401, and always in the cluster info. The Go client splits
+that text at commas and colons: it must not contain blanks.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 
 from mqbridge.rocketmq.wire.bodies.base import Body, Codec, member
-from mqbridge.rocketmq.wire.lenient import members_of
+from mqbridge.rocketmq.wire.fastjson import members_of
 
 
 class Perm:
     """Bits of a topic's or queue's permission."""
 
     INHERIT = 1
-    """It is a template for topics that are created automatically."""
+    """A template for topics that are created automatically."""
     WRITE = 2
     READ = 4
     READ_WRITE = 6
@@ -38,7 +38,7 @@ class QueueData(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerData(Body):
-    """A broker; in `addresses` 0 is the master and the others are slaves."""
+    """A broker; in `addresses`, 0 is the master and the others are slaves."""
 
     name: str = member("brokerName")
     cluster: str = member("cluster")
@@ -49,14 +49,14 @@ class BrokerData(Body):
 
 
 _STATIC = Codec(lambda _: None, lambda value: bool(members_of(value)), {})
-"""Only read: whether there is a map of logical queues."""
+"""Only read: True if there is a map of logical queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route(Body):
-    """Answer to GET_ROUTEINFO_BY_TOPIC, standard or not.
+    """Response to GET_ROUTEINFO_BY_TOPIC, in standard JSON or not.
 
-    With `is_static` its queues are logical ones, which need a map that we do not read.
+    If `is_static`, the queues are logical queues, whose map we do not read.
     """
 
     queues: tuple[QueueData, ...] = member("queueDatas")
@@ -68,47 +68,49 @@ class Route(Body):
         return {"filterServerTable": {}}
 
     def encode(self, *, standard: bool = True) -> bytes:
-        """The route for a client that reads standard JSON, or for one below version 401 that did not ask for it."""
-        return orjson.dumps(self.to_json()) if standard else _bare(self.to_json())
+        """Encode for a client that reads standard JSON, or for one below version 401 that did not ask for it."""
+        return orjson.dumps(self.to_json()) if standard else _unquoted_numbers(self.to_json())
 
 
-def _bare(value: Any) -> bytes:
-    """JSON with the quotes left away from keys that are numbers, and a body without any such key unchanged."""
+def _unquoted_numbers(value: Any) -> bytes:
+    """Encode to JSON without quotes around keys that are numbers."""
     if isinstance(value, dict):
-        return b"{" + b",".join(_bare_key(key) + b":" + _bare(one) for key, one in value.items()) + b"}"
+        return b"{" + b",".join(_unquoted_key(key) + b":" + _unquoted_numbers(member) for key, member in value.items()) + b"}"
     if isinstance(value, list):
-        return b"[" + b",".join(map(_bare, value)) + b"]"
+        return b"[" + b",".join(map(_unquoted_numbers, value)) + b"]"
     return orjson.dumps(value)
 
 
-def _bare_key(key: str) -> bytes:
+def _unquoted_key(key: str) -> bytes:
     return key.encode() if key.isascii() and key.isdigit() else orjson.dumps(key)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo(Body):
-    """Answer to GET_BROKER_CLUSTER_INFO: all brokers by name, and the names by cluster."""
+    """Response to GET_BROKER_CLUSTER_INFO: all brokers by name, and the names by cluster."""
 
     brokers: Mapping[str, BrokerData] = member("brokerAddrTable")
     clusters: Mapping[str, tuple[str, ...]] = member("clusterAddrTable")
 
     def encode(self) -> bytes:
-        """As NameServers write it, broker ids bare."""
-        # A cluster or broker whose name is a number must keep its quotes: only the ids of the addresses lose theirs.
-        brokers = b",".join(orjson.dumps(name) + b":" + _bare(broker.to_json()) for name, broker in self.brokers.items())
+        """Encode like a NameServer, with unquoted broker ids."""
+        # A cluster or broker whose name is a number keeps its quotes: only the ids of the addresses lose theirs.
+        brokers = b",".join(
+            orjson.dumps(name) + b":" + _unquoted_numbers(broker.to_json()) for name, broker in self.brokers.items()
+        )
         clusters = orjson.dumps({name: list(names) for name, names in self.clusters.items()})
         return b'{"brokerAddrTable":{' + brokers + b'},"clusterAddrTable":' + clusters + b"}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicList(Body):
-    """Answer to GET_ALL_TOPIC_LIST_FROM_NAMESERVER, GET_TOPICS_BY_CLUSTER and QUERY_TOPICS_BY_CONSUMER."""
+    """Response to GET_ALL_TOPIC_LIST_FROM_NAMESERVER, GET_TOPICS_BY_CLUSTER and QUERY_TOPICS_BY_CONSUMER."""
 
     topics: tuple[str, ...] = member("topicList")
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Body):
-    """KVTable: answers to GET_BROKER_RUNTIME_INFO and REGISTER_BROKER."""
+    """KVTable: response to GET_BROKER_RUNTIME_INFO and REGISTER_BROKER."""
 
     table: Mapping[str, str]

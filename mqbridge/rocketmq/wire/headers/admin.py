@@ -1,9 +1,9 @@
-"""Headers for NameServers and for administration."""
+"""Headers of requests to NameServers and of administrative requests."""
 
 from dataclasses import dataclass
 
 from mqbridge.rocketmq.wire.headers.base import Header, named
-from mqbridge.rocketmq.wire.headers.sending import DEFAULT_TOPIC
+from mqbridge.rocketmq.wire.headers.send import DEFAULT_TOPIC
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class ClusterHeader(Header):
 
 @dataclass(slots=True)
 class KvHeader(Header):
-    """GET_KV_CONFIG, and with a value PUT_KV_CONFIG."""
+    """GET_KV_CONFIG and, with a value, PUT_KV_CONFIG."""
 
     namespace: str
     key: str
@@ -39,7 +39,7 @@ class KvHeader(Header):
 
 @dataclass(slots=True)
 class KvResult(Header):
-    """Answer to GET_KV_CONFIG."""
+    """Response to GET_KV_CONFIG."""
 
     value: str | None = None
 
@@ -60,7 +60,7 @@ class BrokerHeader(Header):
 
 @dataclass(slots=True)
 class RegisterBrokerResult(Header):
-    """Answer to REGISTER_BROKER."""
+    """Response to REGISTER_BROKER."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None

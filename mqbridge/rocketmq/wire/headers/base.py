@@ -1,4 +1,4 @@
-"""What a header is: typed fields here, text by name on the wire."""
+"""Base class of headers: typed fields here, text by name on the wire."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
@@ -14,40 +14,42 @@ def named(name: str, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"name": name})
 
 
-class _Plan(NamedTuple):
+class _WireField(NamedTuple):
     attribute: str
     name: str
     kind: type
     required: bool
 
 
-_plans: dict[type[Any], tuple[_Plan, ...]] = {}
+_fields_by_header: dict[type[Any], tuple[_WireField, ...]] = {}
 
 
-def _plan(header: type[Any]) -> tuple[_Plan, ...]:
+def _wire_fields(header: type[Any]) -> tuple[_WireField, ...]:
     try:
-        return _plans[header]
+        return _fields_by_header[header]
     except KeyError:
-        _plans[header] = plan = _make_plan(header)
-        return plan
+        _fields_by_header[header] = wire_fields = _make_wire_fields(header)
+        return wire_fields
 
 
-def _make_plan(header: type[Any]) -> tuple[_Plan, ...]:
+def _make_wire_fields(header: type[Any]) -> tuple[_WireField, ...]:
     hints = get_type_hints(header)
-    plans = []
-    for one in fields(header):
-        kind = next(kind for kind in (bool, int, str) if hints[one.name] in (kind, kind | None))
-        plans.append(_Plan(one.name, one.metadata.get("name") or camel(one.name), kind, one.default is MISSING))
-    return tuple(plans)
+    wire_fields = []
+    for declared in fields(header):
+        kind = next(kind for kind in (bool, int, str) if hints[declared.name] in (kind, kind | None))
+        wire_fields.append(
+            _WireField(declared.name, declared.metadata.get("name") or camel(declared.name), kind, declared.default is MISSING)
+        )
+    return tuple(wire_fields)
 
 
 def camel(name: str) -> str:
-    """The name on the wire of a field that declares no other."""
+    """Return the default name on the wire of an attribute."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _read(kind: type, text: str) -> Any:
+def _parse(kind: type, text: str) -> Any:
     if kind is str:
         return text
     if kind is bool:
@@ -59,14 +61,14 @@ def _read(kind: type, text: str) -> Any:
 
 
 class Header:
-    """The base of all headers."""
+    """Base class of all headers."""
 
     __slots__ = ()
 
     def encode(self) -> dict[str, str]:
-        """The extFields of a command."""
+        """Return the extFields of a command."""
         ext = {}
-        for attribute, name, kind, _ in _plan(type(self)):
+        for attribute, name, kind, _ in _wire_fields(type(self)):
             value = getattr(self, attribute)
             if value is not None:
                 ext[name] = value if kind is str else str(value) if kind is int else "true" if value else "false"
@@ -74,22 +76,22 @@ class Header:
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """Read extFields; unknown ones are ignored. Raises RemoteProtocolError when one is missing or no number."""
-        said: dict[str, Any] = {}
-        folded: dict[str, str] | None = None
-        for attribute, name, kind, required in _plan(cls):
+        """Parse extFields, ignoring unknown ones. Raises RemoteProtocolError if a field is missing or not a number."""
+        values: dict[str, Any] = {}
+        by_lower_name: dict[str, str] | None = None
+        for attribute, name, kind, required in _wire_fields(cls):
             text = ext.get(name)
             if text is None:
                 if not required:
                     continue
-                if folded is None:
-                    folded = {key.lower(): value for key, value in ext.items()}
-                text = folded.get(name.lower())
+                if by_lower_name is None:
+                    by_lower_name = {key.lower(): text for key, text in ext.items()}
+                text = by_lower_name.get(name.lower())
                 if text is None:
                     raise RemoteProtocolError(f"{cls.__name__}: {name} is missing among the fields {', '.join(ext) or '(none)'}")
             try:
-                said[attribute] = _read(kind, text)
+                values[attribute] = _parse(kind, text)
             except ValueError as error:
                 if required or text.strip():
                     raise RemoteProtocolError(f"{cls.__name__}: {name} is {text[:40]!r}: {error}") from error
-        return cls(**said)
+        return cls(**values)

@@ -1,4 +1,4 @@
-"""Headers about clients and their groups, in both directions."""
+"""Headers about clients and groups, of requests by clients and by brokers."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class ProducerGroupHeader(Header):
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK: deliver the message at this physical offset again.
 
-    Level 0: the broker chooses how long it waits; below 0: to the dead letters.
+    Level 0: the broker chooses the delay; below 0: the message becomes a dead letter.
     """
 
     offset: int
@@ -47,7 +47,7 @@ class SendBackHeader(Header):
 
 @dataclass(slots=True)
 class RunningInfoHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO, which the broker passes on to the client."""
+    """GET_CONSUMER_RUNNING_INFO, which the broker forwards to the client."""
 
     consumer_group: str
     client_id: str
@@ -56,7 +56,7 @@ class RunningInfoHeader(Header):
 
 @dataclass(slots=True)
 class ConsumeDirectlyHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY, which the broker passes on to the client with one record as the body."""
+    """CONSUME_MESSAGE_DIRECTLY, which the broker forwards to the client with one record as the body."""
 
     consumer_group: str
     client_id: str | None = None

@@ -1,4 +1,4 @@
-"""Headers about the offsets of a queue and of a group in it."""
+"""Headers about the offsets of a queue, and of a group in it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from mqbridge.rocketmq.wire.headers.base import Header
 
 @dataclass(slots=True)
 class QueueHeader(Header):
-    """GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME: a queue, nothing else."""
+    """GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME: only a queue."""
 
     topic: str
     queue_id: int
@@ -19,7 +19,7 @@ class QueueHeader(Header):
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP.
 
-    LOWER: the first message stored at `timestamp` (ms) or later; UPPER: the last one stored until then.
+    LOWER: the first message stored at `timestamp` (ms) or later; UPPER: the last message stored until then.
     """
 
     topic: str
@@ -31,7 +31,7 @@ class SearchOffsetHeader(Header):
 
 @dataclass(slots=True)
 class QueryOffsetHeader(Header):
-    """QUERY_CONSUMER_OFFSET. Without `set_zero_if_not_found=False` a young queue gives 0 to a group that never committed."""
+    """QUERY_CONSUMER_OFFSET. Unless `set_zero_if_not_found` is False, a group without a commit gets 0 for a young queue."""
 
     consumer_group: str
     topic: str
@@ -53,13 +53,13 @@ class UpdateOffsetHeader(Header):
 
 @dataclass(slots=True)
 class OffsetResult(Header):
-    """Answer that is one offset."""
+    """A response with one offset."""
 
     offset: int
 
 
 @dataclass(slots=True)
 class TimestampResult(Header):
-    """Answer to GET_EARLIEST_MSG_STORETIME, ms."""
+    """Response to GET_EARLIEST_MSG_STORETIME, ms."""
 
     timestamp: int

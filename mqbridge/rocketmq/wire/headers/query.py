@@ -1,4 +1,4 @@
-"""Extension fields of requests that look up single messages."""
+"""Headers of requests that look up single messages."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class QueryHeader(Header):
 
 @dataclass(slots=True)
 class QueryResult(Header):
-    """Answer to QUERY_MESSAGE; the body is records."""
+    """Response to QUERY_MESSAGE; the body is records."""
 
     index_last_update_timestamp: int
     index_last_update_phyoffset: int
@@ -27,7 +27,7 @@ class QueryResult(Header):
 
 @dataclass(slots=True)
 class ViewHeader(Header):
-    """VIEW_MESSAGE_BY_ID; `offset` is the physical one."""
+    """VIEW_MESSAGE_BY_ID; `offset` is the physical offset."""
 
     offset: int
     topic: str | None = None

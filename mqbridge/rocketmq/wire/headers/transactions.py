@@ -1,4 +1,4 @@
-"""Headers of transactions. The first half of one is an ordinary send with `Sys.PREPARED`."""
+"""Headers of transactions. A half message is an ordinary send with `SysFlag.PREPARED`."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ STATE_UNKNOWN = 0
 
 @dataclass(slots=True)
 class EndTransactionHeader(Header):
-    """END_TRANSACTION. The first offset is the queue offset of the send's answer; `commit_or_rollback` is 8, 12 or 0."""
+    """END_TRANSACTION. The first offset is the queue offset in the response to the send; `commit_or_rollback` is 8, 12 or 0."""
 
     producer_group: str
     tran_state_table_offset: int

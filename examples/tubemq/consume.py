@@ -1,0 +1,34 @@
+"""Receive the messages of topics as a member of a group, until none has come for a while.
+
+python examples/tubemq/consume.py tubemq://localhost:8715 orders my_group
+"""
+
+import argparse
+import asyncio
+
+from mqbridge import TubeMQClient
+
+
+async def main(url: str, topics: list[str], group: str, patience_s: float) -> None:
+    """Print the messages."""
+    count = 0
+    async with TubeMQClient(url) as client, client.consumer(topics, group) as consumer:
+        while True:
+            try:
+                message = await consumer.receive(timeout=patience_s)
+            except TimeoutError:
+                break
+            count += 1
+            print(message.partition, message.msg_type or "-", (message.payload or b"").decode(errors="replace"))
+            consumer.acknowledge(message)
+    print(f"{count} messages")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
+    parser.add_argument("topics", help="one or several, separated by commas")
+    parser.add_argument("group")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds without a message before it ends")
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.url, arguments.topics.split(","), arguments.group, arguments.patience))

@@ -1,0 +1,171 @@
+"""`mqbridge check`: validate a configuration; with --connect also its clusters and topics."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqbridge import native
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.cli.options.cluster_options import JsonOption
+from mqbridge.cli.output.console import command, debug, print_json, print_note, print_table
+from mqbridge.cli.process import event_loop, exit_codes
+from mqbridge.config.problems import ConfigErrors
+from mqbridge.errors import ConfigError, MqbridgeError
+
+if TYPE_CHECKING:
+    from mqbridge.config.cluster_choice import ClusterChoice
+    from mqbridge.config.options.config import Config
+    from mqbridge.config.options.route import Route
+    from mqbridge.gateway.plan import Plan
+
+
+@command
+def check(
+    *,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
+    connect: Annotated[bool, typer.Option("--connect", help="Also connect to every cluster and check the topics.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a configuration; names every problem at once, each with its line.
+
+    For example:
+
+        mqbridge check config/tubemq-to-pulsar.yaml
+        mqbridge check config/tubemq-to-pulsar.yaml --connect
+    """
+    from mqbridge.config.load import load
+    from mqbridge.delivery.checkpoint import check_folder
+
+    try:
+        config = load(file)
+        if connect and config.state is not None:
+            check_folder(config.state)
+    except ConfigError as error:
+        if not as_json or debug.get():
+            raise
+        problems = error.errors if isinstance(error, ConfigErrors) else [error]
+        print_json({"file": str(file), "ok": False, "problems": [_problem(problem) for problem in problems]})
+        raise typer.Exit(exit_codes.USAGE) from None
+    clusters, routes = (
+        event_loop.run(_check_clusters(config)) if connect else ([], [_route_fields(route) for route in config.routes])
+    )
+    failed = any(row["error"] for row in [*clusters, *routes])
+    if as_json:
+        result = {"file": str(file), "ok": not failed, "problems": [], "routes": routes}
+        print_json(result | ({"clusters": clusters} if connect else {}))
+    else:
+        _show(file, config, clusters, routes)
+    raise typer.Exit(exit_codes.CLUSTER if failed else exit_codes.OK)
+
+
+def _problem(error: ConfigError) -> dict[str, str]:
+    return {"place": error.location, "path": error.path, "problem": error.problem, "hint": error.hint}
+
+
+def _route_fields(route: "Route") -> dict[str, Any]:
+    source = route.source
+    return {
+        "name": route.name,
+        "from": {"cluster": source.cluster, "topics": list(source.wanted), "group": source.group},
+        "to": [{"cluster": target.cluster, "topic": target.topic} for target in route.targets],
+        "topics": [],
+        "notes": [],
+        "warnings": [],
+        "error": None,
+    }
+
+
+async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Connect to every cluster and plan every route; return the state of each cluster and of each route."""
+    from mqbridge.adapter.registry import load_adapters
+    from mqbridge.config.cluster_choice import ClusterChoice
+    from mqbridge.gateway.plan import Planner
+
+    adapters = load_adapters()
+    async with contextlib.AsyncExitStack() as stack:
+        choices = [ClusterChoice(name, adapters[body.system], body.settings) for name, body in config.clusters.items()]
+        connections = await asyncio.gather(*(_connect(stack, choice) for choice in choices))
+        clusters = {
+            choice.name: cluster for choice, (_, cluster) in zip(choices, connections, strict=True) if cluster is not None
+        }
+        planner = Planner(clusters)
+        plans = [await planner.plan(route) for route in config.routes]
+        routes = [
+            _route_fields(plan.route) | _plan_fields(plan) | {"warnings": await _warnings(plan, clusters)} for plan in plans
+        ]
+    return [state for state, _ in connections], routes
+
+
+async def _connect(stack: contextlib.AsyncExitStack, choice: "ClusterChoice") -> tuple[dict[str, Any], Cluster | None]:
+    """Return the state of a cluster, and the cluster if it answered; `stack` closes it."""
+    state: dict[str, Any] = {"name": choice.name, "system": choice.adapter.system, "reachable": False, "error": None}
+    try:
+        cluster = await stack.enter_async_context(choice.connected())
+    except MqbridgeError as error:
+        return state | {"error": str(error)}, None
+    return state | {"reachable": True}, cluster
+
+
+def _plan_fields(plan: "Plan") -> dict[str, Any]:
+    from mqbridge.routing.topics import render
+
+    topics = [
+        {
+            "topic": source.selected.topic,
+            "partitions": len(source.topic.partitions),
+            "targets": [render(target.topic, source.selected) for target in plan.route.targets],
+        }
+        for source in plan.sources
+    ]
+    return {"topics": topics, "notes": plan.notes, "error": "; ".join(map(str, plan.problems)) or None}
+
+
+async def _warnings(plan: "Plan", clusters: Mapping[str, Cluster]) -> list[str]:
+    from mqbridge.gateway.retention_warnings import warnings_about
+
+    return await warnings_about([use for use in plan.uses if use.cluster in clusters], clusters)
+
+
+def _show(file: Path, config: "Config", clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:
+    if clusters:
+        print_table(["cluster", "system", "state"], [(row["name"], row["system"], row["error"] or "reached") for row in clusters])
+    rows = [row for route in routes for row in _route_rows(route, bool(clusters))]
+    print_table(["route", "from", "to", *(["state"] if clusters else [])], rows)
+    for route in routes:
+        for note in route["notes"]:
+            print_note(f"route {route['name']}: {note}")
+        for warning in route["warnings"]:
+            print_note(f"WARNING: route {route['name']}: {warning}")
+    if native.compiled is None:
+        print_note(native.notice)
+    if not any(row["error"] for row in [*clusters, *routes]):
+        print_note(f"{file}: no problems ({_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')})")
+
+
+def _count(items: Sized, word: str) -> str:
+    return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
+
+
+def _route_rows(route: dict[str, Any], connected: bool) -> list[tuple[str, ...]]:
+    source, name = route["from"], route["name"]
+    rows: list[tuple[str, ...]] = [
+        (
+            name,
+            f"{source['cluster']}/{topic['topic']}",
+            ", ".join(f"{to['cluster']}/{target}" for to, target in zip(route["to"], topic["targets"], strict=True)),
+            f"{topic['partitions']} partitions",
+        )
+        for topic in route["topics"]
+    ]
+    if rows and route["error"] is None:
+        return rows
+    plan = (
+        name,
+        f"{source['cluster']}/{', '.join(source['topics'])}",
+        ", ".join(f"{to['cluster']}/{to['topic']}" for to in route["to"]),
+    )
+    return [*rows, (*plan, route["error"]) if connected else plan]

@@ -1,0 +1,199 @@
+"""`mqbridge explain`: how each field is mapped from one system to another, and one real message before and after."""
+
+import base64
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqbridge.adapter.inbound import Start
+from mqbridge.cli.options import completion
+from mqbridge.cli.options.cluster_options import ClusterOption, ConfigOption, JsonOption, choose, topic_not_found
+from mqbridge.cli.options.start_position import resolve_positions, select_partitions
+from mqbridge.cli.output import message_format
+from mqbridge.cli.output.console import command, print_json, print_table, stdout_console
+from mqbridge.cli.process import event_loop
+from mqbridge.cli.reading.range_reader import Range, read
+from mqbridge.config.problems import nearest
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.mapping.field_table import Fate, FieldRule, FieldTable, map_fields
+from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, origin_prefix, parse_position
+
+if TYPE_CHECKING:
+    from mqbridge.adapter.registry import Adapter
+    from mqbridge.config.cluster_choice import ClusterChoice
+
+MAX_VALUE_CHARS = 300
+"""Longer values are cut in a table; `--json` shows all of a value."""
+
+_PREFIXES = ("property ", "attribute ")
+
+
+@command
+def explain(
+    *,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SYSTEM|TOPIC SYSTEM",
+            help="Two systems; or the topic of a real message and a system.",
+            autocompletion=completion.systems_and_topics,
+        ),
+    ],
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message",
+            metavar="URL",
+            help="Read one message of the topic from this cluster.",
+            autocompletion=completion.profiles,
+        ),
+    ] = None,
+    position: Annotated[
+        str | None, typer.Option("--position", "-o", help="Which message: a position such as 12 or 12:3. Default: the first.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", help="The partition of that message, by name or index; with --position.")
+    ] = None,
+    config: ConfigOption = None,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how every field of one system's messages is mapped to another system.
+
+    For example:
+
+        mqbridge explain tubemq pulsar
+        mqbridge explain rocketmq pulsar --json
+        mqbridge explain --message pulsar://127.0.0.1:6650 orders rocketmq
+        mqbridge explain -F gateway.yaml -b source orders pulsar -p 0 --position 12:3
+
+    With --message (or --config and --cluster) it reads one real message and shows it before and after. No group moves.
+    """
+    if len(names) != 2:
+        raise typer.BadParameter("name two systems, or a topic and a system", param_hint="SYSTEM|TOPIC SYSTEM")
+    if message is None and config is None:
+        _explain_systems(_adapter(names[0]).table, _adapter(names[1]).table, as_json=as_json)
+        return
+    choice, target = choose(config, cluster, message), _adapter(names[1])
+    source, found = event_loop.run(_read_one(choice, names[0], partition, None if position is None else _position(position)))
+    _explain_message(choice.adapter.table, target, source, found, as_json=as_json)
+
+
+def _adapter(system: str) -> "Adapter":
+    from mqbridge.adapter.registry import load_adapters
+
+    adapters = load_adapters()
+    found = adapters.get(system)
+    if found is None:
+        raise ConfigError(f"there is no system {system!r}", hint=nearest(system, adapters))
+    return found
+
+
+def _position(text: str) -> Position:
+    try:
+        return parse_position(text)
+    except ValueError as error:
+        raise ConfigError(f"--position {text!r} is not a position", hint="Use one such as 12 or 12:3") from error
+
+
+# --- a direction ------------------------------------------------------------------------------------------------------
+
+
+def _explain_systems(source: FieldTable, target: FieldTable, *, as_json: bool) -> None:
+    steps = map_fields(source, target)
+    if as_json:
+        rows = [step._asdict() | {"fate": step.fate.value} for step in steps]
+        print_json({"source": source.system, "target": target.system, "fields": rows})
+        return
+    ordered = sorted(steps, key=lambda step: list(Fate).index(step.fate))  # kept fields first, dropped fields last
+    shown = [(step.source, step.field, _short(step.target), step.fate.value, step.why) for step in ordered]
+    print_table([source.title, "message", target.title, "fate", "why"], shown)
+
+
+def _short(natives: str) -> str:
+    """Names without the protocol structures that contain them, each once: `a.X, b.X` as `X`."""
+    names = natives.split(", ")
+    return ", ".join(dict.fromkeys(name if name.startswith(RESERVED_PREFIX) else name.rpartition(".")[2] for name in names))
+
+
+# --- a message --------------------------------------------------------------------------------------------------------
+
+
+async def _read_one(
+    choice: "ClusterChoice", topic: str, partition: str | None, position: Position | None
+) -> tuple[Partition, Message]:
+    """Read one message. Raises ClusterError if the topic has none there."""
+    async with choice.connected() as cluster:
+        described = await cluster.describe(topic)
+        if described is None:
+            raise topic_not_found(topic, cluster)
+        names, bounds = select_partitions(described, [] if partition is None else [partition]), await cluster.bounds(topic)
+        begin = await resolve_positions(cluster, topic, names, Start.EARLIEST if position is None else position, bounds)
+        ranges = {name: Range(begin[name], bounds[name].next) for name in begin}
+        async with aclosing(read(cluster, topic, ranges)) as chunks:
+            async for source, messages in chunks:
+                return source, messages[0]
+    raise ClusterError(f"topic {topic!r} of cluster {choice.name!r} has no message there to explain", Failure.FATAL)
+
+
+def _explain_message(
+    source: FieldTable, target_adapter: "Adapter", partition: Partition, message: Message, *, as_json: bool
+) -> None:
+    target = target_adapter.table
+    after = target_adapter.preview(message, origin_prefix(partition), time.time_ns() // 1_000_000)
+    written = [(native, _rule_of(target, native), value) for native, value in after]
+    if as_json:
+        rows = [_as_json(native, rule, value) for native, rule, value in written]
+        fields = message_format.as_json(partition, message)
+        print_json({"source": source.system, "target": target.system, "message": fields, "written": rows})
+        return
+    present = [(field, value) for field, value in message.as_dict().items() if value not in (None, ())]
+    before = [(_natives(source, field), field, _format_value(value)) for field, value in present]
+    print_table([source.title, "message", "value"], before)
+    stdout_console().print()
+    shown = [(native, _format_value(value), rule.field, rule.fate.value, rule.why) for native, rule, value in written]
+    print_table([target.title, "value", "message", "fate", "why"], shown)
+
+
+def _as_json(native: str, rule: FieldRule, value: str | bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = {"native": native, "field": rule.field, "fate": rule.fate.value, "why": rule.why}
+    text = _text(value)
+    return fields | (
+        {"value_base64": base64.b64encode(value).decode()} if text is None and isinstance(value, bytes) else {"value": text}
+    )
+
+
+def _natives(table: FieldTable, field: str) -> str:
+    return ", ".join(dict.fromkeys(rule.native for rule in table.rules_of(field) if not rule.native.startswith("mqbridge.")))
+
+
+def _rule_of(table: FieldTable, native: str) -> FieldRule:
+    """Return the rule for a native name; a name without a rule is a user's property."""
+    name = next((native.removeprefix(prefix) for prefix in _PREFIXES if native.startswith(prefix)), native)
+    for rule in table.rules:
+        if rule.native in {native, name}:
+            return rule
+        if rule.native.endswith("*") and name.startswith(rule.native.split("*")[0].removesuffix("N.")):
+            return rule
+    return FieldRule(native, "properties", Fate.NATIVE, "as it is")
+
+
+def _text(value: str | bytes) -> str | None:
+    """Decode; None for bytes that are not UTF-8."""
+    try:
+        return value if isinstance(value, str) else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, bytes):
+        value = value.hex(" ") if (text := _text(value)) is None else text
+    elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        value = ", ".join(f"{key}={text}" for key, text in value)
+    elif isinstance(value, tuple):
+        value = ":".join(map(str, value)) if isinstance(value[0], int) else ", ".join(value)
+    text = str(value)
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"

@@ -1,0 +1,206 @@
+"""`mqbridge produce`: send lines or files as messages. The option letters are kcat's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.cli.options import completion
+from mqbridge.cli.options.cluster_options import (
+    ClusterOption,
+    ConfigOption,
+    SettingOption,
+    UrlOption,
+    choose,
+    parse_settings,
+    topic_not_found,
+)
+from mqbridge.cli.options.start_position import parse_timestamp, select_partitions
+from mqbridge.cli.output.console import command, print_json, print_note
+from mqbridge.cli.process import event_loop, exit_codes
+from mqbridge.cli.producing import read_input
+from mqbridge.cli.producing.parse_message import MessageTemplate
+from mqbridge.cli.producing.sender import Sender
+from mqbridge.errors import ConfigError, MqbridgeError
+from mqbridge.message import Message, Pair, format_position
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from mqbridge.config.cluster_choice import ClusterChoice
+
+TIME = "now+30s, 2026-11-21T14:00 or @MS"
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """Where and how to send."""
+
+    topic: str
+    partition: str | None
+    ordered: bool
+    rate: float | None
+    options: "BaseModel"
+
+
+@command
+def produce(
+    *,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Each file is one message, - is standard input; without any, lines of standard input.",
+        ),
+    ] = None,
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic; it must exist.", autocompletion=completion.topics)],
+    lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line of the files is a message.")] = False,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", "-D", help=r"What divides messages instead of \n; \0 for null.")
+    ] = r"\n",
+    from_json: Annotated[
+        bool,
+        typer.Option("--from-json", help="Each line is a message with its fields, as consume --json and peek --json write it."),
+    ] = False,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", help="Partition by its name or index; else by key, or round robin.")
+    ] = None,
+    key_delimiter: Annotated[str | None, typer.Option("--key-delimiter", "-K", help="Splits the key from the payload.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every message.")] = None,
+    ordering_key: Annotated[str | None, typer.Option("--ordering-key", help="The ordering key of every message.")] = None,
+    index_key: Annotated[
+        list[str] | None, typer.Option("--index-key", help="A key to find it by (RocketMQ's KEYS); may be repeated.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--property", "-H", metavar="K=V", help="A property; may be repeated.")
+    ] = None,
+    msg_type: Annotated[
+        str | None, typer.Option("--msg-type", "-T", help="The message type (TubeMQ), the tag (RocketMQ).")
+    ] = None,
+    attributes: Annotated[str | None, typer.Option("--attributes", help="TubeMQ's attribute string, as it is.")] = None,
+    event_time: Annotated[str | None, typer.Option("--event-time", metavar="TIME", help=f"When it happened: {TIME}.")] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option("--deliver-at", metavar="TIME", help=f"Hold it back until then: {TIME}.")
+    ] = None,
+    null: Annotated[bool, typer.Option("--null", "-Z", help="An empty payload is a tombstone.")] = False,
+    repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Send every message this many times.")] = 1,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most this many messages per second.")] = None,
+    unordered: Annotated[bool, typer.Option("--unordered", help="Do not keep the order of a partition; may be faster.")] = False,
+    setting: SettingOption = None,
+    config: ConfigOption = None,
+    cluster: ClusterOption = None,
+    at: UrlOption = None,
+    as_json: Annotated[bool, typer.Option("--json", "-J", help="Print what was stored as JSON.")] = False,
+) -> None:
+    r"""Send messages: every line of standard input, or every file as one message. Bytes are sent as they are.
+
+    For example:
+
+        echo hello | mqbridge produce -t orders --at pulsar://127.0.0.1:6650
+        mqbridge produce -t orders -l -K : -H source=test lines.txt -F gateway.yaml -b source
+        mqbridge produce -t images photo.jpg -k photo -T jpeg --at tubemq://127.0.0.1:8715
+        mqbridge produce -t orders -T paid --deliver-at now+30s --at rocketmq://127.0.0.1:9876 < orders.txt
+        mqbridge peek orders --json --at pulsar://a:6650 | mqbridge produce -t orders --from-json --at pulsar://b:6650
+
+    When interrupted, it waits for the receipts of the messages that were sent, counts them, and ends with 130.
+    """
+    template = MessageTemplate(
+        key_delimiter=key_delimiter.encode() if key_delimiter else None,
+        key=key,
+        ordering_key=None if ordering_key is None else ordering_key.encode(),
+        keys=tuple(index_key or ()),
+        properties=tuple(_pair(text) for text in header or ()),
+        msg_type=msg_type,
+        attributes=None if attributes is None else attributes.encode(),
+        event_time=_timestamp(event_time, "--event-time"),
+        deliver_at=_timestamp(deliver_at, "--deliver-at"),
+        empty_is_null=null,
+        from_json=from_json,
+    )
+    is_split = not files or lines or from_json
+    source = read_input.split_records(files or [], _delimiter(delimiter)) if is_split else read_input.whole_files(files or [])
+    choice = choose(config, cluster, at)
+    request = ProduceRequest(
+        topic, partition, not unordered, rate, parse_settings(choice.adapter.outbound_options, setting or ())
+    )
+    report, reasons, interrupted = event_loop.run(_produce(choice, request, template, _messages(source, template, repeat)))
+    if as_json:
+        print_json(report)
+    else:
+        print_note(f"{report['stored']:,} messages stored in {topic}{', then interrupted' if interrupted else ''}")
+    for reason in reasons:
+        print_note(f"refused: {reason}")
+    raise typer.Exit(exit_codes.INTERRUPTED if interrupted else exit_codes.STOPPED if report["refused"] else exit_codes.OK)
+
+
+def _pair(text: str) -> Pair:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"-H {text!r} is not a property", hint="Write NAME=VALUE")
+    return key, value
+
+
+def _timestamp(text: str | None, option: str) -> int | None:
+    try:
+        return None if text is None else parse_timestamp(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is not a time", hint=f"Write {TIME}") from error
+
+
+def _delimiter(text: str) -> bytes:
+    delimiter = text.replace(r"\n", "\n").replace(r"\r", "\r").replace(r"\t", "\t").replace(r"\0", "\0")
+    if not delimiter:
+        raise ConfigError("-D is empty", hint=r"Write the text that divides messages, such as \0")
+    return delimiter.encode()
+
+
+async def _produce(
+    choice: "ClusterChoice", request: ProduceRequest, template: MessageTemplate, messages: AsyncIterator[list[Message]]
+) -> tuple[dict[str, Any], list[str], bool]:
+    interrupted = False
+    async with choice.connected() as cluster:
+        if template.deliver_at is not None and not cluster.capabilities.delay:
+            raise ConfigError(f"cluster {cluster.name!r} cannot hold messages back", hint="Send them without --deliver-at")
+        sender = await _open(cluster, request)
+        failed: MqbridgeError | None = None
+        try:
+            async for chunk in messages:
+                await sender.send(chunk)
+            await sender.finish()
+        except asyncio.CancelledError:
+            interrupted = True
+        except MqbridgeError as error:
+            failed = error
+        finally:
+            await sender.close()
+        if failed is not None:
+            print_note(f"{sender.stored:,} messages were stored in {request.topic} before that")
+            raise failed
+    positions = {str(index): format_position(position) for index, position in sorted(sender.positions.items())}
+    report = {"topic": request.topic, "stored": sender.stored, "refused": sender.refused, "last_positions": positions}
+    return report, sender.reasons, interrupted
+
+
+async def _open(cluster: Cluster, request: ProduceRequest) -> Sender:
+    described = await cluster.describe(request.topic)
+    if described is None:
+        raise topic_not_found(request.topic, cluster)
+    index = None
+    if request.partition is not None:
+        index = described.partitions.index(select_partitions(described, [request.partition])[0])
+    spec = OutboundSpec(request.topic, ordered=request.ordered, stamp_origin=False, options=request.options)
+    outbound = await cluster.outbound(spec)
+    if index is not None and index >= outbound.partitions:
+        await outbound.close()
+        raise ConfigError(f"{request.topic!r} takes no messages in partition {request.partition}", hint="Choose another")
+    return Sender(outbound, index, rate=request.rate)
+
+
+async def _messages(source: AsyncIterator[list[bytes]], template: MessageTemplate, repeat: int) -> AsyncIterator[list[Message]]:
+    async for chunk in source:
+        yield [template.message(record) for record in chunk if record or not template.from_json for _ in range(repeat)]

@@ -1,0 +1,129 @@
+"""`mqbridge quickstart`: run the real gateway between two embedded logs, and prove that nothing was lost or changed.
+
+It fills a topic, bridges it to a copy with the gateway, and reads the copy back to compare number, order and every field per
+partition. Some messages are too large for the target on purpose: they must arrive in the dead-letter topic.
+"""
+
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqbridge import native
+from mqbridge.cli.output.console import command, print_json, print_note, print_table, stderr_console, stdout_console
+from mqbridge.cli.process import event_loop, exit_codes, logs
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from mqbridge.cli.demo.run_demo import DemoResult
+
+
+@command
+def quickstart(
+    *,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages to bridge.")] = 200_000,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=256, help="Number of partitions.")] = 8,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data here; a new folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Bridge a stream between two embedded logs and prove that it arrived. Needs nothing but Python.
+
+    For example:
+
+        mqbridge quickstart
+        mqbridge quickstart --messages 1000000 --keep /tmp/mqbridge-demo
+    """
+    logs.configure("error")  # dead letters log warnings, and the demo makes them on purpose
+    if native.compiled is None:
+        print_note(native.notice)
+    if keep is not None:
+        _run(keep, messages, partitions, as_json, kept=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="mqbridge-quickstart-") as folder:
+        _run(Path(folder), messages, partitions, as_json, kept=False)
+
+
+def _run(folder: Path, messages: int, partitions: int, as_json: bool, *, kept: bool) -> None:
+    from mqbridge.cli.demo import run_demo
+    from mqbridge.config.load import load
+
+    file = run_demo.write_configuration(folder)
+    config = load(file)
+    began = time.monotonic()
+    with _progress() as progress:
+        result = event_loop.run(run_demo.bridge(config, messages, partitions, _Bar(progress)))
+    if as_json:
+        print_json(result.as_dict() | {"seconds": round(time.monotonic() - began, 3)})
+    else:
+        _show(result, file if kept else None)
+    raise typer.Exit(exit_codes.OK if result.holds else exit_codes.STOPPED)
+
+
+def _progress() -> "Progress":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = stderr_console()
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+class _Bar:
+    """Shows each step as a progress bar on a terminal."""
+
+    def __init__(self, progress: "Progress") -> None:
+        self._progress = progress
+        self._tasks: dict[str, Any] = {}
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """Update the step's bar."""
+        if step not in self._tasks:
+            self._tasks[step] = self._progress.add_task(step, total=total)
+        self._progress.update(self._tasks[step], completed=done)
+
+
+def _show(result: "DemoResult", file: Path | None) -> None:
+    rows = [
+        (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
+        for row in result.partitions
+    ]
+    columns = ["partition", "sent", "copied", "checksum sent", "checksum copied", "result"]
+    print_table(columns, rows, right=["sent", "copied"])
+    console = stdout_console()
+    for step in result.steps:
+        console.print(f"{step.name:>8}: {step.messages:,} messages in {step.seconds:.2f} s, {step.rate:,.0f} per second")
+    console.print(f"dead letters: {result.dead:,} of {result.refused:,} messages that were made too large for the target")
+    console.print("everything arrived, in order and unchanged" if result.holds else "something differs", style="bold")
+    _next_steps(file)
+
+
+def _next_steps(file: Path | None) -> None:
+    if file is None:
+        tries = ["mqbridge quickstart --keep /tmp/mqbridge-demo", "mqbridge check config/tubemq-to-pulsar.yaml"]
+    else:
+        path = shlex.quote(str(file))
+        tries = [
+            f"mqbridge consume -F {path} -b target -t orders-copy -c 5 -e -f '%t [%p] %o: %k %s\\n'",
+            f"mqbridge consume -F {path} -b source -t orders-dead -e --json | head -c 300",
+            f"mqbridge check {path} --connect",
+            f"mqbridge groups orders -F {path} -b source",
+            f"mqbridge run {path} --until-idle 1",
+        ]
+    stdout_console().print("\nTry next:")
+    for line in tries:
+        stdout_console().print(f"  {line.replace('mqbridge', _command(), 1)}", soft_wrap=True)
+
+
+def _command() -> str:
+    """How this command is called here: it may lie in a virtual environment that is not on the PATH."""
+    if shutil.which("mqbridge") is not None:
+        return "mqbridge"
+    path = Path(sys.argv[0])
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,0 +1,144 @@
+"""`mqbridge run`: run the gateway. Its packages are imported when it starts, not for help or completion."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqbridge.cli.output.console import command, debug, print_json, print_note
+from mqbridge.cli.process import event_loop, exit_codes, logs
+from mqbridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mqbridge.config.options.config import Config
+    from mqbridge.gateway.run import Gateway
+    from mqbridge.gateway.run_result import RouteResult, RunResult
+
+
+@command
+def run(
+    *,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
+    until_idle: Annotated[
+        float | None,
+        typer.Option(
+            "--until-idle",
+            metavar="SECONDS",
+            min=0.0,
+            help="End when nothing arrived for this long and all is delivered.",
+        ),
+    ] = None,
+    fail_fast: Annotated[
+        bool | None,
+        typer.Option(
+            "--fail-fast/--no-fail-fast",
+            help="End when a cluster cannot be reached at the start, instead of waiting for it. Default with --until-idle.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="At the end print what every route did, as JSON.")] = False,
+) -> None:
+    """Run the gateway until it is stopped.
+
+    For example:
+
+        mqbridge run config/tubemq-to-pulsar.yaml
+        SOURCE_TOPIC=orders mqbridge run config/tubemq-to-pulsar.yaml --until-idle 5
+
+    The first Ctrl-C or SIGTERM drains: messages in flight are delivered and acknowledged, the rest stays at the source.
+    The second quits at once; the next run delivers the messages in flight again.
+
+    The gateway waits for clusters that are unreachable at the start and is not ready until then: their routes start when they
+    answer, the other routes run meanwhile. A problem with the topics of the reachable clusters ends the gateway before it creates
+    anything.
+
+    With --until-idle the gateway waits up to a minute for partitions that its group has not assigned to it; after that, other
+    members of the group hold them.
+
+    SIGHUP, or POST /reload, reads the configuration again: changed parts restart, the rest keeps running. An invalid
+    configuration changes nothing.
+    """
+    from mqbridge.config.load import load, wants_json_log
+
+    try:
+        config = load(file)
+    except ConfigError:
+        if wants_json_log(file):
+            logs.configure("debug" if debug.get() else "warning", "json")
+        raise
+    _configure_log(config)
+    result = serve(config, until_idle, file, fail_fast=fail_fast)
+    if as_json:
+        print_json(result.as_json())
+    report(result)
+    raise typer.Exit(exit_codes.OK if result.clean else exit_codes.STOPPED)
+
+
+def _configure_log(config: "Config") -> None:
+    logs.configure("debug" if debug.get() else config.log.level, config.log.format)
+
+
+def serve(
+    config: "Config", until_idle_s: float | None, file: Path | None = None, *, fail_fast: bool | None = None
+) -> "RunResult":
+    """Run the gateway; signals drain it, SIGHUP reads `file` again. Raises ConfigError or ClusterError if it cannot start."""
+    from mqbridge.gateway.run import Gateway
+
+    gateway = Gateway(config, path=file, fail_fast=fail_fast)
+    gateway.on_applied = _configure_log
+
+    def stop() -> bool:
+        if not gateway.ready and until_idle_s is not None:
+            return False  # a job that has not started is cancelled: there is nothing to drain
+        if not gateway.ready:
+            gateway.stop()
+            return True
+        print_note("draining; press Ctrl-C again to quit at once")
+        gateway.stop()
+        return True
+
+    async def main() -> "RunResult":
+        # Without a file there is nothing to read again, and SIGHUP ends the process as it does by default.
+        if file is not None and (hangup := getattr(signal, "SIGHUP", None)) is not None:
+            asyncio.get_running_loop().add_signal_handler(hangup, gateway.reloader.request)
+        return await gateway.run(until_idle_s)
+
+    return event_loop.run(main(), stop=stop, quitting=lambda: _print_in_flight(gateway))
+
+
+def _print_in_flight(gateway: "Gateway") -> None:
+    """Print the batches in flight, when the gateway quits at once."""
+    remaining = [(route.name, route.in_flight, route.budget.used) for route in gateway.routes if route.in_flight]
+    for name, batches, size in remaining:
+        print_note(
+            f"route {name} leaves {batches} batches in flight ({size / 1e6:,.1f} MB): they are delivered again by the next run"
+        )
+    if not remaining:
+        print_note("nothing was in flight")
+
+
+ALWAYS_SHOWN = ("received", "stored", "dead", "acknowledged")
+"""Totals that the closing line always has; the others only if they are not 0."""
+
+
+def report(result: "RunResult") -> None:
+    """Print one line per route, and one per unreachable cluster, on standard error."""
+    from mqbridge.delivery.counters import declared
+
+    for route in result.routes:
+        totals = route.counters.totals()
+        rate = totals["stored"] / result.seconds if result.seconds else 0.0
+        shown = [total for total in declared() if total.word and (totals[total.name] or total.name in ALWAYS_SHOWN)]
+        counted = ", ".join(f"{totals[total.name]:,} {total.word}" for total in shown)
+        print_note(f"route {route.name}: {counted} in {result.seconds:.1f} s ({rate:,.0f}/s){_stopped(route)}")
+    for cluster, reason in result.away.items():
+        print_note(f"cluster {cluster} {reason}")
+
+
+def _stopped(route: "RouteResult") -> str:
+    """Say that the route stopped; the log already has the reason."""
+    if route.error is not None:
+        return "; stopped, see the error above"
+    return f"; {len(route.stopped)} partitions stopped, see the errors above" if route.stopped else ""

@@ -1,0 +1,18 @@
+"""`mqbridge schema`: the JSON Schema of the configuration."""
+
+from mqbridge.cli.output.console import command, print_json
+
+
+@command
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors.
+
+    For example:
+
+        mqbridge schema > mqbridge.schema.json
+
+    A first line `# yaml-language-server: $schema=mqbridge.schema.json` then lets an editor complete and check.
+    """
+    from mqbridge.config.schema import json_schema
+
+    print_json(json_schema())

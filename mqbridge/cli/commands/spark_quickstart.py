@@ -1,0 +1,131 @@
+"""`mqbridge spark quickstart`: write a topic, count it per minute and mirror it with Spark, on embedded logs."""
+
+import shlex
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqbridge.cli.output.console import command, print_json, print_note, print_table, stderr_console, stdout_console
+from mqbridge.cli.process import exit_codes, logs
+from mqbridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mqbridge.spark.quickstart import Found
+
+
+@command
+def quickstart(
+    *,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages.")] = 200_000,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=256, help="Number of partitions.")] = 4,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data here; a new folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Write a topic, count it per minute and mirror it with Spark. Needs Java 17, and no cluster.
+
+    For example:
+
+        mqbridge spark quickstart
+        mqbridge spark quickstart --messages 1000000 --keep /tmp/mqbridge-spark
+    """
+    logs.configure("error")
+    from mqbridge.spark.prerequisites import check_prerequisites
+
+    check_prerequisites()
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise ConfigError("the folder is not empty", location=str(keep), hint="Choose another folder for --keep")
+        keep.mkdir(parents=True, exist_ok=True)
+        _run(keep.resolve(), messages, partitions, as_json=as_json, kept=True)
+    else:
+        with tempfile.TemporaryDirectory(prefix="mqbridge-spark-") as folder:
+            _run(Path(folder), messages, partitions, as_json=as_json, kept=False)
+
+
+def _run(folder: Path, messages: int, partitions: int, *, as_json: bool, kept: bool) -> None:
+    from mqbridge.spark.quickstart import Quickstart
+    from mqbridge.spark.session import session
+
+    began = time.monotonic()
+    progress = _Progress()
+    with progress:
+        progress.start("starting Spark")
+        spark = session("mqbridge quickstart", sql_warehouse_dir=folder / "warehouse")
+        try:
+            found = Quickstart(spark, folder, messages, partitions, progress.start).run()
+        finally:
+            progress.start("stopping Spark")
+            spark.stop()
+    if as_json:
+        print_json(_as_dict(found) | {"seconds": round(time.monotonic() - began, 3)})
+    else:
+        _show(found, folder if kept else None)
+    raise typer.Exit(exit_codes.OK if found.holds else exit_codes.STOPPED)
+
+
+class _Progress:
+    """Shows the running step: a changing line on a terminal, otherwise a line per step."""
+
+    def __init__(self) -> None:
+        console = stderr_console()
+        self._status = console.status("") if console.is_terminal else None
+
+    def start(self, step: str) -> None:
+        """Show this step."""
+        if self._status is None:
+            print_note(f"{step} …")
+        else:
+            self._status.update(f"{step} …")
+
+    def __enter__(self) -> None:
+        if self._status is not None:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def _as_dict(found: "Found") -> dict[str, object]:
+    return {
+        "holds": found.holds,
+        "steps": [{"name": step.name, "messages": step.messages, "seconds": round(step.seconds, 3)} for step in found.steps],
+        "minutes": [
+            {"minute": minute.isoformat(), "orders": orders, "amount": amount} for minute, orders, amount in found.minutes
+        ],
+        "partitions": [
+            {"partition": row.partition, "sent": row.sent, "copied": row.copied, "equal": row.equal} for row in found.partitions
+        ],
+    }
+
+
+def _show(found: "Found", folder: Path | None) -> None:
+    minutes = [(f"{minute:%H:%M}", orders, amount) for minute, orders, amount in found.minutes]
+    print_table(["minute", "orders", "amount"], minutes, right=["orders", "amount"])
+    stdout_console().print()
+    rows = [
+        (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
+        for row in found.partitions
+    ]
+    columns = ["partition", "sent", "mirrored", "checksum sent", "checksum mirrored", "result"]
+    print_table(columns, rows, right=["sent", "mirrored"])
+    for step in found.steps:
+        stdout_console().print(f"{step.name:>19}: {step.messages:,} messages in {step.seconds:.1f} s")
+    stdout_console().print("everything arrived, in order and unchanged" if found.holds else "something differs", style="bold")
+    _next_steps(folder)
+
+
+def _next_steps(folder: Path | None) -> None:
+    tries = ["python examples/spark/word_count.py", "python examples/spark/join.py"]
+    if folder is None:
+        tries.insert(0, "mqbridge spark quickstart --keep /tmp/mqbridge-spark")
+    else:
+        tries.insert(0, f"mqbridge peek orders --at {shlex.quote(f'log://{folder}/copy.db')}")
+    stdout_console().print("\nTry next (docs/how-to/spark.md says more):")
+    for line in tries:
+        stdout_console().print(f"  {line}", soft_wrap=True)

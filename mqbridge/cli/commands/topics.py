@@ -1,0 +1,86 @@
+"""`mqbridge topics`: list, describe and create topics."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.cli.group_state.lag import PartitionLag
+from mqbridge.cli.options import completion
+from mqbridge.cli.options.cluster_options import ClusterOption, ConfigOption, JsonOption, UrlOption, choose, topic_not_found
+from mqbridge.cli.output.console import command, print_json, print_table, stdout_console
+from mqbridge.cli.process import event_loop
+from mqbridge.message import format_position
+
+if TYPE_CHECKING:
+    from mqbridge.config.cluster_choice import ClusterChoice
+
+
+@command
+def topics(
+    *,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]...", help="Describe these; without any, list all.", autocompletion=completion.topics),
+    ] = None,
+    create: Annotated[
+        int | None, typer.Option("--create", metavar="N", min=1, help="Create the topics with N partitions, or grow them to N.")
+    ] = None,
+    config: ConfigOption = None,
+    cluster: ClusterOption = None,
+    at: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List topics, describe them (partitions, bounds, settings), or create them.
+
+    For example:
+
+        mqbridge topics --at pulsar://127.0.0.1:6650
+        mqbridge topics orders -F gateway.yaml -b source
+        mqbridge topics orders --create 8 --at log:///tmp/orders.db
+    """
+    event_loop.run(_topics(choose(config, cluster, at), names or [], create, as_json))
+
+
+async def _topics(choice: "ClusterChoice", names: list[str], create: int | None, as_json: bool) -> None:
+    async with choice.connected() as cluster:
+        if create is not None and not names:
+            raise typer.BadParameter("name the topics to create", param_hint="TOPIC")
+        if not names:
+            found = sorted(await cluster.topics())
+            print_json(found) if as_json else print_table(["topic"], [(name,) for name in found])
+            return
+        for name in names if create is not None else []:
+            await cluster.create(name, create or 1)
+        described = [await _describe(cluster, name) for name in names]
+    if as_json:
+        print_json(described)
+        return
+    rows = [
+        (topic["topic"], partition["name"], partition["first"], partition["next"], partition["messages"])
+        for topic in described
+        for partition in topic["partitions"]
+    ]
+    print_table(["topic", "partition", "first", "next", "messages"], rows, right=["first", "next", "messages"])
+    settings = [(topic["topic"], name, value) for topic in described for name, value in topic["settings"].items()]
+    if settings:
+        stdout_console().print()
+        print_table(["topic", "setting", "value"], settings)
+
+
+async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
+    topic = await cluster.describe(name)
+    if topic is None:
+        raise topic_not_found(name, cluster)
+    bounds = await cluster.bounds(name)
+    rows = [
+        {
+            "name": partition,
+            "first": format_position(bounds[partition].first) if partition in bounds else None,
+            "next": format_position(bounds[partition].next) if partition in bounds else None,
+            "messages": PartitionLag(partition, bounds.get(partition)).message_count,
+        }
+        for partition in topic.partitions
+    ]
+    settings = {} if cluster.operations is None else dict(await cluster.operations.settings(name))
+    return {"topic": name, "partitions": rows, "settings": settings}

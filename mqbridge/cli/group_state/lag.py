@@ -1,0 +1,92 @@
+"""A group's position and lag in each partition of a topic, and its members."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.operations import Member, Operations
+from mqbridge.adapter.topics import Bounds
+from mqbridge.cli.options.cluster_options import operations_of
+from mqbridge.errors import ClusterError
+from mqbridge.message import Position, format_position
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition. `committed` is None if the group never committed there, `lag` if the system does not count it."""
+
+    partition: str
+    bounds: Bounds | None
+    committed: Position | None = None
+    lag: int | None = None
+    member: str | None = None
+
+    @property
+    def message_count(self) -> int | None:
+        """Messages in the partition; None where positions do not count them."""
+        return None if self.bounds is None else distance(self.bounds.first, self.bounds.next)
+
+    @property
+    def at_end(self) -> bool | None:
+        """True if the group has read everything; None if that is unknown."""
+        if self.committed is None or self.bounds is None:
+            return None
+        return self.committed >= self.bounds.next or self.lag == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the group's side, for JSON."""
+        return {
+            "partition": self.partition,
+            "committed": position_text(self.committed),
+            "next": None if self.bounds is None else position_text(self.bounds.next),
+            "lag": self.lag,
+            "at_end": self.at_end,
+        }
+
+
+def distance(begin: Position, end: Position) -> int | None:
+    """Count the messages between two positions; None where positions do not count messages (ledgers, packs)."""
+    return end[0] - begin[0] if len(begin) == len(end) == 1 else None
+
+
+def position_text(position: Position | None) -> str | None:
+    """Format a position; None stays None."""
+    return None if position is None else format_position(position)
+
+
+def format_lag(lag: PartitionLag) -> str:
+    """Format the lag for a table: `?` if nothing is known, `behind` if only that much is."""
+    if lag.committed is None:
+        return ""
+    if lag.lag is not None:
+        return f"{lag.lag:,}"
+    return {None: "?", True: "0", False: "behind"}[lag.at_end]
+
+
+def total(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None if any number is unknown."""
+    known = list(numbers)
+    return None if None in known else sum(number for number in known if number is not None)
+
+
+async def fetch_lag(
+    cluster: Cluster, topic: str, group: str, names: Sequence[str], bounds: Mapping[str, Bounds]
+) -> tuple[list[PartitionLag], list[Member]]:
+    """Return the lag of each of these partitions, and the group's members. Raises ClusterError."""
+    operations = operations_of(cluster)
+    committed, lags, members = await asyncio.gather(
+        cluster.committed(topic, group), operations.backlog(topic, group), _members(operations, topic, group)
+    )
+    holder = {name: member.id for member in members for name in member.partitions or ()}
+    found = [PartitionLag(name, bounds.get(name), committed.get(name), lags.get(name), holder.get(name)) for name in names]
+    return found, members
+
+
+async def _members(operations: Operations, topic: str, group: str) -> list[Member]:
+    """Return the members; none if the cluster refuses to name them, because the positions are worth showing anyway."""
+    try:
+        return await operations.members(topic, group)
+    except ClusterError:
+        return []

@@ -1,0 +1,102 @@
+"""Options that name the cluster of a command, settings of its system, and errors about it.
+
+The configuration is imported when a cluster is chosen, so that help and completion do not wait for it.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.operations import Operations
+from mqbridge.cli.options import completion
+from mqbridge.errors import ClusterError, ConfigError, Failure
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from mqbridge.config.cluster_choice import ClusterChoice
+
+PANEL = "Which cluster"
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-F", help="Configuration that names the cluster.", rich_help_panel=PANEL),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-b",
+        help="The cluster's name in that configuration; not needed if it has only one.",
+        autocompletion=completion.clusters,
+        rich_help_panel=PANEL,
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="URL|PROFILE",
+        help="Instead: SYSTEM://HOST:PORT[,HOST:PORT], such as pulsar://localhost:6650, or log:///PATH; or the name of a cluster "
+        "in your own configuration, ~/.config/mqbridge/clusters.yaml ($MQBRIDGE_PROFILES).",
+        autocompletion=completion.profiles,
+        rich_help_panel=PANEL,
+    ),
+]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
+SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-X", metavar="NAME=VALUE", help="A setting of the system, as under `options` in a route; may be repeated."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", "-J", help="Print JSON.")]
+
+
+def choose(config: Path | None, cluster: str | None, url: str | None) -> "ClusterChoice":
+    """Return the cluster that the options name. Raises ConfigError when they do not name one cluster."""
+    from mqbridge.config import cluster_choice
+
+    return cluster_choice.choose(config, cluster, url)
+
+
+def parse_settings(model: "type[BaseModel]", pairs: Iterable[str]) -> "BaseModel":
+    """Build a system's settings for consuming or producing from NAME=VALUE pairs. Raises ConfigError."""
+    from pydantic import ValidationError
+
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigError(f"-X {pair!r} is not a setting", hint="Write NAME=VALUE")
+        if name not in model.model_fields:
+            known = ", ".join(model.model_fields) or "none"
+            raise ConfigError(f"-X {name}: there is no such setting here", hint=f"There are: {known}")
+        values[name] = value
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"-X {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def operations_of(cluster: Cluster) -> Operations:
+    """Return the cluster's operations on groups and offsets. Raises ClusterError where it has none."""
+    if cluster.operations is None:
+        raise ClusterError(
+            f"cluster {cluster.name!r} says nothing about groups and offsets; give its admin_url (--at URL?admin=http://HOST:PORT)",
+            Failure.FATAL,
+        )
+    return cluster.operations
+
+
+def topic_not_found(topic: str, cluster: Cluster) -> ClusterError:
+    """Return the error for a missing topic, with the commands that list and create topics."""
+    return ClusterError(
+        f"there is no topic {topic!r} in cluster {cluster.name!r}; `mqbridge topics` lists them, "
+        f"`mqbridge topics {topic} --create N` makes it with N partitions",
+        Failure.FATAL,
+    )

@@ -1,0 +1,72 @@
+"""Values that the shell completes: profiles, clusters, topics and systems.
+
+A completion connects to nothing, imports little, and never fails: an unreadable file completes nothing.
+"""
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from mqbridge.config.profiles import profiles_file
+
+ADAPTERS = "mqbridge.adapters"
+"""The entry point group of `adapter.registry`, which needs more imports than its names do."""
+MAX_FILE_BYTES = 1 << 20
+"""A larger file is no configuration that is worth the wait at a prompt."""
+
+
+def profiles(incomplete: str) -> list[str]:
+    """Return the user's own clusters and the URL schemes of the systems that begin with this text."""
+    names = [*_mapping(_read_yaml(profiles_file()), "clusters"), *(f"{system}://" for system in _systems())]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def clusters(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the clusters of the configuration that `--config` names."""
+    return [name for name in _mapping(_config(ctx), "clusters") if name.startswith(incomplete)]
+
+
+def topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics that the routes of `--config` name as sources in `--cluster`, or in any cluster; not patterns."""
+    routes, cluster = _config(ctx).get("routes"), ctx.params.get("cluster")
+    names: set[str] = set()
+    for route in routes if isinstance(routes, list) else []:
+        source = _mapping(route, "from")
+        if cluster is None or source.get("cluster") == cluster:
+            listed = source.get("topics")
+            names |= {str(name) for name in [source.get("topic"), *(listed if isinstance(listed, list) else [])] if name}
+    return sorted(name for name in names if name.startswith(incomplete) and not name.startswith("~"))
+
+
+def systems_and_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the systems, behind the topics of `--config`."""
+    return topics(ctx, incomplete) + [name for name in _systems() if name.startswith(incomplete)]
+
+
+def _systems() -> list[str]:
+    return sorted({found.name for found in entry_points(group=ADAPTERS)} - {"memory"})
+
+
+def _config(ctx: typer.Context) -> dict[str, Any]:
+    file = ctx.params.get("config")
+    return {} if file is None else _read_yaml(Path(file))
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    """The file as plain data: nothing is checked, and `${…}` is not replaced."""
+    import yaml
+
+    try:
+        if not file.is_file() or file.stat().st_size > MAX_FILE_BYTES:
+            return {}
+        data = yaml.safe_load(file.read_bytes())
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _mapping(data: Any, key: str) -> dict[str, Any]:
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,91 @@
+"""Makes payloads and names safe for a terminal: no control character of a message may reach it."""
+
+import re
+
+import orjson
+
+from mqbridge.message import Message
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_LINE_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters except tab and line ends: a payload that contains one counts as binary."""
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+HEX_COLUMNS = 16
+MAX_PRETTY_BYTES = 256 << 10
+"""A larger JSON document is shown as it is, not indented."""
+
+
+def escape_line(value: str | bytes) -> str:
+    """Return the value on one line; control characters, and bytes that are not UTF-8, become numeric escapes."""
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    return _CONTROLS.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def payload_kind(message: Message) -> str:
+    """Classify the payload: tombstone, empty, JSON, text or binary."""
+    payload = message.payload
+    if payload is None:
+        return "tombstone"
+    if not payload:
+        return "empty"
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return "binary"
+    if _LINE_CONTROLS.search(text):
+        return "binary"
+    return "JSON" if text.lstrip()[:1] in {"{", "["} and _is_json(payload) else "text"
+
+
+def preview(message: Message, limit: int) -> list[str]:
+    """Return about `limit` bytes of the payload as lines: JSON indented, text as it is, binary as a hex dump."""
+    payload, kind = message.payload or b"", payload_kind(message)
+    if kind == "binary":
+        return _hex_dump(payload[:limit]) + _cut(limit, len(payload))
+    text = payload.decode()
+    if kind == "JSON" and len(payload) <= MAX_PRETTY_BYTES:
+        text = indented(text)
+    return text[:limit].splitlines() + _cut(limit, len(text))
+
+
+def _cut(limit: int, size: int) -> list[str]:
+    return [f"… {size - limit:,} more"] if size > limit else []
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        orjson.loads(payload)
+    except ValueError:
+        return False
+    return True
+
+
+def indented(text: str) -> str:
+    """Indent JSON and keep each number and string as written: a JSON decoder would round and drop."""
+    parts: list[str] = []
+    depth, before = 0, ""
+    for symbol in _JSON_TOKEN.findall(text):
+        if symbol in "}]":
+            depth -= 1
+            if before not in "{[":
+                parts.append("\n" + "  " * depth)
+        elif before and before in "{[,":
+            parts.append("\n" + "  " * depth)
+        depth += symbol in "{["
+        parts.append(": " if symbol == ":" else symbol)
+        before = symbol
+    return "".join(parts)
+
+
+def _hex_dump(data: bytes) -> list[str]:
+    lines = []
+    for start in range(0, len(data), HEX_COLUMNS):
+        row = data[start : start + HEX_COLUMNS]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<{HEX_COLUMNS * 3 - 1}}  {text}")
+    return lines

@@ -1,0 +1,1 @@
+"""Event loop, logging and exit codes of the process."""

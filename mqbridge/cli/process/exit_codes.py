@@ -1,0 +1,41 @@
+"""The exit codes of every command, and the code of each error.
+
+    0    done
+    1    an unexpected error: a bug, with its traceback
+    2    the command line or the configuration is wrong
+    3    a cluster cannot be reached, or refused
+    4    a route or a partition stopped, or something was not delivered
+    130  interrupted before it was done
+
+A `run` that drains after SIGTERM or Ctrl-C is complete: it ends with 0, or with 4 if a route or a partition had stopped.
+"""
+
+from mqbridge.errors import ClusterError, ConfigError, DeliveryError, GapError, LocalProtocolError, MappingError, ProtocolError
+
+OK = 0
+UNEXPECTED = 1
+USAGE = 2
+CLUSTER = 3
+STOPPED = 4
+INTERRUPTED = 130
+
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (ConfigError, USAGE),
+    (ClusterError, CLUSTER),
+    (LocalProtocolError, UNEXPECTED),
+    (ProtocolError, CLUSTER),
+    (GapError, STOPPED),
+    (DeliveryError, STOPPED),
+    (MappingError, STOPPED),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for this error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), UNEXPECTED)
+
+
+HELP = (
+    "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 cluster unreachable or refused, "
+    "4 stopped or undelivered, 130 interrupted."
+)

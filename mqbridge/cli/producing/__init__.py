@@ -1,0 +1,1 @@
+"""From input bytes to stored messages."""

@@ -1,0 +1,1 @@
+"""Reading messages by position range, or as a member of a group."""

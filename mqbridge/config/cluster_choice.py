@@ -1,0 +1,170 @@
+"""Chooses the cluster of a command, outside of routes: by a configuration and a name, by a URL, or by a profile.
+
+A profile is a cluster in the user's own configuration, so that nobody has to type addresses and secrets. A URL with the text of a
+secret is refused: URLs are visible in process lists, and stay in shell histories and on Spark's pages.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.registry import Adapter, load_adapters
+from mqbridge.config.load import load
+from mqbridge.config.problems import nearest
+from mqbridge.config.profiles import profiles_file
+from mqbridge.errors import ConfigError, RequestTimeout
+from mqbridge.secret import IS_SHOWN, Secret
+
+CONNECT_TIMEOUT_S = 30.0
+"""A person waits for the result; an adapter's own deadlines are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionNames:
+    """Names of the three options, for hints: they differ between the command line and Spark."""
+
+    config: str
+    cluster: str
+    url: str
+
+
+COMMAND_LINE_OPTIONS = OptionNames("--config FILE", "--cluster", "--at URL")
+
+_USER = re.compile(r"://[^/@]*:[^/@]+@")
+"""A user and a password in a URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChoice:
+    """The chosen cluster, not connected yet."""
+
+    name: str
+    adapter: Adapter
+    settings: BaseModel
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Cluster]:
+        """Connect, and close at the end. Raises ClusterError."""
+        cluster = self.adapter.make_cluster(self.name, self.settings)
+        try:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await cluster.connect()
+            except TimeoutError as error:
+                raise RequestTimeout(
+                    f"cluster {self.name!r} did not answer within {CONNECT_TIMEOUT_S:g} s; check its address and the network"
+                ) from error
+            yield cluster
+        finally:
+            await cluster.close()
+
+
+def choose(config: Path | None, cluster: str | None, url: str | None, names: OptionNames = COMMAND_LINE_OPTIONS) -> ClusterChoice:
+    """Choose a cluster; `url` may be the name of a profile. Raises ConfigError unless exactly one cluster is named."""
+    if (config is None) == (url is None):
+        raise ConfigError(
+            "no cluster is named",
+            hint=f"Give {names.config} with {names.cluster} NAME, or {names.url}, not both",
+        )
+    if url is not None:
+        return _from_url(url) if "://" in url else _from_profile(url)
+    assert config is not None  # noqa: S101 - one of the two is given
+    return _from_config(config, cluster, names)
+
+
+def _from_config(path: Path, name: str | None, names: OptionNames) -> ClusterChoice:
+    clusters = load(path).clusters
+    if name is None and len(clusters) == 1:
+        name = next(iter(clusters))
+    if name is None:
+        raise ConfigError(f"{path} has {len(clusters)} clusters", hint=f"Add {names.cluster} with one of {', '.join(clusters)}")
+    if name not in clusters:
+        raise ConfigError(f"{path} has no cluster {name!r}", hint=nearest(name, clusters))
+    return ClusterChoice(name, load_adapters()[clusters[name].system], clusters[name].settings)
+
+
+def _from_profile(name: str) -> ClusterChoice:
+    path = profiles_file()
+    if not path.exists():
+        raise ConfigError(
+            f"{name!r} is no URL, and there are no profiles",
+            hint=f"Write SYSTEM://HOST:PORT, or clusters with their names into {path}, as in a configuration",
+        )
+    clusters = load(path).clusters
+    if name not in clusters:
+        raise ConfigError(f"{name!r} is neither a URL nor a cluster of {path}", hint=nearest(name, clusters))
+    return ClusterChoice(name, load_adapters()[clusters[name].system], clusters[name].settings)
+
+
+def _from_url(url: str) -> ClusterChoice:
+    scheme = url.partition("://")[0]
+    system, shown = scheme.partition("+")[0].lower(), shown_url(url)  # pulsar+ssl:// is pulsar over TLS
+    adapters = load_adapters()
+    if system not in adapters:
+        raise ConfigError(
+            f"{shown!r} is not the URL of a known system", hint=nearest(system, (f"{name}://" for name in adapters))
+        )
+    if _USER.search(url.partition("?")[0]):
+        raise ConfigError(
+            f"{shown!r} holds a user and a password: others on this machine see them, and the shell, or Spark's pages, keep them",
+            hint=f"Give credentials as parameters that say where they are, or use a profile in {profiles_file()}",
+        )
+    try:
+        settings = adapters[system].cluster_model.from_url(url)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{shown!r} cannot be used: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except ValueError as error:
+        raise ConfigError(f"{shown!r} cannot be used: {error}") from None
+    if (typed := next(_typed_secrets(settings), None)) is not None:
+        raise ConfigError(
+            f"{shown!r} holds the secret {typed}: others on this machine see it, and the shell, or Spark's pages, keep it",
+            hint=f"{_advice(settings, typed)} a profile in {profiles_file()}",
+        )
+    return ClusterChoice(system, adapters[system], settings)
+
+
+def shown_url(url: str) -> str:
+    """Remove possible secrets from a URL: users with their passwords, and the values of parameters."""
+    rest, mark, query = url.partition("?")
+    scheme, slashes, hosts = rest.partition("://")
+    hosts = re.sub(r"[^/]*@", "", hosts)  # a password may hold commas
+    names = "&".join(part.partition("=")[0] + "=…" for part in query.split("&") if part)
+    return f"{scheme}{slashes}{hosts}{mark}{names}"
+
+
+def _advice(settings: BaseModel, name: str) -> str:
+    """Return the alternative to typing a secret."""
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return (
+        f"Write where it is, {name}.file=PATH or {name}.env=NAME; or use"
+        if isinstance(value, Secret)
+        else "Do not type it, but use"
+    )
+
+
+def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Yield the names of settings that contain the text of a secret."""
+    for name, value in settings:
+        if isinstance(value, BaseModel):
+            yield from _typed_secrets(value, f"{prefix}{name}.")
+        elif _is_typed(value) and not _is_shown(settings, name):
+            yield f"{prefix}{name}"
+
+
+def _is_shown(settings: BaseModel, name: str) -> bool:
+    """Return True if the setting is known not to be secret; an unknown option of a plugin is not."""
+    field = type(settings).model_fields.get(name)
+    return field is not None and IS_SHOWN in str(field.json_schema_extra)
+
+
+def _is_typed(value: object) -> bool:
+    return value.is_text if isinstance(value, Secret) else isinstance(value, str) and _USER.search(value) is not None

@@ -1,0 +1,87 @@
+"""Warnings about retention that deletes messages of a route before they are consumed; polled, and logged when new."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.operations import GroupMaker
+from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
+
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 600.0
+"""Lag grows and policies change; a check costs a few calls per topic."""
+MAX_LINES = 10
+"""A pattern may match hundreds of topics with the same problem."""
+MAX_PARALLEL_TOPICS = 8
+"""Topics that are checked concurrently."""
+
+
+class TopicUse(NamedTuple):
+    """A topic of a route: read by a `group`, or written, with the groups that are created with it (`planned`)."""
+
+    cluster: str
+    topic: str
+    group: str | None = None
+    planned: Collection[str] = ()
+
+
+async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluster]) -> list[str]:
+    """Return the clusters' warnings, in the order of the topics. Failed requests do not raise."""
+    permits = asyncio.Semaphore(MAX_PARALLEL_TOPICS)
+
+    async def ask(use: TopicUse) -> list[str]:
+        operations = clusters[use.cluster].operations
+        if operations is None:
+            return []
+        async with permits:
+            try:
+                found = await operations.warnings(use.topic, use.group, use.planned)
+            except MqbridgeError as error:
+                if isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
+                    log.info("the retention of %s/%s cannot be checked now: %s", use.cluster, use.topic, error)
+                    return []
+                found = [f"the retention of {use.topic} cannot be checked: {error}"]
+        return [f"cluster {use.cluster}: {text}" for text in found]
+
+    answers = await asyncio.gather(*(ask(use) for use in dict.fromkeys(uses)))
+    return list(dict.fromkeys(text for answer in answers for text in answer))
+
+
+def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
+    """Return the operations that create the groups of a topic; None if there are no groups. Raises ConfigError, ClusterError."""
+    if not groups:
+        return None
+    operations = cluster.operations
+    if isinstance(operations, GroupMaker):
+        operations.check_create_group()
+        return operations
+    raise ConfigError(
+        f"cluster {cluster.name!r} keeps messages with or without subscriptions: `create.subscriptions` has no effect there",
+        hint="Remove `subscriptions` from `create`; how long messages are kept is a setting of the cluster",
+    )
+
+
+class RouteWarnings:
+    """The warnings of one route, logged when they are new."""
+
+    def __init__(self, route: str, fetch: Callable[[], Awaitable[list[str]]]) -> None:
+        self.current: list[str] = []
+        self._route, self._fetch = route, fetch
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            found = await self._fetch()
+            known = set(self.current)
+            new = [text for text in found if text not in known]
+            for text in new[:MAX_LINES]:
+                log.warning("route %s: %s", self._route, text)
+            if more := len(new[MAX_LINES:]):
+                log.warning(
+                    "route %s: %d more warnings like these; `mqbridge check --connect` shows all of them", self._route, more
+                )
+            self.current = found
+            await asyncio.sleep(CHECK_INTERVAL_S)

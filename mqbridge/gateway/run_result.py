@@ -1,0 +1,56 @@
+"""The result of a run of the gateway."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqbridge.delivery.counters import Counters
+from mqbridge.gateway.route import Route
+
+
+@dataclass(slots=True)
+class RouteResult:
+    """The result of a route."""
+
+    name: str
+    counters: Counters
+    error: str | None = None
+    stopped: dict[str, str] = field(default_factory=dict)
+    """Partitions that stopped by an error, with the error."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result for JSON output."""
+        return {"name": self.name, **self.counters.totals(), "error": self.error, "stopped": self.stopped}
+
+
+@dataclass(slots=True)
+class RunResult:
+    """The result of a run; `clean` if no route and no partition stopped by an error."""
+
+    routes: list[RouteResult]
+    seconds: float
+    away: dict[str, str] = field(default_factory=dict)
+    """Clusters that were unreachable at the end, with the reason."""
+
+    @property
+    def clean(self) -> bool:
+        """True if everything received was delivered."""
+        return all(route.error is None and not route.stopped for route in self.routes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result for JSON output."""
+        return {
+            "routes": [route.as_json() for route in self.routes],
+            "seconds": self.seconds,
+            "clean": self.clean,
+            "away": self.away,
+        }
+
+
+def route_result(route: Route) -> RouteResult:
+    """Make the result of this route."""
+    return RouteResult(
+        route.name,
+        route.counters,
+        None if route.error is None else str(route.error),
+        {str(partition): reason for partition, reason in route.stopped.items()},
+    )

@@ -1,0 +1,96 @@
+"""Limits the bytes that a producer has in flight: `send` calls wait in FIFO order when the limit is reached."""
+
+import asyncio
+from collections import deque
+
+from mqbridge.errors import ClusterError
+
+MAX_PENDING_BYTES = 64 << 20
+"""Default bound."""
+
+
+class SendWindow:
+    """The pending messages of one producer. A message larger than `max_bytes` is admitted when nothing else is in flight."""
+
+    def __init__(self, max_bytes: int = MAX_PENDING_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        """Total size of the admitted messages."""
+        self._pending: dict[int, None] = {}
+        """Numbers of all messages that wait or are in flight, oldest first."""
+        self._next = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._resuming = 0
+        """Admitted calls whose coroutine has not resumed yet: a new call must not overtake them."""
+        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """Each `drain` call: the number of the first message that it does not wait for, and its future."""
+        self._error: ClusterError | None = None
+
+    async def enter(self, size: int) -> int:
+        """Wait in FIFO order until `size` fits; return the number to pass to `leave`. Raises the error given to `abort`."""
+        if self._error is not None:
+            raise self._error
+        number = self._next
+        self._next += 1
+        self._pending[number] = None
+        if not self._waiting and not self._resuming and self._fits(size):
+            self.bytes += size
+            return number
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((waiter, size))
+        self._admit()  # the calls in front may be cancelled ones
+        try:
+            await waiter
+        except BaseException:
+            if (
+                waiter.done() and not waiter.cancelled() and waiter.exception() is None
+            ):  # admitted, then cancelled before it resumed
+                self._resuming -= 1
+                self.leave(number, size)
+            else:
+                self.leave(number, 0)
+            raise
+        self._resuming -= 1
+        return number
+
+    def leave(self, number: int, size: int) -> None:
+        """Release the bytes of a message that is stored, failed or cancelled; admit waiting calls and wake `drain` calls."""
+        self.bytes -= size
+        self._pending.pop(number, None)
+        self._admit()
+        while self._drains and self._is_drained(self._drains[0][0]):
+            waiter = self._drains.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def drain(self) -> None:
+        """Wait until every message entered so far is stored or has failed."""
+        if self._pending:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._drains.append((self._next, waiter))
+            await waiter
+
+    def abort(self, error: ClusterError) -> None:
+        """Raise this error in waiting and later `enter` calls."""
+        self._error = error
+        while self._waiting:
+            waiter, _ = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _is_drained(self, before: int) -> bool:
+        return not self._pending or next(iter(self._pending)) >= before
+
+    def _fits(self, size: int) -> bool:
+        return not self.bytes or self.bytes + size <= self.max_bytes
+
+    def _admit(self) -> None:
+        while self._waiting:
+            waiter, size = self._waiting[0]
+            if not waiter.done():
+                if not self._fits(size):
+                    return
+                self.bytes += size
+                self._resuming += 1
+                waiter.set_result(None)
+            self._waiting.popleft()

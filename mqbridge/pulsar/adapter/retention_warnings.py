@@ -1,0 +1,119 @@
+"""Retention of a topic's messages, and warnings about messages that brokers delete before they are consumed.
+
+A broker deletes a closed ledger (closed by rollover, an unload or a restart) once every subscription has acknowledged it and its
+retention is over. A topic without subscriptions and without retention loses messages that were written a moment ago.
+A time to live and an evicting backlog quota acknowledge on behalf of slow subscriptions.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from mqbridge.errors import ServerRefused
+from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.subscription import is_reader
+from mqbridge.pulsar.wire.names import TopicName
+
+EVICTION = "consumer_backlog_eviction"
+
+
+class RetentionPolicies(NamedTuple):
+    """The policies that decide about retention; -1 is unlimited for `minutes` and `megabytes`."""
+
+    minutes: int
+    megabytes: int
+    ttl_s: int
+    """Time to live in seconds; 0 is unlimited."""
+    evicts: bool
+    """True if a subscription loses its oldest messages when its backlog exceeds the quota."""
+
+    @property
+    def retains(self) -> bool:
+        """True if messages are retained after acknowledgement."""
+        return self.minutes != 0 and self.megabytes != 0
+
+
+async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) -> RetentionPolicies:
+    """Return the policies in force for a topic: its own, its namespace's or the broker's. For a missing topic the namespace's."""
+    policies = dict[str, Any]()
+    if exists:
+        try:
+            policies = {name: await admin.applied_policy(topic, name) for name in ("retention", "messageTTL", "backlogQuotaMap")}
+        except ServerRefused:
+            policies = {}  # topic policies are disabled, or the broker is too old for them
+    if not policies:
+        of_namespace = await admin.policies(f"{topic.tenant}/{topic.namespace}")
+        names = {
+            "retention": "retention_policies",
+            "messageTTL": "message_ttl_in_seconds",
+            "backlogQuotaMap": "backlog_quota_map",
+        }
+        policies = {name: of_namespace.get(theirs) for name, theirs in names.items()}
+    retention, quotas = policies["retention"] or {}, policies["backlogQuotaMap"] or {}
+    return RetentionPolicies(
+        retention.get("retentionTimeInMinutes", 0),
+        retention.get("retentionSizeInMB", 0),
+        policies["messageTTL"] or 0,
+        any(_evicts(quota) for quota in quotas.values()),
+    )
+
+
+def retaining_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
+    """Return the subscriptions for which a partition retains messages: durable ones that are not internal to brokers.
+
+    `stats` is None for a partition that was never used.
+    """
+    return {
+        name
+        for name, subscription in ({} if stats is None else stats["subscriptions"]).items()
+        if subscription.get("isDurable", True) and not name.startswith("__") and not is_reader(name)
+    }
+
+
+def write_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the warnings for a topic that is written to; `subscriptions` are by partition name."""
+    without = sorted(name for name, names in subscriptions.items() if not names)
+    warnings = _expiry_warnings(topic, policies, "a subscription")
+    if without:
+        where = f"{topic}" if len(without) == len(subscriptions) else f"{topic} (partition {', '.join(without)})"
+        remedy = (
+            "create its subscriptions first, with `create: {subscriptions: [NAME]}` of the target or by letting its consumers"
+            f" subscribe, or set retention of namespace {topic.tenant}/{topic.namespace}"
+        )
+        if not policies.retains:
+            problem = f"{where} has no subscription and no retention: the broker deletes messages within minutes"
+            warnings.insert(0, f"{problem} after a ledger is closed (rollover, unload, restart); {remedy}")
+        elif (limit := _limit(policies)) is not None:
+            warnings.insert(0, f"{where} has no subscription, and its retention keeps messages for {limit} only; {remedy}")
+    return warnings
+
+
+def subscription_warnings(topic: TopicName, policies: RetentionPolicies, group: str) -> list[str]:
+    """Return the warnings for a topic that a subscription reads."""
+    return _expiry_warnings(topic, policies, f"subscription {group!r}")
+
+
+def _expiry_warnings(topic: TopicName, policies: RetentionPolicies, subscription: str) -> list[str]:
+    warnings = []
+    if policies.ttl_s:
+        problem = f"{topic} has a time to live: {subscription} loses messages that it does not consume within {policies.ttl_s} s"
+        warnings.append(f"{problem}; raise or remove messageTTL")
+    if policies.evicts:
+        problem = (
+            f"{topic} has a backlog quota with {EVICTION}: beyond it the oldest messages of {subscription} are dropped unread"
+        )
+        warnings.append(f"{problem}; use producer_request_hold, which lets the producer wait")
+    return warnings
+
+
+def _limit(policies: RetentionPolicies) -> str | None:
+    limits = []
+    if policies.minutes > 0:
+        limits.append(f"{policies.minutes} minutes")
+    if policies.megabytes > 0:
+        limits.append(f"{policies.megabytes} MB")
+    return " and ".join(limits) or None
+
+
+def _evicts(quota: Mapping[str, Any]) -> bool:
+    limited = any(quota.get(name, -1) > 0 for name in ("limit", "limitSize", "limitTime"))
+    return limited and quota.get("policy") == EVICTION

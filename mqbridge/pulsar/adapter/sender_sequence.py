@@ -1,0 +1,140 @@
+"""Sequence ids of a named sender, made from source positions, which ascend in each target partition.
+
+A broker that deduplicates drops a whole entry if its first message was stored before, whatever else is in it. So no entry may
+mix stored and new messages: stored messages are left out before entries are made, and messages before the last sent position
+are refused.
+"""
+
+from asyncio import Future
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from operator import attrgetter
+from typing import overload
+
+from mqbridge.adapter.receipt import Receipt
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError
+from mqbridge.message import Message, Partition, Position, format_position
+from mqbridge.native import is_native
+from mqbridge.pulsar.mapping.request import EncodedEntry
+from mqbridge.pulsar.mapping.sequences import sequence_of
+
+_position = attrgetter("position")
+
+
+class MessagePositions(Sequence[Position]):
+    """The positions of messages, each created on access."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Position]: ...
+
+    def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
+        return MessagePositions(self._messages[index]) if isinstance(index, slice) else self._messages[index].position
+
+    def first_descent(self) -> int | None:
+        """Return the index of the first position that is not greater than its predecessor; None if all ascend."""
+        if is_native(self._messages):
+            index: int | None = self._messages.first_descent()  # type: ignore[attr-defined]
+            return index
+        positions = list(map(_position, self._messages))
+        return next((index for index, (previous, position) in enumerate(pairwise(positions), 1) if position <= previous), None)
+
+    def readable(self) -> Iterator[tuple[int, Position]]:
+        """Yield index and position of each message without a defect."""
+        return ((index, message.position) for index, message in enumerate(self._messages) if message.defect is None)
+
+
+class SenderSequence:
+    """The source positions that each target partition of one outbound has reached."""
+
+    def __init__(self, sender: str, topic: str) -> None:
+        self.sender = sender
+        self._topic = topic
+        self._source: Partition | None = None
+        self._stored: dict[int, Position] = {}
+        """Target partition -> last stored position when the source was resumed."""
+        self._sent: dict[int, Position] = {}
+        """Target partition -> last position sent since then."""
+        self._interrupted: set[int] = set()
+        """Target partitions with a failed send: only a resume finds out what is stored."""
+
+    def check_source(self, source: Partition) -> None:
+        """Raise LocalProtocolError if the source differs from the previous one: positions of two sources have no order."""
+        if self._source not in (None, source):
+            raise LocalProtocolError(f"sender {self.sender!r} sends from {self._source} into {self._topic!r}, not from {source}")
+
+    def resumed(self, source: Partition, stored: Mapping[int, Position]) -> None:
+        """Set the position up to which each target partition holds the source."""
+        self._source, self._stored = source, dict(stored)
+        self._sent.clear()
+        self._interrupted.clear()
+
+    def check_first(self, partition: int, source: Partition, first: Position) -> None:
+        """Check the first readable position of a share.
+
+        Raises LocalProtocolError if the source was not resumed, ClusterError if the share begins before the last sent position.
+        """
+        if self._source != source:
+            raise LocalProtocolError(f"sender {self.sender!r} has not resumed {source} in {self._topic!r}")
+        if partition in self._interrupted:
+            raise ClusterError(
+                f"a send of {self.sender!r} into {self._topic!r} has failed: resume before the next send", Failure.RETRY
+            )
+        stored, sent = self._stored.get(partition), self._sent.get(partition)
+        if stored is not None and len(stored) != len(first):
+            raise ClusterError(
+                f"{self.sender!r} has sent from another source into {self._topic!r}, up to {format_position(stored)}: "
+                "take a new name",
+                Failure.FATAL,
+            )
+        if sent is not None and first <= sent:
+            raise self._not_ascending(first, sent)
+
+    def count_stored(self, partition: int, positions: MessagePositions) -> int:
+        """Return how many messages at the beginning are already stored. Raises ClusterError if positions do not ascend.
+
+        Messages with a defect are never sent and may be out of order: chunks are given up after later entries were delivered.
+        """
+        stored = self._stored.get(partition)
+        if positions.first_descent() is None:
+            return 0 if stored is None else bisect_right(positions, stored)
+        readable = list(positions.readable())
+        for (_, previous), (_, position) in pairwise(readable):
+            if position <= previous:
+                raise self._not_ascending(position, previous)
+        return max((index + 1 for index, position in readable if stored is not None and position <= stored), default=0)
+
+    def _not_ascending(self, position: Position, previous: Position) -> ClusterError:
+        return ClusterError(
+            f"messages of {self._source} do not ascend: {format_position(position)} comes after {format_position(previous)}, "
+            f"but sender {self.sender!r} numbers by position in {self._topic!r}; sort them, or remove the sender's name",
+            Failure.FATAL,
+        )
+
+    def number(self, partition: int, entries: Sequence[EncodedEntry], positions: Sequence[Position]) -> list[tuple[int, int]]:
+        """Return the sequence ids of the first and last message of each entry, and count them as sent. Raises ClusterError."""
+        positions_of_entries = [(positions[entry.indexes[0]], positions[entry.indexes[-1]]) for entry in entries]
+        sequence_ids = [(sequence_of(first), sequence_of(last)) for first, last in positions_of_entries]
+        if positions_of_entries:
+            self._sent[partition] = positions_of_entries[-1][1]
+        return sequence_ids
+
+    def ended(self, partition: int, receipt: "Future[Receipt]") -> None:
+        """Note the end of a send into this partition: a failure requires a resume."""
+        if receipt.cancelled() or receipt.exception() is not None:
+            is_stored = False
+        else:
+            is_stored = all(failure.kind is Failure.REFUSED for failure in receipt.result().failures)
+        if not is_stored:
+            self._interrupted.add(partition)

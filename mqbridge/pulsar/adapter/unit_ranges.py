@@ -1,0 +1,32 @@
+"""Ranges of a partition as unit ranges; a unit is an entry of a ledger.
+
+The entries of a ledger are numbered from 0, and only the REST interface knows the number of entries of a closed ledger.
+"""
+
+from collections.abc import Mapping
+
+from mqbridge.adapter.topics import UnitRange
+from mqbridge.message import Position
+
+ENTRY = 1
+"""Index of the entry id in a position (ledger, entry, index in the batch)."""
+
+
+def unit_ranges_between(begin: Position, end: Position, entries: Mapping[int, int] | None) -> list[UnitRange]:
+    """Return the unit ranges from `begin` up to `end`; `entries` are the entry counts of existing ledgers, None if unknown.
+
+    A range that begins in an uncounted ledger begins with one unit: a reader will detect there if messages were lost.
+    """
+    if end <= begin:
+        return []
+    last = UnitRange((end[0], 0, 0), end[1] + (end[2] > 0), component=ENTRY)
+    if begin[0] == end[0]:
+        return [UnitRange(begin, last.count - begin[1], component=ENTRY)]
+    ranges: list[UnitRange] = []
+    if entries is None or (begin[0] >= 0 and begin[0] not in entries):
+        ranges.append(UnitRange(begin, 1))
+    elif begin[0] >= 0:
+        ranges.append(UnitRange(begin, entries[begin[0]] - begin[1], component=ENTRY))
+    between = sorted(ledger for ledger in entries or () if begin[0] < ledger < end[0])
+    ranges += [UnitRange((ledger, 0, 0), (entries or {})[ledger], component=ENTRY) for ledger in between]
+    return [unit_range for unit_range in (*ranges, last) if unit_range.count > 0]

@@ -1,0 +1,171 @@
+"""The lower client of one Pulsar cluster: it owns the connections and opens producers, consumers and topic watches.
+
+Its producers and consumers move entries of one concrete topic: a partition, or an unpartitioned topic. `mqbridge.pulsar.library`
+adds partitioned topics, patterns of topics and single messages.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.tls.tls import Tls
+from mqbridge.pulsar.client import schema_registry
+from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
+from mqbridge.pulsar.client.connection_pool import Address, ConnectionPool
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S, EntryProducer
+from mqbridge.pulsar.client.flow_permits import ReceiveBudget
+from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
+from mqbridge.pulsar.client.permission_checks import check_consume_permission, check_produce_permission
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.schema_registry import RegisteredSchema
+from mqbridge.pulsar.client.subscription import Subscription, reader
+from mqbridge.pulsar.client.topic_watch import TopicWatch
+from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.schemas import Schema
+
+REFRESH_S = 60.0
+"""Interval between checks for new partitions and topics; brokers that report topics are only asked to confirm the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Deadlines in seconds."""
+
+    operation: float = OPEN_TIMEOUT_S
+    """For opening a producer or consumer, or a request for metadata, with all repetitions."""
+    request: float = REQUEST_TIMEOUT_S
+    """For one response."""
+    connect: float = HANDSHAKE_TIMEOUT_S
+    keep_alive: float = KEEP_ALIVE_S
+
+
+class BaseClient:
+    """Connects on the first request. Topic names are full names, see `wire.names`."""
+
+    def __init__(
+        self,
+        service: Sequence[Address],
+        *,
+        tls: Tls | None = None,
+        auth: Auth = NO_AUTH,
+        timing: Timing | None = None,
+        connectivity: Connectivity | None = None,
+    ) -> None:
+        self._timing = timing = timing or Timing()
+        self._pool = ConnectionPool(
+            service,
+            tls=tls,
+            auth=auth,
+            keep_alive_s=timing.keep_alive,
+            connect_timeout_s=timing.connect,
+            connectivity=connectivity,
+        )
+        self._lookup = Lookup(self._pool, timing.request)
+        self._ids = itertools.count()
+
+    async def connect(self) -> str:
+        """Connect to the cluster; return the server's version. Raises ClusterError."""
+        connection, _ = await self._pool.service()
+        return connection.server_version
+
+    async def max_message_size(self) -> int:
+        """Return the maximum size of an entry in bytes, as announced by the broker. Raises ClusterError."""
+        connection, _ = await self._pool.service()
+        return connection.max_message_size
+
+    async def partitions(self, topic: str, *, create: bool = False) -> int | None:
+        """Return the number of partitions: 0 for an unpartitioned topic, None if it does not exist. Raises ClusterError.
+
+        With `create` the request may create the topic, if the broker is set up so.
+        """
+        return await retrying(lambda: self._lookup.partitions(topic, create=create), self._timing.operation)
+
+    async def topics(self, namespace: str, pattern: str | None = None) -> list[str]:
+        """Return the full names of a namespace's persistent topics, each partition by its own name. Raises ClusterError.
+
+        With a pattern (see `wire.topic_lists`) brokers leave out most of what does not match.
+        """
+        found = await retrying(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
+        return found.names or []
+
+    def watch_topics(self, namespace: str, pattern: str, refresh_s: float = REFRESH_S) -> TopicWatch:
+        """Return a watch on the topics that match; it begins with the first call of `changes`."""
+        return TopicWatch(self._lookup, next(self._ids), namespace, pattern, refresh_s, self._timing.request)
+
+    # --- schemas ----------------------------------------------------------------------------------------------------
+
+    async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
+        """Return the schema of a topic, the latest without a version; None if it has none. Raises ClusterError."""
+        return await retrying(
+            lambda: schema_registry.fetch(self._lookup, topic, version, self._timing.request), self._timing.operation
+        )
+
+    async def register_schema(self, topic: str, schema: Schema) -> bytes:
+        """Add a schema to an existing topic if it is new; return its version. Raises ClusterError, FATAL if incompatible."""
+        return await retrying(
+            lambda: schema_registry.register(self._lookup, topic, schema, self._timing.request), self._timing.operation
+        )
+
+    # --- open -------------------------------------------------------------------------------------------------------
+
+    def producer(
+        self,
+        topic: str,
+        settings: ProducerSettings | None = None,
+        *,
+        name: str | None = None,
+        codec: int = pb.NONE,
+        max_elapsed_s: float | None = None,
+    ) -> EntryProducer:
+        """Return a producer of a concrete topic; it opens itself, and takes entries at once."""
+        return EntryProducer(
+            self._lookup,
+            next(self._ids),
+            topic,
+            settings or ProducerSettings(name, codec, max_elapsed_s=max_elapsed_s),
+            open_timeout_s=self._timing.operation,
+            request_timeout_s=self._timing.request,
+        )
+
+    async def consumer(self, topic: str, subscription: Subscription, pool: ReceiveBudget | None = None) -> EntryConsumer:
+        """Subscribe to a concrete topic. Raises ClusterError.
+
+        Consumers of one pool share its bytes; without a pool the limit is the subscription's `max_bytes`.
+        """
+        consumer = EntryConsumer(
+            self._lookup, next(self._ids), topic, subscription, pool=pool, request_timeout_s=self._timing.request
+        )
+        try:
+            await consumer.open(self._timing.operation)
+        except BaseException:
+            await consumer.close()
+            raise
+        return consumer
+
+    async def reader(self, topic: str, start: EntryId) -> EntryConsumer:
+        """Open a reader of a concrete topic from this entry on; the broker keeps no position of it. Raises ClusterError."""
+        return await self.consumer(topic, await self.reader_subscription(start))
+
+    async def reader_subscription(self, start: EntryId) -> Subscription:
+        """Return the subscription of a reader from this entry on. Raises ClusterError."""
+        await retrying(self._pool.service, self._timing.operation)  # from then on our role is known
+        return reader(start, self._pool.auth.principal)
+
+    async def check_producing(self, topic: str) -> None:
+        """Raises AccessDenied when we may not produce to this concrete topic. Changes nothing there."""
+        key = next(self._ids)
+        await retrying(lambda: check_produce_permission(self._lookup, key, topic, self._timing.request), self._timing.operation)
+
+    async def check_consuming(self, topic: str, subscription: str) -> None:
+        """Raises AccessDenied when we may not consume from this concrete topic with this subscription. Changes nothing there."""
+        key = next(self._ids)
+        probe = lambda: check_consume_permission(self._lookup, key, topic, subscription, self._timing.request)  # noqa: E731
+        await retrying(probe, self._timing.operation)
+
+    async def close(self) -> None:
+        """Close every connection. The caller closes producers and consumers first."""
+        await self._pool.close()

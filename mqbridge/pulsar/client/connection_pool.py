@@ -1,0 +1,165 @@
+"""Connection pool: one connection per (broker, address), replaced when lost.
+
+The broker is the logical `host:port`, the address that of the socket; behind a proxy many brokers share one address.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.connectivity import Connectivity, Link
+from mqbridge.net.dial import split_address
+from mqbridge.net.tasks import cancel, is_cancelled, spawn
+from mqbridge.net.tls.tls import Tls
+from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, CredentialsRefused
+from mqbridge.pulsar.client.handshake import open_connection
+
+DEFAULT_PORT, DEFAULT_TLS_PORT = 6650, 6651
+SCHEME = "pulsar://"
+TLS_SCHEME = "pulsar+ssl://"
+
+
+REFUSED_PAUSE_S = 1.0
+"""Refused credentials are not sent to the same broker again within this time: hundreds of partitions connect at once."""
+
+
+class Address(NamedTuple):
+    """Address of a socket."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_service_url(text: str, tls: bool) -> list[Address]:
+    """Parse `pulsar://a:6650,b:6650`, or `pulsar+ssl://a:6651` with `tls`. Raises ValueError."""
+    scheme, port = (TLS_SCHEME, DEFAULT_TLS_PORT) if tls else (SCHEME, DEFAULT_PORT)
+    addresses = []
+    for part in text.removeprefix(scheme).split(","):
+        rest = part.strip().removeprefix(scheme)
+        if "://" in rest:
+            raise ValueError(f"{part.strip()!r} does not begin with {scheme}")
+        addresses.append(Address(*split_address(rest.rstrip("/"), port)))
+    return addresses
+
+
+class ConnectionPool:
+    """The connections of one cluster. `service` are the addresses to begin with, tried in turn."""
+
+    def __init__(
+        self,
+        service: Sequence[Address],
+        *,
+        tls: Tls | None = None,
+        auth: Auth = NO_AUTH,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        connectivity: Connectivity | None = None,
+    ) -> None:
+        self._service = list(service)
+        self.connectivity = connectivity or Connectivity(",".join(map(str, service)), service)
+        self._tls, self.auth = tls, auth
+        self._refused = False
+        """True if the last credentials were refused."""
+        self._refusals: dict[tuple[str, Address], tuple[float, str]] = {}
+        """(broker, address) -> loop time and text of the last refusal."""
+        self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
+        self._connections: dict[tuple[str, Address], Connection] = {}
+        self._dialing: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
+        self._next_service = 0
+        self._closed = False
+
+    @property
+    def is_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self._tls is not None
+
+    async def service(self) -> tuple[Connection, Address]:
+        """Return a connection to one of the service addresses, and that address. Raises the last error if all fail."""
+        failed: ClusterError | None = None
+        for _ in self._service:
+            address = self._service[self._next_service % len(self._service)]
+            try:
+                return await self.get(address), address
+            except ClusterError as error:
+                self._next_service += 1
+                failed = error
+        assert failed is not None  # noqa: S101 - there is at least one address
+        raise failed
+
+    async def reach(self, addresses: Sequence[Address]) -> tuple[Connection, Address]:
+        """Return a connection to the first reachable address, and that address. Raises the last error."""
+        failed = ClusterError("no address is given", Failure.FATAL)
+        for address in addresses:
+            try:
+                return await self.get(address), address
+            except ClusterError as error:
+                failed = error
+        raise failed
+
+    def skip_service(self) -> None:
+        """Use the next service address from now on."""
+        self._next_service += 1
+
+    async def get(self, address: Address, proxy_to: str | None = None) -> Connection:
+        """Return the connection to this address, for the broker `proxy_to` if the address is a proxy. Raises ClusterError.
+
+        Concurrent calls share one attempt, and its failure.
+        """
+        if self._closed:
+            raise ClusterError("the client is closed", Failure.FATAL)
+        key = (proxy_to or str(address), address)
+        connection = self._connections.get(key)
+        if connection is not None and connection.alive:
+            return connection
+        dialing = self._dialing.get(key)
+        if dialing is None:
+            at, problem = self._refusals.get(key, (-math.inf, ""))
+            if asyncio.get_running_loop().time() < at + REFUSED_PAUSE_S:
+                raise CredentialsRefused(problem)
+            dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", quiet=True)
+            dialing.add_done_callback(lambda task: self._dialled(key, task))
+        try:
+            return await asyncio.shield(dialing)
+        except asyncio.CancelledError:
+            if dialing.cancelled() and not is_cancelled():  # by `close`; the caller was not cancelled
+                raise ClusterError("the client is closed", Failure.FATAL) from None
+            raise
+
+    async def _dial(self, key: tuple[str, Address], proxy_to: str | None) -> Connection:
+        try:
+            connection = await open_connection(
+                *key[1],
+                proxy_to=proxy_to,
+                tls=self._tls,
+                auth=self.auth,
+                fresh=self._refused,
+                keep_alive_s=self._keep_alive_s,
+                timeout=self._connect_timeout_s,
+                link=Link(self.connectivity, *key[1]),
+            )
+        except CredentialsRefused as error:
+            self._refused = True
+            self._refusals[key] = asyncio.get_running_loop().time(), str(error)
+            raise
+        self._refused = False
+        self._refusals.pop(key, None)
+        return connection
+
+    def _dialled(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:
+        """Store a new connection. An error is raised by the waiting calls."""
+        del self._dialing[key]
+        if not task.cancelled() and task.exception() is None:
+            self._connections[key] = task.result()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        await cancel(*self._dialing.values())
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+        self._connections.clear()

@@ -1,0 +1,113 @@
+"""Processing of received MESSAGE frames: queue the entry, keep a chunk until its message is complete, or drop it.
+
+Entries of an older SUBSCRIBE and entries that were delivered before are dropped, and their permits released.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from mqbridge.pulsar.client.acknowledger import Acknowledger
+from mqbridge.pulsar.client.connection import Connection
+from mqbridge.pulsar.client.consumer_state import ConsumerState
+from mqbridge.pulsar.client.entry_runs import EntryRun
+from mqbridge.pulsar.client.flow_permits import entry_memory
+from mqbridge.pulsar.client.receiver_queue import ReceiverQueue
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.entry import Entry, decode_entry
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.ids import full_mask
+
+
+class EntryReceiver:
+    """Receiver of one consumer. `wake` is called when chunks that waited too long become an entry."""
+
+    def __init__(
+        self,
+        state: ConsumerState,
+        inbox: ReceiverQueue,
+        acks: Acknowledger,
+        partition: int,
+        chunk_expiry_s: float,
+        connection: Callable[[], Connection | None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._state, self._inbox, self._acks, self._partition = state, inbox, acks, partition
+        self._chunk_expiry_s, self._connection, self._wake = chunk_expiry_s, connection, wake
+        self._loop = asyncio.get_running_loop()
+        self._chunk_timer: asyncio.TimerHandle | None = None
+
+    def add(self, frame: Frame) -> bool:
+        """Process a MESSAGE; return True if the queue has grown."""
+        message, before = frame.command.message, len(self._inbox)
+        entry = decode_entry(frame.data, frame.rest)
+        entry.ledger, entry.entry = ids.entry_id(message.message_id)
+        entry.redelivery_count = message.redelivery_count
+        epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None
+        words = message.ack_set
+        self._add(entry, entry_memory(entry, len(frame.data)), epoch, ids.from_words(words) if words else None)
+        return len(self._inbox) > before
+
+    def add_run(self, run: EntryRun) -> bool:
+        """Process a run; return True if the queue has grown. If all entries are new, a run costs little more than one entry."""
+        inbox, state, before = self._inbox, self._state, len(self._inbox)
+        if state.is_current(run.epoch) and state.is_new(run.first) and not (self._acks.partial or inbox.awaits_chunks):
+            for entry in run.entries:
+                entry.partition = self._partition
+            inbox.permits.received(run.messages, *run.charges)
+            inbox.add_run(run)
+        else:
+            for entry, size in zip(run.entries, run.charges, strict=True):
+                self._add(entry, size, run.epoch, None)
+        return len(inbox) > before
+
+    def _add(self, entry: Entry, size: int, epoch: int | None, mask: int | None) -> None:
+        """Process an entry of `size` bytes of memory; `mask` is the broker's mask of unacknowledged messages, if it sent one."""
+        inbox, entry_id = self._inbox, entry.place
+        entry.partition = self._partition
+        inbox.permits.received(mask.bit_count() if mask else entry.count, size)
+        if not self._state.is_current(epoch):
+            inbox.permits.release(size)
+        elif (mask is not None or self._acks.partial) and self._leave_out_acknowledged(entry, mask):
+            inbox.permits.release(size)
+            self._state.skip(entry_id)
+            self._acks.undelivered((entry_id,))
+        else:
+            if undelivered := inbox.add(entry, size, self._loop.time()):
+                self._acks.undelivered(undelivered)
+            if inbox.chunks and self._chunk_timer is None:
+                self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
+
+    def _leave_out_acknowledged(self, entry: Entry, mask: int | None) -> bool:
+        """Leave out messages that are acknowledged at the broker (`mask`) or here; return True if none is left.
+
+        A broker need not store acknowledgements of single messages. A damaged entry is one unacknowledged message.
+        """
+        left = self._acks.partial.redelivered(entry.place)
+        if (mask is None and left is None) or entry.defect is not None:
+            return False
+        if mask is None or left is None:
+            mask = left if mask is None else mask
+        else:
+            mask &= left
+        assert mask is not None  # noqa: S101 - one of the two is set
+        if mask.bit_length() > entry.count:
+            mask &= full_mask(entry.count)
+        entry.ack_set = tuple(ids.to_words(mask))
+        return not mask
+
+    def _expire_chunks(self) -> None:
+        """Give up messages that waited too long for chunks; without permits or a connection, restart their timers instead."""
+        inbox, now = self._inbox, self._loop.time()
+        self._chunk_timer = None
+        if self._connection() is None or inbox.permits.outstanding <= 0:
+            inbox.chunks.restart_timers(now)
+        self._acks.undelivered(inbox.add_joined(inbox.chunks.expire(now)))
+        if inbox:
+            self._wake()
+        if inbox.chunks:
+            self._chunk_timer = self._loop.call_later(self._chunk_expiry_s / 4, self._expire_chunks)
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._chunk_timer is not None:
+            self._chunk_timer.cancel()

@@ -1,0 +1,67 @@
+"""Opens a connection to a broker: dial, CONNECT with credentials, and clear errors for refusals."""
+
+import asyncio
+import ssl
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, ServerRefused, Unreachable
+from mqbridge.net.connectivity import Link
+from mqbridge.net.dial import dial, refusal_failure
+from mqbridge.net.tls.explained import explain_tls, is_final
+from mqbridge.net.tls.settings import TlsSettings
+from mqbridge.net.tls.tls import Tls
+from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection
+
+
+async def open_connection(
+    host: str,
+    port: int,
+    *,
+    proxy_to: str | None = None,
+    tls: Tls | None = None,
+    auth: Auth = NO_AUTH,
+    fresh: bool = False,
+    keep_alive_s: float = KEEP_ALIVE_S,
+    timeout: float = HANDSHAKE_TIMEOUT_S,
+    link: Link | None = None,
+) -> Connection:
+    """Dial and shake hands, with `fresh` credentials if the last ones were refused.
+
+    Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost. Refused credentials are ServerRefused (FATAL) if the
+    cluster never accepted us, and Unreachable later.
+    """
+    connection = Connection(auth, keep_alive_s, link)
+    credentials = await auth.credentials(fresh=fresh)
+    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
+    endpoint = connection.endpoint
+    endpoint.link = None  # a broker that answers but refuses the handshake counts as unreachable
+    try:
+        await connection.handshake(credentials, proxy_to, timeout)
+    except RemoteProtocolError as error:
+        raise ClusterError(f"{host}:{port} does not speak Pulsar's protocol: {error}", Failure.FATAL) from error
+    except ServerRefused:
+        raise
+    except ClusterError as error:
+        found = error if tls is None else _by_tls(error, f"{host}:{port}", tls.settings, refusal_failure(link))
+        if link is not None and found.failure is not Failure.FATAL:
+            link.failed(found)
+        if found is error:
+            raise
+        raise found from error
+    except asyncio.CancelledError:
+        endpoint.abort(ConnectionLost("the connection is no longer needed"), wanted=True)
+        raise
+    if link is not None and endpoint.alive:
+        endpoint.link = link
+        link.heard()
+        link.admit()
+    return connection
+
+
+def _by_tls(error: ClusterError, address: str, settings: TlsSettings, failure: Failure) -> ClusterError:
+    """Explain a TLS error: with TLS 1.3 our certificate is refused only at the first response."""
+    cause = error.__cause__
+    if not isinstance(cause, ssl.SSLError):
+        return error
+    why = explain_tls(cause, settings, address)
+    return Unreachable(f"{address} cannot be reached by TLS: {why}", failure if is_final(cause) else Failure.RETRY)

@@ -1,0 +1,145 @@
+"""An entry of a producer without a receipt, and the chunks of one."""
+
+import asyncio
+from typing import NamedTuple
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.pulsar.wire.chunks import max_chunk_payload, split_payload
+from mqbridge.pulsar.wire.compression import compress
+from mqbridge.pulsar.wire.entry import SendEncoder
+from mqbridge.pulsar.wire.frame import FRAME_PADDING
+from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+
+COMMAND_RESERVE = 2 << 10
+"""Bytes of the frame's padding for the command; the rest is for the metadata."""
+
+
+class SendReceipt(NamedTuple):
+    """The id of a stored entry. The broker reports no id for a duplicate, which was stored before: ledger and entry are -1.
+
+    A chunked message has the id of its last chunk; `first_chunk` is the id of its first one.
+    """
+
+    ledger: int
+    entry: int
+    duplicate: bool
+    first_chunk: EntryId | None = None
+
+
+class PendingEntry:
+    """An entry that waits or is in flight; after a reconnection it is sent again with the same bytes.
+
+    It gets its sequence ids when it is encoded: once, before it is first sent. The chunks of a message share its sequence id and
+    its future.
+    """
+
+    __slots__ = (
+        "chunked",
+        "count",
+        "future",
+        "highest",
+        "metadata",
+        "owner",
+        "payload",
+        "prefix",
+        "sequence",
+        "since",
+        "size",
+        "withdrawn",
+    )
+
+    def __init__(
+        self,
+        metadata: MessageMetadata,
+        payload: bytes,
+        count: int,
+        sequence: int | None,
+        future: "asyncio.Future[SendReceipt]",
+        owner: object = None,
+        highest: int | None = None,
+    ) -> None:
+        self.metadata, self.payload, self.count = metadata, payload, count
+        self.sequence = -1 if sequence is None else sequence
+        self.highest = -1 if highest is None else highest
+        self.prefix = b""
+        self.size = len(payload)
+        self.since = 0.0
+        self.future = future
+        self.owner = owner
+        """The owner that may withdraw it."""
+        self.withdrawn = False
+        """True if it is not to be sent again when its connection ends without a receipt."""
+        self.chunked: ChunkedMessage | None = None
+
+    def compress(self, codec: int) -> None:
+        """Compress the payload, if that makes it smaller."""
+        metadata, payload = self.metadata, self.payload
+        if codec and payload and not metadata.compression:
+            packed = compress(codec, payload)
+            if len(packed) < len(payload):
+                metadata.compression = codec
+                metadata.uncompressed_size = len(payload)
+                self.payload = packed
+
+    def encode(self, encoder: SendEncoder, max_message_size: int) -> None:
+        """Encode the frame up to the payload. Raises ClusterError (REFUSED) if the broker would refuse its size."""
+        payload = self.payload
+        if len(payload) > max_message_size:
+            raise too_large(len(payload), max_message_size)
+        prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, self.chunked is not None)
+        if len(prefix) > FRAME_PADDING - COMMAND_RESERVE and len(prefix) + len(payload) > max_message_size:
+            raise too_large(len(prefix) + len(payload), max_message_size)
+        self.prefix, self.size = prefix, len(prefix) + len(payload)
+
+    def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
+        """Return its chunks, or only itself if it needs none. A batch is never split."""
+        chunk_size = min(chunk_bytes or max_message_size, max_chunk_payload(self.metadata, max_message_size))
+        if len(self.payload) <= chunk_size or self.metadata.HasField("num_messages_in_batch") or chunk_size <= 0:
+            return [self]
+        message = ChunkedMessage()
+        chunks = []
+        for metadata, payload in split_payload(self.metadata, self.payload, chunk_size):
+            chunk = PendingEntry(metadata, payload, 1, self.sequence, self.future, self.owner)
+            chunk.highest, chunk.since, chunk.chunked = self.highest, self.since, message
+            chunks.append(chunk)
+        message.pending = len(chunks)
+        return chunks
+
+    @property
+    def given_up(self) -> bool:
+        """True for a chunk of a message of which another chunk has failed."""
+        return self.chunked is not None and self.future.done() and not self.future.cancelled()
+
+    def stored(self, ledger: int, entry: int) -> None:
+        """Process its receipt; a chunked message is stored with the receipt of its last chunk."""
+        duplicate = ledger == entry == -1
+        first = None
+        if self.chunked is not None:
+            first = self.chunked.first = self.chunked.first or (ledger, entry)
+            self.chunked.pending -= 1
+            if self.chunked.pending:
+                return
+        if not self.future.done():
+            self.future.set_result(SendReceipt(ledger, entry, duplicate, first))
+
+    def fail(self, error: Exception) -> None:
+        """Fail its future."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class ChunkedMessage:
+    """State that the chunks of a message share: the id of the first one, and the number without a receipt."""
+
+    __slots__ = ("first", "pending")
+
+    def __init__(self) -> None:
+        self.first: EntryId | None = None
+        self.pending = 0
+
+
+def too_large(size: int, limit: int) -> ClusterError:
+    """Return the failure of an entry beyond the broker's limit."""
+    hint = "raise maxMessageSize at the broker (and its bookies), use compression, or let the producer send chunks"
+    return ClusterError(f"an entry of {size} bytes exceeds the broker's limit of {limit}: {hint}", Failure.REFUSED)

@@ -1,0 +1,72 @@
+"""Checks of the permission to produce and to consume that leave no trace in the cluster."""
+
+from mqbridge.errors import ServerRefused
+from mqbridge.pulsar.client.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
+from mqbridge.pulsar.client.lookup import Lookup
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.wire import commands
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+
+
+async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str, timeout: float) -> None:
+    """Open and close a producer of an existing topic. Raises AccessDenied, and ClusterError if the topic cannot be reached.
+
+    Any other refusal is ignored: it may have passed by the time of real producing.
+    """
+    connection = (await lookup.owner(topic)).connection
+    command = ProducerSettings().command(topic, producer_id, None, 0, None)
+    try:
+        with explain_topic_denial("produce to", topic, connection.principal, PRODUCE):
+            await connection.request(
+                lambda request_id: commands.producer(request_id, command),
+                BaseCommand.PRODUCER_SUCCESS,
+                f"PRODUCER for {topic}",
+                timeout,
+            )
+    except AccessDenied:
+        raise
+    except ServerRefused:
+        return
+    await connection.request(
+        lambda request_id: commands.close_producer(request_id, producer_id),
+        BaseCommand.SUCCESS,
+        f"closing the producer of {topic}",
+        timeout,
+    )
+
+
+async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str, subscription: str, timeout: float) -> None:
+    """Request what no broker grants, a shared subscription on the compacted topic: brokers check the permission first.
+
+    So no subscription or consumer is created, even for a moment, and existing ones are not disturbed. Raises AccessDenied, and
+    ClusterError if the topic cannot be reached.
+    """
+    connection = (await lookup.owner(topic)).connection
+    command = pb.CommandSubscribe(
+        topic=topic,
+        subscription=subscription,
+        subType=pb.CommandSubscribe.Shared,
+        read_compacted=True,
+        consumer_id=consumer_id,
+        durable=False,
+        force_topic_creation=False,
+    )
+    try:
+        with explain_subscribe_denial(topic, subscription, connection.principal):
+            await connection.request(
+                lambda request_id: commands.subscribe(request_id, command),
+                BaseCommand.SUCCESS,
+                f"SUBSCRIBE {subscription} to {topic}",
+                timeout,
+            )
+    except AccessDenied:
+        raise
+    except ServerRefused:
+        return
+    await connection.request(
+        lambda request_id: commands.close_consumer(request_id, consumer_id),
+        BaseCommand.SUCCESS,
+        f"closing the consumer of {topic}",
+        timeout,
+    )

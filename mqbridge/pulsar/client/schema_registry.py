@@ -1,0 +1,46 @@
+"""Access to a cluster's schema registry by the binary protocol."""
+
+from typing import NamedTuple
+
+from mqbridge.pulsar.client.lookup import Lookup
+from mqbridge.pulsar.wire import codes
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.pulsar.wire.schemas import Schema, get_or_create_schema, get_schema
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema and its version in its topic."""
+
+    schema: Schema
+    version: bytes
+
+
+async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: float) -> RegisteredSchema | None:
+    """Return the schema of a topic, None if it has none. Raises ClusterError."""
+    connection = await lookup.service()
+    answer: pb.CommandGetSchemaResponse = await connection.request(
+        lambda request_id: get_schema(request_id, topic, version),
+        BaseCommand.GET_SCHEMA_RESPONSE,
+        f"the schema of {topic}",
+        timeout,
+    )
+    if answer.HasField("error_code"):
+        if answer.error_code == codes.TOPIC_NOT_FOUND:
+            return None
+        raise codes.refused(answer.error_code, answer.error_message, f"asking for the schema of {topic}")
+    return RegisteredSchema(Schema.from_wire(answer.schema), answer.schema_version)
+
+
+async def register(lookup: Lookup, topic: str, schema: Schema, timeout: float) -> bytes:
+    """Register a schema at the topic's owner; return its version. Raises ClusterError."""
+    owner = await lookup.owner(topic)
+    answer: pb.CommandGetOrCreateSchemaResponse = await owner.connection.request(
+        lambda request_id: get_or_create_schema(request_id, topic, schema),
+        BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+        f"the registration of a schema for {topic}",
+        timeout,
+    )
+    if answer.HasField("error_code"):
+        raise codes.refused(answer.error_code, answer.error_message, f"registering a schema for {topic}")
+    return answer.schema_version

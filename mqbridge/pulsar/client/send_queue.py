@@ -1,0 +1,256 @@
+"""Send queue of one producer: numbers and encodes entries, sends them within the connection's window, and matches receipts.
+
+The order never changes: entries move from `_queue` to `_in_flight`, receipts arrive in the order of sending, and when the
+connection ends, entries in flight return to the front of the queue, with the same bytes and the same sequence ids.
+
+An expired entry leaves the queue and is never sent. If it is already on the wire, its outcome is unknown: it moves to
+`_abandoned`, whose entries are all older than those in flight, and counts against the window until the broker answers or the
+connection ends. It is not sent again.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Collection
+
+from google.protobuf.message import EncodeError
+
+from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
+from mqbridge.pulsar.client.connection import Connection
+from mqbridge.pulsar.client.pending_entry import PendingEntry
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.wire.entry import SendEncoder
+from mqbridge.pulsar.wire.ids import UNSIGNED_NONE
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+
+MAX_SEQUENCE = (1 << 63) - 1
+"""Maximum sequence id: brokers compare them as signed numbers, so a larger one would sort before all others."""
+
+
+class SendQueue:
+    """Unbounded: the caller of `add` bounds the waiting bytes."""
+
+    def __init__(self, topic: str, producer_id: int, settings: ProducerSettings) -> None:
+        self.name = settings.name or ""
+        self.schema_version = b""
+        self.next_sequence = 0
+        self.answered = -1
+        """Highest sequence id with a receipt."""
+        self.duplicates = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._topic, self._settings = topic, settings
+        self._encoder = SendEncoder(producer_id)
+        self._queue: deque[PendingEntry] = deque()
+        self._in_flight: deque[PendingEntry] = deque()
+        self._abandoned: deque[PendingEntry] = deque()
+        self._in_flight_bytes = 0
+        """Bytes of entries in flight and abandoned entries."""
+        self._unknown: set[int] = set()
+        """Highest sequence ids of entries that were abandoned or withdrawn on a connection that has ended."""
+        self._connection: Connection | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._in_flight)
+
+    def add(self, entry: PendingEntry) -> None:
+        """Send an entry after all others."""
+        self._queue.append(entry)
+        self.idle.clear()
+        if self._connection is not None:
+            self.pump()
+
+    def attach(self, connection: Connection) -> None:
+        """Send over this connection from now on; entries that are already encoded are counted as repeated."""
+        self._connection = connection
+        if connection.endpoint.link is not None:
+            connection.endpoint.link.repeats(sum(bool(entry.prefix) for entry in self._queue))
+        self.pump()
+
+    def detach(self) -> None:
+        """Leave the connection: entries in flight return to the front of the queue, except withdrawn ones, which fail."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            sends, size = len(self._in_flight) + len(self._abandoned), self._in_flight_bytes
+            self._unknown.update(entry.highest for entry in self._abandoned)
+            for entry in self._in_flight:
+                if entry.withdrawn:
+                    self._unknown.add(entry.highest)
+                    entry.fail(_withdrawn())
+            self._queue.extendleft(entry for entry in reversed(self._in_flight) if not entry.withdrawn)
+            self._in_flight.clear()
+            self._abandoned.clear()
+            self._in_flight_bytes = 0
+            connection.window.give(size, sends)
+            self._update_idle()
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send waiting entries as long as the connection's window has room."""
+        connection, queue = self._connection, self._queue
+        while queue and connection is not None and connection.endpoint.alive:
+            entry = queue[0]
+            if entry.chunked is not None and entry.given_up:
+                queue.popleft()
+                continue
+            if not entry.prefix and not self._prepare(connection.max_message_size):
+                continue
+            if not connection.window.take(entry.size, self.pump):
+                return
+            queue.popleft()
+            self._in_flight.append(entry)
+            self._in_flight_bytes += entry.size
+            connection.endpoint.send(entry.prefix, entry.payload)
+        self._update_idle()
+
+    def _prepare(self, max_message_size: int) -> bool:
+        """Encode the first entry of the queue; return False if it was replaced by its chunks, or failed and was removed."""
+        entry, settings = self._queue[0], self._settings
+        try:
+            if entry.chunked is None:
+                self._number(entry)
+                entry.compress(settings.codec)
+                chunks = entry.chunks(settings.chunk_bytes, max_message_size) if settings.chunking else []
+                if len(chunks) > 1:
+                    self._queue.popleft()
+                    self._queue.extendleft(reversed(chunks))
+                    return False
+            entry.encode(self._encoder, max_message_size)
+        except ClusterError as error:
+            self._queue.popleft().fail(error)
+            return False
+        except (EncodeError, ValueError) as error:
+            self._queue.popleft().fail(ClusterError(f"an entry cannot be encoded: {error}", Failure.REFUSED))
+            return False
+        self.next_sequence = entry.highest + 1
+        return True
+
+    def _number(self, entry: PendingEntry) -> None:
+        """Set its sequence ids and the metadata of its producer."""
+        if entry.sequence < 0:
+            entry.sequence = self.next_sequence
+        if entry.highest < 0:
+            entry.highest = entry.sequence + entry.count - 1
+        if entry.highest > MAX_SEQUENCE:
+            raise ClusterError(
+                f"{self.name!r} has used up its sequence ids on {self._topic}: choose another producer name", Failure.FATAL
+            )
+        metadata = entry.metadata
+        metadata.producer_name = self.name
+        metadata.sequence_id = entry.sequence
+        if entry.highest > entry.sequence:
+            metadata.highest_sequence_id = entry.highest
+        if self.schema_version and not metadata.HasField("schema_version"):
+            metadata.schema_version = self.schema_version
+
+    # --- receipts ---------------------------------------------------------------------------------------------------
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> bool:
+        """Complete the oldest entry in flight; return False for a receipt that no entry waits for.
+
+        Raises RemoteProtocolError for an out-of-order receipt.
+        """
+        sequence, in_flight = receipt.sequence_id, self._in_flight
+        if self._abandoned:
+            self._release_abandoned(sequence)
+        if not in_flight or sequence < in_flight[0].sequence:
+            return False  # of an entry that was abandoned or sent twice
+        if sequence != in_flight[0].sequence:
+            expected = in_flight[0].sequence
+            raise RemoteProtocolError(f"out-of-order receipt on {self._topic}: sequence id {sequence}, expected {expected}")
+        ledger, entry = receipt.message_id.ledgerId, receipt.message_id.entryId
+        if ledger == entry == UNSIGNED_NONE:
+            self.duplicates += 1
+            ledger = entry = -1
+        stored = self._pop_oldest()
+        self.answered = stored.highest
+        stored.stored(ledger, entry)
+        self._update_idle()
+        return True
+
+    def may_end_at(self, sequence: int) -> bool:
+        """Return True if this can be the broker's last sequence id without another sender; call it while detached."""
+        if sequence <= self.answered or sequence in self._unknown:
+            return True
+        return any(entry.highest == sequence for entry in self._queue)
+
+    def _release_abandoned(self, sequence: int) -> None:
+        """Release abandoned entries up to this sequence id: the broker answers in order, so it has processed them."""
+        while self._abandoned and self._abandoned[0].sequence <= sequence:
+            self._release(self._abandoned.popleft())
+
+    def refuse(self, sequence: int, error: ClusterError) -> None:
+        """Fail one entry that the broker refused; the broker names it by its highest sequence id.
+
+        Raises RemoteProtocolError for an entry that was not sent: the entry that is meant would never get a receipt.
+        """
+        for entries in (self._abandoned, self._in_flight):
+            for entry in entries:
+                if sequence in (entry.sequence, entry.highest):
+                    entries.remove(entry)
+                    self._release(entry)
+                    entry.fail(error)
+                    self._update_idle()
+                    return
+        if self._in_flight and sequence > self._in_flight[-1].highest:
+            raise RemoteProtocolError(f"an error for sequence id {sequence} of {self._topic}, which was not sent")
+
+    def _pop_oldest(self) -> PendingEntry:
+        """Remove the oldest entry in flight."""
+        entry = self._in_flight.popleft()
+        self._release(entry)
+        return entry
+
+    def _release(self, entry: PendingEntry) -> None:
+        self._in_flight_bytes -= entry.size
+        if self._connection is not None:
+            self._connection.window.give(entry.size)
+
+    # --- expiry and withdrawal --------------------------------------------------------------------------------------
+
+    def expire(self, deadline: float, error: ClusterError) -> bool:
+        """Fail entries that were added before this loop time, oldest first; those in flight may be stored nevertheless.
+
+        With failures in order, one failure fails all later entries too. Return False if none failed.
+        """
+        before = len(self)
+        oldest = self._in_flight[0] if self._in_flight else self._queue[0] if self._queue else None
+        if self._settings.fails_in_order and oldest is not None and oldest.since <= deadline:
+            deadline = math.inf
+        while self._in_flight and self._in_flight[0].since <= deadline:
+            entry = self._in_flight.popleft()
+            self._abandoned.append(entry)
+            entry.fail(error)
+        while self._queue and self._queue[0].since <= deadline:
+            self._queue.popleft().fail(error)
+        self._update_idle()
+        return len(self) < before
+
+    def withdraw(self, owners: Collection[object]) -> None:
+        """Stop entry the entries of these owners: waiting ones fail now, those on the wire when the connection ends."""
+        kept: deque[PendingEntry] = deque()
+        for entry in self._queue:
+            if entry.owner in owners:
+                entry.fail(_withdrawn())
+            else:
+                kept.append(entry)
+        self._queue = kept
+        for entry in self._in_flight:
+            if entry.owner in owners:
+                entry.withdrawn = True
+        self._update_idle()
+
+    def fail_all(self, error: ClusterError) -> None:
+        """Fail all entries; call it after `detach`."""
+        while self._queue:
+            self._queue.popleft().fail(error)
+        self._update_idle()
+
+    def _update_idle(self) -> None:
+        if not self._queue and not self._in_flight:
+            self.idle.set()
+
+
+def _withdrawn() -> ClusterError:
+    return ClusterError("the entry was withdrawn before it was stored", Failure.RETRY)

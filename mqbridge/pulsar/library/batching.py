@@ -1,0 +1,204 @@
+"""Gathers messages into batch entries of one producer: limited by number, bytes and time, all together or a batch for each key.
+
+Key_Shared subscriptions dispatch whole entries by the key of their first message, so they need batches of a single key. A message
+with a delivery time or with a sequence id of the caller's is sent as an entry of its own, behind the messages before it. So is a
+large message if the producer cuts messages into chunks, since a batch is never cut.
+"""
+
+import asyncio
+import base64
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqbridge.pulsar.client.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
+from mqbridge.pulsar.client.pending_entry import SendReceipt
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge.pulsar.wire.single_metadata import PLAIN_PREFIXES, encode_prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """When a batch is sent. `max_messages=1` sends every message as an entry of its own, without a batch's framing."""
+
+    max_messages: int = 1000
+    max_bytes: int = 128 << 10
+    max_delay_s: float = 0.01
+    by_key: bool = False
+    """A batch for each key; the limits hold for all of them together."""
+
+
+class MessageId(NamedTuple):
+    """Where a message was stored; -1 if not applicable: no partitions, no batch, ledger and entry of a duplicate."""
+
+    ledger: int
+    entry: int
+    partition: int
+    batch_index: int
+
+
+class OutgoingMessage:
+    """A message to send. `payload` None is a tombstone; times are ms since the epoch."""
+
+    __slots__ = ("deliver_at", "event_time", "key", "ordering_key", "payload", "properties", "sequence_id")
+
+    def __init__(
+        self,
+        payload: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
+        properties: tuple[tuple[str, str], ...] = (),
+        event_time: int = 0,
+        deliver_at: int | None = None,
+        sequence_id: int | None = None,
+    ) -> None:
+        self.payload, self.key, self.ordering_key, self.properties = payload, key, ordering_key, properties
+        self.event_time, self.deliver_at, self.sequence_id = event_time, deliver_at, sequence_id
+
+    def describe(self, metadata: MessageMetadata) -> None:
+        """Write everything but the payload."""
+        self.describe_keys(metadata)
+        for key, value in self.properties:
+            metadata.properties.add(key=key, value=value)
+        if self.event_time:
+            metadata.event_time = self.event_time
+        if self.payload is None:
+            metadata.null_value = True
+        if self.deliver_at is not None:
+            metadata.deliver_at_time = self.deliver_at
+
+    def batch_prefix(self) -> bytes:
+        """Return the metadata that precedes the payload in a batch."""
+        if self.key is self.ordering_key is None and self.payload is not None and not (self.properties or self.event_time):
+            return PLAIN_PREFIXES[len(self.payload)]
+        key, is_binary = self.key, False
+        if isinstance(key, bytes):
+            key, is_binary = base64.b64encode(key).decode(), True
+        return encode_prefix(
+            -1 if self.payload is None else len(self.payload), self.properties, key, is_binary, self.ordering_key, self.event_time
+        )
+
+    def describe_keys(self, metadata: MessageMetadata) -> None:
+        """Write the keys, by which brokers dispatch."""
+        if isinstance(self.key, bytes):
+            metadata.partition_key = base64.b64encode(self.key).decode()
+            metadata.partition_key_b64_encoded = True
+        elif self.key is not None:
+            metadata.partition_key = self.key
+        if self.ordering_key is not None:
+            metadata.ordering_key = self.ordering_key
+
+
+PLAIN = OutgoingMessage(b"")
+"""A message that has only a payload; see `Batcher.put_plain`."""
+
+
+class _Batch:
+    """The messages of an entry to be."""
+
+    __slots__ = ("first", "futures", "parts")
+
+    def __init__(self, first: OutgoingMessage) -> None:
+        self.first = first
+        self.parts: list[bytes] = []
+        self.futures: list[asyncio.Future[MessageId]] = []
+
+
+class Batcher:
+    """Gathers the messages of one producer; its receipts name `partition`."""
+
+    def __init__(self, producer: EntryProducer, batching: Batching, partition: int) -> None:
+        self._producer, self._batching, self._partition = producer, batching, partition
+        self._cuts = producer.settings.chunking
+        self._batches: dict[object, _Batch] = {}
+        self._messages = self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._future = self._loop.create_future
+
+    def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
+        """Send a message when its batch is full or due; the future is its id, or fails with ClusterError."""
+        return self._put(message, message.payload)
+
+    def put_plain(self, payload: bytes) -> "asyncio.Future[MessageId]":
+        """`add` for a message that has only a payload. Most such messages extend a batch without completing it: the fast path."""
+        prefix = PLAIN_PREFIXES[len(payload)]
+        size = self._bytes + len(prefix) + len(payload)
+        batch = self._batches.get(None)
+        if batch is None or size >= self._batching.max_bytes or self._messages + 1 >= self._batching.max_messages:
+            return self._put(PLAIN, payload)
+        future: asyncio.Future[MessageId] = self._future()
+        batch.parts += (prefix, payload)
+        batch.futures.append(future)
+        self._messages += 1
+        self._bytes = size
+        return future
+
+    def _put(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
+        """Add a message with this payload. It cannot join a batch if it has a delivery time or a sequence id, or may be cut."""
+        future: asyncio.Future[MessageId] = self._future()
+        batching = self._batching
+        may_be_cut = self._cuts and payload is not None and len(payload) > batching.max_bytes
+        if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1 or may_be_cut:
+            self.flush()
+            self._send_alone(message, payload, future)
+            return future
+        prefix = message.batch_prefix() if payload is None or message is not PLAIN else PLAIN_PREFIXES[len(payload)]
+        payload = payload or b""
+        size = len(prefix) + len(payload)
+        if self._messages and self._bytes + size > batching.max_bytes:
+            self.flush()
+        key = (message.ordering_key, message.key) if batching.by_key else None
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = _Batch(message)
+        batch.parts += (prefix, payload)
+        batch.futures.append(future)
+        self._messages += 1
+        self._bytes += size
+        if self._messages >= batching.max_messages or self._bytes >= batching.max_bytes:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(batching.max_delay_s, self.flush)
+        return future
+
+    def _send_alone(self, message: OutgoingMessage, payload: bytes | None, future: "asyncio.Future[MessageId]") -> None:
+        metadata = MessageMetadata()
+        message.describe(metadata)
+        sent = self._producer.send(metadata, payload or b"", 1, message.sequence_id)
+        sent.add_done_callback(functools.partial(self._done, [future], False))
+
+    def flush(self) -> None:
+        """Send the batches as they are."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batches, self._batches = self._batches, {}
+        self._messages = self._bytes = 0
+        for batch in batches.values():
+            count = len(batch.futures)
+            metadata = MessageMetadata(num_messages_in_batch=count)
+            batch.first.describe_keys(metadata)
+            sent = self._producer.send(metadata, b"".join(batch.parts), count)
+            sent.add_done_callback(functools.partial(self._done, batch.futures, True))
+
+    def _done(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
+        error = sent.exception()
+        if error is not None:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        (ledger, entry, *_), partition = sent.result(), self._partition
+        make = tuple.__new__  # as MessageId's own constructor does, at less than half its cost
+        for index, future in enumerate(futures, 0 if batched else -1):
+            try:
+                future.set_result(make(MessageId, (ledger, entry, partition, index)))
+            except asyncio.InvalidStateError:
+                continue  # the caller was cancelled
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Send the batches as they are and close the producer, which waits at most `timeout` seconds for receipts."""
+        self.flush()
+        await self._producer.close(timeout)

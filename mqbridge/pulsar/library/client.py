@@ -1,0 +1,334 @@
+"""The Pulsar client of one cluster, for programs.
+
+    async with PulsarClient("pulsar://localhost:6650") as client:
+        async with client.producer("orders") as producer:
+            await producer.send(b"hello", key="customer-7")
+        async with client.consumer("orders", group="billing") as consumer:
+            async for message in consumer:
+                print(message.key, message.payload)
+                consumer.acknowledge(message)
+
+A topic is `orders`, `tenant/namespace/orders` or `persistent://tenant/namespace/orders`; the first is of `public/default`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from mqbridge.library.contract import Start
+from mqbridge.library.opening import Opening
+from mqbridge.library.send_window import MAX_PENDING_BYTES
+from mqbridge.pulsar.client.base_client import REFRESH_S
+from mqbridge.pulsar.client.entry_producer import EntryProducer
+from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.subscription import DEFAULT_CHUNK_LIMITS, MAX_BYTES, Subscription
+from mqbridge.pulsar.library.batching import Batching
+from mqbridge.pulsar.library.cluster_client import ClusterClient
+from mqbridge.pulsar.library.consumer import Consumer
+from mqbridge.pulsar.library.options import ACCESS_MODES, SUBSCRIPTION_TYPES, Access, Mode
+from mqbridge.pulsar.library.producer import Producer
+from mqbridge.pulsar.library.reader import Reader
+from mqbridge.pulsar.library.topic_consumer import TopicConsumer, open_pattern_consumer, open_topic_consumer
+from mqbridge.pulsar.library.topic_names import TopicNames, full_name
+from mqbridge.pulsar.library.topic_producer import KeyHash, open_topic_producer
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
+from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, CodecName
+from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
+from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
+from mqbridge.pulsar.wire.schemas import Schema
+
+Topics = str | Sequence[str] | re.Pattern[str]
+"""Names of topics, or a pattern of names."""
+
+
+class PulsarClient(ClusterClient):
+    """Connects on the first request. Closing it closes its producers, consumers and readers.
+
+    `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the machine's authorities).
+    `auth` has the credentials: TokenAuth, BasicAuth, TlsAuth of `mqbridge.pulsar.client.auth`. `admin_url` is the REST interface
+    (`http://host:8080`), which only `admin` needs. `request_timeout_s` bounds the wait for one answer, `operation_timeout_s` an
+    operation with all repetitions, such as opening a consumer. Raises ConfigError for a URL that cannot be used.
+    """
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        batch_messages: int = 1000,
+        batch_bytes: int = 128 << 10,
+        batch_delay_s: float = 0.001,
+        batch_by_key: bool = False,
+        key_hash: KeyHash = "java",
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        refresh_s: float = REFRESH_S,
+        name: str | None = None,
+        access: Access = "shared",
+        compression: CodecName = "none",
+        schema: Schema | None = None,
+        chunking: bool = False,
+        chunk_bytes: int | None = None,
+        initial_subscription: str | None = None,
+        producer_properties: Mapping[str, str] | None = None,
+        max_elapsed_s: float | None = None,
+        fails_in_order: bool = False,
+        sole_sender: bool = False,
+        retries_first_opening: bool = False,
+    ) -> Opening[Producer]:
+        """Open a producer of all partitions of a topic: `await` it, or use it with `async with`. Raises ClusterError.
+
+        batch_messages, batch_bytes, batch_delay_s
+                               a batch is sent when it has so many messages (1: no batches) or bytes, or after so many seconds
+        batch_by_key           a batch for each key, as key_shared subscriptions need it
+        key_hash               chooses the partition of a key; `java` is the default of all official clients
+        max_pending_bytes      `send` waits while so many bytes have no receipt
+        refresh_s              interval between checks for new partitions, in seconds
+        name                   for deduplication; one producer of a topic at a time may have it (None: the broker makes one)
+        access                 which other producers the topic may have, see `Access`
+        compression            of a batch
+        schema                 registered with the topic, or checked against the topic's
+        chunking, chunk_bytes  cut messages that are larger than the broker takes, into chunks of so many bytes (None: its limit)
+        initial_subscription   created with the topic, so that no message is lost before its first consumer
+        producer_properties    shown in the topic's statistics
+        max_elapsed_s          a message without a receipt after so many seconds fails (None: never)
+        fails_in_order         a message that fails after `max_elapsed_s` fails all behind it: nothing overtakes it
+        sole_sender            end when another producer has sent under `name` while the connection was away
+        retries_first_opening  wait as long as the broker is not ready, rather than `operation_timeout_s`
+        """
+        batching = Batching(batch_messages, batch_bytes, batch_delay_s, batch_by_key)
+        settings = ProducerSettings(
+            name=name,
+            codec=CODEC_NUMBERS[compression],
+            access=ACCESS_MODES[access],
+            schema=schema,
+            chunking=chunking,
+            chunk_bytes=chunk_bytes,
+            properties=tuple((producer_properties or {}).items()),
+            initial_subscription=initial_subscription,
+            max_elapsed_s=max_elapsed_s,
+            fails_in_order=fails_in_order,
+            sole_sender=sole_sender,
+            retries_first_opening=retries_first_opening,
+        )
+
+        async def open_it() -> Producer:
+            producer = await open_topic_producer(
+                self._base, full_name(topic), settings, batching=batching, key_hash=key_hash, refresh_s=refresh_s
+            )
+            return Producer(topic, producer, max_pending_bytes)
+
+        return self._opening(open_it)
+
+    def consumer(
+        self,
+        topics: Topics,
+        group: str,
+        *,
+        start: Start = "earliest",
+        mode: Mode = "failover",
+        namespace: str = DEFAULT_NAMESPACE,
+        consumer_name: str = "",
+        priority: int = 0,
+        max_bytes: int = MAX_BYTES,
+        batch_index_acks: bool = False,
+        ack_timeout_s: float | None = None,
+        start_ago_s: int = 0,
+        read_compacted: bool = False,
+        key_ranges: Sequence[tuple[int, int]] = (),
+        schema: Schema | None = None,
+        subscription_properties: Mapping[str, str] | None = None,
+        chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS,
+        stall_check_s: float = 30.0,
+        create_topic: bool = True,
+        refresh_s: float = REFRESH_S,
+    ) -> Opening[Consumer]:
+        """Subscribe to all partitions of topics: `await` it, or use it with `async with`. Raises ClusterError.
+
+        topics                   names, or a regular expression over `tenant/namespace/topic` (without a slash: over `topic`),
+                                 which selects topics of `namespace` as they come and go
+        group                    name of the subscription
+        start, start_ago_s       where a new subscription begins: at an end, or with messages published so many seconds ago
+        mode                     how its consumers share the topics, see `Mode`: by default each partition has one, in order
+        consumer_name, priority  shown in statistics; consumers with a lower priority are served first, or become active
+        max_bytes                of the messages that wait at the consumer, all partitions together
+        batch_index_acks         acknowledge single messages of a batch, at a broker with acknowledgmentAtBatchIndexLevelEnabled
+                                 (False: a batch is acknowledged with the last of its messages)
+        ack_timeout_s            have messages delivered again that are not acknowledged after so many seconds (None: never)
+        read_compacted           only the newest message of each key, where the topic is compacted; exclusive and failover
+        key_ranges               key_shared: ranges of key hashes (0 to 65535, both ends included) of this consumer
+        schema                   checked against the topic's
+        subscription_properties  kept with the subscription
+        chunk_limits             of messages that wait for their remaining chunks
+        stall_check_s            exclusive and failover: after so many seconds without a message ask the broker if it has any
+        create_topic             the broker may create a missing topic, if it is set up so
+        refresh_s                interval between checks for new partitions and topics, in seconds
+        """
+        names = _names(topics)
+        wanted = Subscription(
+            group,
+            SUBSCRIPTION_TYPES[mode],
+            earliest=start == "earliest",
+            consumer_name=consumer_name,
+            max_bytes=max_bytes,
+            batch_index_ack=batch_index_acks,
+            ack_timeout_s=ack_timeout_s,
+            chunk_limits=chunk_limits,
+            rollback_s=start_ago_s,
+            priority=priority,
+            read_compacted=read_compacted,
+            key_ranges=tuple(key_ranges),
+            schema=schema,
+            properties=tuple((subscription_properties or {}).items()),
+            silence_s=stall_check_s,
+            create_topic=create_topic,
+        )
+
+        async def open_it() -> Consumer:
+            entries = await self._subscribe(topics, names, namespace, wanted, refresh_s)
+            return Consumer(entries, names, self._timing.request)
+
+        return self._opening(open_it)
+
+    def reader(
+        self,
+        topics: str | Sequence[str],
+        *,
+        start: Start | datetime = "earliest",
+        read_compacted: bool = False,
+        max_bytes: int = MAX_BYTES,
+        refresh_s: float = REFRESH_S,
+    ) -> Opening[Reader]:
+        """Open a reader of all partitions of topics, which must exist. Raises ClusterError.
+
+        `start` is an end or a time. The other arguments are those of `consumer`.
+        """
+        names = _names(topics)
+
+        async def open_it() -> Reader:
+            wanted = await self._base.reader_subscription(LATEST if start == "latest" else EARLIEST)
+            wanted = replace(wanted, read_compacted=read_compacted, max_bytes=max_bytes, create_topic=False)
+            entries = await self._subscribe(topics, names, DEFAULT_NAMESPACE, wanted, refresh_s)
+            reader = Reader(Consumer(entries, names, self._timing.request))
+            if isinstance(start, datetime):
+                try:
+                    await reader.seek(start)
+                except BaseException:
+                    await reader.close()
+                    raise
+            return reader
+
+        return self._opening(open_it)
+
+    # --- entries ----------------------------------------------------------------------------------------------------
+
+    def entry_producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        access: Access = "shared",
+        compression: CodecName = "none",
+        schema: Schema | None = None,
+        chunking: bool = False,
+        chunk_bytes: int | None = None,
+        initial_subscription: str | None = None,
+        producer_properties: Mapping[str, str] | None = None,
+        max_elapsed_s: float | None = None,
+        fails_in_order: bool = False,
+        sole_sender: bool = False,
+        retries_first_opening: bool = False,
+    ) -> Opening[EntryProducer]:
+        """Open a producer of entries: payloads that are encoded already, of a partition or an unpartitioned topic.
+
+        The fast way for programs that make batches themselves: its `send` takes metadata and payload, returns a future, and
+        never waits; the caller bounds the bytes. The arguments are those of `producer`. Raises ClusterError.
+        """
+        settings = ProducerSettings(
+            name=name,
+            codec=CODEC_NUMBERS[compression],
+            access=ACCESS_MODES[access],
+            schema=schema,
+            chunking=chunking,
+            chunk_bytes=chunk_bytes,
+            properties=tuple((producer_properties or {}).items()),
+            initial_subscription=initial_subscription,
+            max_elapsed_s=max_elapsed_s,
+            fails_in_order=fails_in_order,
+            sole_sender=sole_sender,
+            retries_first_opening=retries_first_opening,
+        )
+
+        async def open_it() -> EntryProducer:
+            producer = self._base.producer(full_name(topic), settings)
+            try:
+                await producer.opened()
+            except BaseException:
+                await producer.close(0.0)
+                raise
+            return producer
+
+        return self._opening(open_it)
+
+    def entry_consumer(
+        self,
+        topics: Topics,
+        group: str,
+        *,
+        start: Start = "earliest",
+        mode: Mode = "failover",
+        namespace: str = DEFAULT_NAMESPACE,
+        consumer_name: str = "",
+        priority: int = 0,
+        max_bytes: int = MAX_BYTES,
+        batch_index_acks: bool = False,
+        ack_timeout_s: float | None = None,
+        start_ago_s: int = 0,
+        read_compacted: bool = False,
+        key_ranges: Sequence[tuple[int, int]] = (),
+        schema: Schema | None = None,
+        subscription_properties: Mapping[str, str] | None = None,
+        chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS,
+        stall_check_s: float = 30.0,
+        create_topic: bool = True,
+        refresh_s: float = REFRESH_S,
+    ) -> Opening[TopicConsumer]:
+        """Subscribe like `consumer`; receive entries, each with the consumer of its partition, which acknowledges it.
+
+        The fast way for programs that handle batches of messages at once: `mapping.stored.decode_entries` decodes them. The
+        arguments are those of `consumer`. Raises ClusterError.
+        """
+        names = _names(topics)
+        wanted = Subscription(
+            group,
+            SUBSCRIPTION_TYPES[mode],
+            earliest=start == "earliest",
+            consumer_name=consumer_name,
+            max_bytes=max_bytes,
+            batch_index_ack=batch_index_acks,
+            ack_timeout_s=ack_timeout_s,
+            chunk_limits=chunk_limits,
+            rollback_s=start_ago_s,
+            priority=priority,
+            read_compacted=read_compacted,
+            key_ranges=tuple(key_ranges),
+            schema=schema,
+            properties=tuple((subscription_properties or {}).items()),
+            silence_s=stall_check_s,
+            create_topic=create_topic,
+        )
+
+        return self._opening(lambda: self._subscribe(topics, names, namespace, wanted, refresh_s))
+
+    async def _subscribe(
+        self, topics: Topics, names: TopicNames, namespace: str, wanted: Subscription, refresh_s: float
+    ) -> TopicConsumer:
+        if isinstance(topics, re.Pattern):
+            pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
+            return await open_pattern_consumer(self._base, namespace, pattern, wanted, refresh_s=refresh_s)
+        return await open_topic_consumer(self._base, names.full_names, wanted, refresh_s=refresh_s)
+
+
+def _names(topics: Topics) -> TopicNames:
+    if isinstance(topics, re.Pattern):
+        return TopicNames([])
+    return TopicNames([topics] if isinstance(topics, str) else list(topics))

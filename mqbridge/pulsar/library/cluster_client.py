@@ -1,0 +1,109 @@
+"""What every method of the client needs: the connections, what is open, topics and schemas."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
+
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.library.cluster_url import parse_cluster_url
+from mqbridge.library.contract import CLOSE_TIMEOUT_S
+from mqbridge.library.opening import Closable, OpenedByClient, Opening
+from mqbridge.net.tls.tls import Tls
+from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
+from mqbridge.pulsar.client.connection_pool import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
+from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S
+from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S
+from mqbridge.pulsar.client.schema_registry import RegisteredSchema
+from mqbridge.pulsar.library.topic_names import full_name
+from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
+from mqbridge.pulsar.wire.schemas import Schema
+
+T = TypeVar("T", bound=Closable)
+
+
+class ClusterClient:
+    """The base of `PulsarClient`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: Tls | None = None,
+        auth: Auth = NO_AUTH,
+        admin_url: str | None = None,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        operation_timeout_s: float = OPEN_TIMEOUT_S,
+        connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
+        found = parse_cluster_url(url, "pulsar", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
+        timing = Timing(operation_timeout_s, request_timeout_s, connect_timeout_s, keep_alive_s)
+        self._base = BaseClient([Address(*each) for each in found.addresses], tls=found.tls, auth=auth, timing=timing)
+        self._timing, self._tls, self._auth, self._admin_url = timing, tls, auth, admin_url
+        self._admin: Admin | None = None
+        self._opened = OpenedByClient()
+        self._closed = False
+
+    # --- topics and schemas -----------------------------------------------------------------------------------------
+
+    async def connect(self) -> str:
+        """Connect now; return the server's version. Raises ClusterError."""
+        return await self._base.connect()
+
+    async def partitions(self, topic: str) -> int | None:
+        """Return the number of partitions: 0 for an unpartitioned topic, None if it does not exist. Raises ClusterError."""
+        return await self._base.partitions(full_name(topic))
+
+    async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+        """Return the full names of the persistent topics of a namespace, each partition by its own name. Raises ClusterError."""
+        return await self._base.topics(namespace)
+
+    async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
+        """Return the schema of a topic, the latest without a version; None if it has none. Raises ClusterError."""
+        return await self._base.schema(full_name(topic), version)
+
+    async def register_schema(self, topic: str, schema: Schema) -> bytes:
+        """Add a schema to an existing topic; return its version. Raises ClusterError, FATAL if it is incompatible."""
+        return await self._base.register_schema(full_name(topic), schema)
+
+    @property
+    def admin(self) -> Admin:
+        """The REST interface: tenants, namespaces, topics, subscriptions. Raises ConfigError without `admin_url`."""
+        if self._admin is None:
+            if self._admin_url is None:
+                raise ConfigError("the client has no admin_url: give it, such as http://host:8080")
+            self._admin = Admin(self._admin_url, self._timing.operation, tls=self._tls, auth=self._auth)
+        return self._admin
+
+    # --- opening and closing ----------------------------------------------------------------------------------------
+
+    def _opening(self, open_it: Callable[[], Coroutine[Any, Any, T]]) -> Opening[T]:
+        async def open_and_remember() -> T:
+            if self._closed:
+                raise ClusterError("the client is closed", Failure.FATAL)
+            opened = await open_it()
+            if self._closed:  # while it was being opened
+                await opened.close(0.0)
+                raise ClusterError("the client is closed", Failure.FATAL)
+            self._opened.add(opened)
+            return opened
+
+        return Opening(open_and_remember)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Close every producer, consumer and reader, the last one first, within `timeout` seconds, then the connections."""
+        self._closed = True
+        try:
+            await self._opened.close(timeout)
+        finally:
+            await self._base.close()
+            if self._admin is not None:
+                await self._admin.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

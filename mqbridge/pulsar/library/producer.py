@@ -1,0 +1,151 @@
+"""Sends messages to all partitions of a topic."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError
+from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
+from mqbridge.library.send_window import SendWindow
+from mqbridge.message import Message, Pair
+from mqbridge.pulsar.library.batching import MessageId, OutgoingMessage
+from mqbridge.pulsar.library.topic_producer import TopicProducer
+from mqbridge.pulsar.mapping.properties import write_properties
+from mqbridge.pulsar.wire.ids import unsigned
+
+MESSAGE_BYTES = 512
+"""Memory of a pending message besides its payload and properties, as `max_pending_bytes` counts it."""
+
+
+class Producer:
+    """Opened by `PulsarClient.producer`.
+
+    A key chooses the partition by its hash, and keeps the order of its messages. Messages without a key go to the partitions in
+    turn, batch by batch.
+    """
+
+    def __init__(self, topic: str, producer: TopicProducer, max_pending_bytes: int) -> None:
+        self._topic, self._producer = topic, producer
+        self._window = SendWindow(max_pending_bytes)
+        self._closed = False
+
+    @property
+    def topic(self) -> str:
+        """The topic, as it was given."""
+        return self._topic
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self._closed
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions, 0 for an unpartitioned topic."""
+        return self._producer.partitions
+
+    @property
+    def duplicates(self) -> int:
+        """Number of batches that the broker had stored before, where it deduplicates."""
+        return self._producer.duplicates
+
+    async def last_sequence_id(self) -> int:
+        """Return the highest sequence id that the broker has stored of this producer's name, -1 if none. Raises ClusterError."""
+        return await self._producer.last_sequence_id()
+
+    async def send(
+        self,
+        payload: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        keys: Sequence[str] = (),
+        msg_type: str | None = None,
+        properties: Properties = (),
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        ordering_key: bytes | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
+    ) -> SendReceipt:
+        """Send a message and return when it is stored; wait while `max_pending_bytes` are on their way.
+
+        Calls that run side by side are sent together, in their order. A `payload` of None is a tombstone. Times are ms since the
+        epoch; `deliver_at` holds for shared subscriptions. `ordering_key` replaces `key` where a key_shared subscription chooses
+        the consumer. `sequence_id` must be above those used before; a broker that deduplicates drops what it has. `partition`
+        is a number, for a partition of the caller's choice.
+
+        Raises ClusterError: REFUSED for a message that the broker does not take, RETRY after `max_elapsed_s`, FATAL when the
+        producer cannot go on. Raises MappingError for a message that Pulsar cannot carry.
+        """
+        if self._closed:
+            raise self._closed_error()
+        pairs: tuple[Pair, ...] = ()
+        if properties:
+            pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
+        if pairs or keys or msg_type is not None or event_time == 0:
+            message = Message(payload, pairs, keys=tuple(keys), msg_type=msg_type, event_time=event_time)
+            pairs = tuple(write_properties(message, None))
+        size = MESSAGE_BYTES + len(payload or b"") + sum(len(name) + len(value) for name, value in pairs)
+        outgoing = OutgoingMessage(
+            payload,
+            key=key,
+            ordering_key=ordering_key,
+            properties=pairs,
+            event_time=0 if event_time is None else unsigned(event_time),
+            deliver_at=deliver_at,
+            sequence_id=sequence_id,
+        )
+        number = await self._window.enter(size)
+        try:
+            stored = self._producer.send_message(outgoing, partition)
+        except (ValueError, TypeError) as error:  # of protobuf and of UTF-8
+            self._window.leave(number, size)
+            raise MappingError(f"{self._topic}: Pulsar cannot carry this message: {error}") from error
+        except BaseException:
+            self._window.leave(number, size)
+            raise
+        stored.add_done_callback(lambda _: self._window.leave(number, size))
+        try:
+            return self._receipt(await asyncio.shield(stored))
+        except ClusterError as error:
+            if self._closed and error.failure is Failure.FATAL:
+                raise ConnectionLost(f"the producer of {self._topic} was closed before it had a receipt") from error
+            raise
+
+    def _receipt(self, stored: MessageId) -> SendReceipt:
+        ledger, entry, partition, index = stored
+        return SendReceipt(
+            self._topic,
+            "" if partition < 0 else str(partition),
+            () if ledger < 0 else (ledger, entry, max(index, 0)),
+            f"{ledger}:{entry}:{partition}" if index < 0 else f"{ledger}:{entry}:{partition}:{index}",
+        )
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is stored, or has failed."""
+        self._producer.send_batches()
+        await self._window.drain()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait for receipts, at most `timeout` seconds, then close; what has none by then fails with ConnectionLost."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = asyncio.get_running_loop().time() + timeout
+        try:
+            async with asyncio.timeout(timeout):
+                await self.flush()
+        except TimeoutError:
+            pass  # the producers below say how many messages have no receipt
+        finally:
+            self._window.abort(ConnectionLost(f"the producer of {self._topic} was closed before the message was sent"))
+            await self._producer.close(max(0.0, deadline - asyncio.get_running_loop().time()))
+
+    def _closed_error(self) -> ClusterError:
+        return ClusterError(f"the producer of {self._topic} is closed", Failure.FATAL)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,61 @@
+"""An entry that a consumer has handed out, as the messages in it."""
+
+from collections.abc import Iterable
+
+from mqbridge.library.received import ReceivedMessage
+from mqbridge.message import Message
+from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.mapping.stored import decode, decode_entries
+from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.ids import EntryId, full_mask
+
+
+class ReceivedEntry:
+    """The handle of the messages of one entry."""
+
+    __slots__ = ("begin", "consumer", "count", "generation", "id", "others", "schema_version")
+
+    def __init__(self, consumer: EntryConsumer, entry: Entry, messages: Iterable[Message]) -> None:
+        self.consumer = consumer
+        self.id: EntryId = (entry.ledger, entry.entry)
+        self.begin: EntryId = entry.first_chunk or self.id
+        """Its first chunk, where it came in chunks."""
+        self.count = entry.count
+        self.generation = consumer.generation
+        self.schema_version = entry.metadata.schema_version
+        due = 0
+        for message in messages:
+            due |= 1 << message.position[-1]
+        self.others = full_mask(self.count) & ~due
+        """Bit mask of the messages in the batch that were not handed out: acknowledged before, compacted, or before a seek."""
+
+    @property
+    def is_current(self) -> bool:
+        """False once the entry will be delivered again: after a seek, a lost connection, or when the partition has moved."""
+        return self.consumer.ended is None and self.generation == self.consumer.generation
+
+    def acknowledge(self, index: int) -> None:
+        """Acknowledge the message at this index of the batch; the last one acknowledges the entry."""
+        if self.count == 1:
+            self.consumer.acknowledge(self.id)
+        else:
+            self.consumer.acknowledge_messages(self.id, self.others | 1 << index, self.count)
+
+    def acknowledge_all(self) -> None:
+        """Acknowledge the entry."""
+        self.consumer.acknowledge(self.id)
+
+    def acknowledge_up_to(self, index: int) -> None:
+        """Acknowledge everything in the partition up to the message at this index."""
+        self.consumer.acknowledge_up_to(self.id, index, self.count)
+
+
+def open_entry(
+    consumer: EntryConsumer, entry: Entry, topic: str, partition: str, *, first_index: int = 0
+) -> tuple[ReceivedEntry, list[ReceivedMessage]]:
+    """Decode an entry. Messages before `first_index` and, for `read_compacted`, those that compaction removed are left out."""
+    decoded = decode(entry) if consumer.subscription.read_compacted else decode_entries([entry])
+    if first_index:
+        decoded = [message for message in decoded if message.position[-1] >= first_index]
+    handle = ReceivedEntry(consumer, entry, decoded)
+    return handle, [ReceivedMessage(message, topic, partition, handle) for message in decoded]

@@ -1,0 +1,99 @@
+"""The errors for denied access: each names the missing credential or permission, and what to do about it."""
+
+from mqbridge.errors import Failure, ServerRefused
+from mqbridge.rocketmq.wire.access_denials import AccessDenial, DenialReason, ResourceType
+from mqbridge.rocketmq.wire.codes import Code, Status, request_name
+
+
+class AccessRefused(ServerRefused):
+    """The broker refuses our credentials (`of_credentials`), or these lack a permission."""
+
+    def __init__(self, problem: str, failure: Failure, *, of_credentials: bool) -> None:
+        super().__init__(problem, Status.NO_PERMISSION, failure)
+        self.of_credentials = of_credentials
+
+
+_SENDS = frozenset({Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.END_TRANSACTION, Code.RECALL_MESSAGE})
+_QUERIES = frozenset(
+    {
+        Code.GET_MAX_OFFSET,
+        Code.GET_MIN_OFFSET,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP,
+        Code.GET_EARLIEST_MSG_STORETIME,
+        Code.GET_TOPIC_STATS_INFO,
+        Code.GET_TOPIC_CONFIG,
+        Code.GET_CONSUME_STATS,
+        Code.GET_CONSUMER_CONNECTION_LIST,
+        Code.GET_PRODUCER_CONNECTION_LIST,
+        Code.GET_CONSUMER_RUNNING_INFO,
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG,
+        Code.QUERY_TOPIC_CONSUME_BY_WHO,
+        Code.QUERY_TOPICS_BY_CONSUMER,
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.VIEW_MESSAGE_BY_ID,
+    }
+)
+_CHANGES = {
+    Code.UPDATE_AND_CREATE_TOPIC: "Create",
+    Code.DELETE_TOPIC_IN_BROKER: "Delete",
+    Code.DELETE_SUBSCRIPTIONGROUP: "Delete",
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: "Update",
+}
+_ACTION_WORDS = {
+    ("Pub", ResourceType.TOPIC): "produce to",
+    ("Sub", ResourceType.TOPIC): "consume",
+    ("Sub", ResourceType.GROUP): "consume as",
+    ("Get", ResourceType.TOPIC): "look at",
+    ("Get", ResourceType.GROUP): "look at",
+    ("Create", ResourceType.TOPIC): "create",
+    ("Delete", ResourceType.TOPIC): "delete",
+    ("Delete", ResourceType.GROUP): "delete",
+    ("Update", ResourceType.TOPIC): "move groups of",
+    ("Update", ResourceType.GROUP): "move",
+}
+
+
+def access_refused(denial: AccessDenial, code: int, address: str, access_key: str | None, lasting: Failure) -> AccessRefused:
+    """Make the error for a denied request. `lasting` is the reaction to refused credentials."""
+    if denial.of_credentials:
+        return AccessRefused(_credentials_problem(denial, code, address, access_key), lasting, of_credentials=True)
+    return AccessRefused(_permission_problem(denial, code, address, access_key), Failure.FATAL, of_credentials=False)
+
+
+def _credentials_problem(denial: AccessDenial, code: int, address: str, access_key: str | None) -> str:
+    if access_key is None or denial.reason is DenialReason.NO_CREDENTIALS:
+        return f"{address} requires credentials: set auth.access_key and auth.secret_key"
+    refusal = f"{address} refuses access key {access_key!r} ({request_name(code)})"
+    if denial.reason is DenialReason.UNKNOWN_USER:
+        return f"{refusal}: no such user: check auth.access_key, or create the user"
+    if denial.reason is DenialReason.DISABLED:
+        return f"{refusal}: the user is disabled"
+    return f"{refusal}: the signature does not match its secret key: check auth.secret_key"
+
+
+def _permission_problem(denial: AccessDenial, code: int, address: str, access_key: str | None) -> str:
+    kind, name, action = denial.resource_type, denial.resource, _action(code, denial.resource_type)
+    if not name:  # access control 1.0 has administrators
+        return (
+            f"access key {access_key!r} may not administer ({request_name(code)} at {address}): "
+            "give its account admin: true in plain_acl.yml, or have an administrator do it"
+        )
+    problem = f"access key {access_key!r} may not {_ACTION_WORDS.get((action, kind), 'use')} {kind.value} {name!r}"
+    asked = f"{request_name(code)} at {address}"
+    if denial.version == 1:
+        return f"{problem} ({asked}): give its account {kind.value}Perms {name}={action.upper()} in plain_acl.yml"
+    resource = f"{kind.value.capitalize()}:{name}"
+    needed = "Sub,Get" if action in ("Sub", "Get") and kind is not ResourceType.CLUSTER else action
+    return (
+        f"{problem} ({asked}, from {denial.source}): grant it with "
+        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {needed} -d Allow`, which replaces what it may do there now"
+    )
+
+
+def _action(code: int, kind: ResourceType) -> str:
+    """Return the action in the terms of access control 2.0; 1.0 has only Pub and Sub."""
+    if code in _CHANGES:
+        return _CHANGES[code]
+    if code in _QUERIES or kind is ResourceType.CLUSTER:
+        return "Get"
+    return "Pub" if code in _SENDS and kind is ResourceType.TOPIC else "Sub"  # sending to a retry topic needs Sub of its group

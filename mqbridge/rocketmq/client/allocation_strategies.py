@@ -1,0 +1,67 @@
+"""Allocation strategies: every member of a group computes the same division of a topic's queues and takes its own part.
+
+There is no coordinator. All members must sort queues and members alike and use the same strategy, so this code agrees with Java
+exactly: names are compared by UTF-16 code units, as String.compareTo does, which beyond U+FFFF is not the order of code points.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+
+Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
+"""(our id, sorted queues, sorted members) -> our queues. Our id is among the members."""
+
+VIRTUAL_NODES = 10
+"""Virtual nodes of a member on the ring of the consistent hash."""
+
+
+def java_order(text: str) -> bytes:
+    """Return a sort key that orders like String.compareTo."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def queue_order(queue: Queue) -> tuple[bytes, bytes, int]:
+    """Return a sort key that orders like MessageQueue.compareTo."""
+    return java_order(queue.topic), java_order(queue.broker), queue.id
+
+
+def divide(strategy: Strategy, me: str, queues: Iterable[Queue], members: Collection[str]) -> list[Queue]:
+    """Return our queues of a topic; none if we are not among the members."""
+    if me not in members:
+        return []
+    return strategy(me, sorted(set(queues), key=queue_order), sorted(set(members), key=java_order))
+
+
+def averagely(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
+    """AVG, Java's default: consecutive queues; the first members take one more each if there is a remainder."""
+    index, count = members.index(me), len(members)
+    share, more = divmod(len(queues), count)
+    start = index * share + min(index, more)
+    return list(queues[start : start + share + (index < more)])
+
+
+def circle(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
+    """AVG_BY_CIRCLE: round robin."""
+    return list(queues[members.index(me) :: len(members)])
+
+
+def consistent_hash(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
+    """CONSISTENT_HASH: a queue belongs to the next member clockwise, so that few queues move when members come and go."""
+    ring = {_ring_position(f"{member}-{node}"): member for member in members for node in range(VIRTUAL_NODES)}
+    positions = sorted(ring)
+    return [queue for queue in queues if ring[positions[bisect_left(positions, _queue_position(queue)) % len(positions)]] == me]
+
+
+def _queue_position(queue: Queue) -> int:
+    return _ring_position(f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.id}]")
+
+
+def _ring_position(text: str) -> int:
+    """Return the first four bytes of the MD5, as Java's ring. It only distributes, it protects nothing."""
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4])
+
+
+STRATEGIES: dict[str, Strategy] = {"averagely": averagely, "circle": circle, "consistent_hash": consistent_hash}
+"""By configuration name; all members of a group, Java ones too, must use the same."""

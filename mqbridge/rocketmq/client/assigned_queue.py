@@ -1,0 +1,265 @@
+"""One queue assigned to this consumer: pulls ahead, hands out pull by pull, commits behind.
+
+`queue_state` holds its state and offsets; `pull_loop` pulls it; `queue_commits` commits it, `queue_release` releases it. A queue
+that fails for good (a gap, a refusal that a retry does not cure) hands out what it has, then raises; the other queues go on.
+"""
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from typing import Protocol
+
+from mqbridge.errors import LaneRevoked, MqbridgeError
+from mqbridge.rocketmq.client.pull_loop import PullContext, PullLoop
+from mqbridge.rocketmq.client.pull_request import Puller
+from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.queue_commits import CommitContext, QueueCommits
+from mqbridge.rocketmq.client.queue_release import QueueRelease
+from mqbridge.rocketmq.client.queue_state import QueueState
+from mqbridge.rocketmq.client.queue_transitions import Event
+from mqbridge.rocketmq.client.route import queue_label
+from mqbridge.rocketmq.client.subscription import Subscription
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerContext(PullContext, CommitContext, Protocol):
+    """The consumer, as an assigned queue needs it."""
+
+    name: str
+
+    async def unlock(self, queue: Queue) -> None:
+        """Unlock the queue at its broker."""
+
+    def dropped(self, assigned: "AssignedQueue") -> None:
+        """The queue has ended: forget it."""
+
+
+class AssignedQueue:
+    """A queue from its assignment until `receive` raises. Create it inside a running loop; `begin` starts it."""
+
+    def __init__(self, context: ConsumerContext, queue: Queue, subscription: Subscription, puller: Puller) -> None:
+        self.queue = queue
+        self.state = QueueState()
+        self.over = asyncio.Event()
+        """Set as soon as the queue is revoked, lost or released."""
+        self.holds_budget = False
+        """True if taken bytes stay on the budget of all queues until `release_budget`."""
+        self._context = context
+        self._error: MqbridgeError | None = None
+        """The error that `receive` raises once nothing waits."""
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._pulls = PullLoop(
+            str(self),
+            queue,
+            self.state,
+            context,
+            subscription,
+            puller,
+            changed=self._changed.set,
+            ended=self._ended_by,
+            reset=self.reset,
+        )
+        self._commits = QueueCommits(str(self), queue, self.state, context, self._pulls.commits)
+        self._release = QueueRelease(str(self), self.state, self._commits, self._unlock, partial(context.dropped, self))
+
+    def __str__(self) -> str:
+        return f"{queue_label(self.queue)} for {self._context.name}"
+
+    @property
+    def revoked(self) -> bool:
+        """True once it was revoked, lost or released."""
+        return not self.state.is_ours
+
+    @property
+    def caught_up(self) -> bool:
+        """True if the last pull reached the end of the queue, and everything was taken."""
+        return self.state.at_end and not self.state.waiting
+
+    @property
+    def position(self) -> int:
+        """The offset of the next pull."""
+        return self.state.position
+
+    @property
+    def committed(self) -> int:
+        """The offset below which everything is acknowledged."""
+        return self.state.acknowledged
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait to be taken, or are not yet released from the budget."""
+        return self._pulls.held_bytes
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset of the queue at the last pull."""
+        return self._pulls.first_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The end offset of the queue at the last pull."""
+        return self._pulls.end_offset
+
+    @property
+    def answered_ms(self) -> int:
+        """Time of the last response to a pull, ms since the epoch."""
+        return self._pulls.answered_ms
+
+    def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
+        """Start pulling; the budget already counts this queue.
+
+        `first_start`: the group had no offset; the start that we chose is committed.
+        """
+        self.state.start(offset, first_start=first_start, locked_at=locked_at)
+        self._pulls.restart()
+
+    # --- taking -----------------------------------------------------------------------------------------------------
+
+    def take(self) -> PulledRecords | None:
+        """Take the records of one pull; None if nothing waits."""
+        pulled = self.state.take(self._loop.time())
+        if pulled is not None and self.holds_budget:
+            self._pulls.hold(pulled.size)
+        self._pulls.settle_budget()
+        return pulled
+
+    def release_budget(self, size: int) -> None:
+        """Release taken bytes from the budget; see `holds_budget`."""
+        self._pulls.release_budget(size)
+
+    async def receive(self) -> PulledRecords:
+        """Wait for the records of the next pull. Raises LaneRevoked, GapError, or the ClusterError that ended the queue."""
+        while True:
+            pulled = self.take()
+            if pulled is not None:
+                return pulled
+            if self._error is not None and not self.state.waiting:
+                raise self._error
+            await self._wait()
+
+    async def changed(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds until there is something to take or the queue ends; always yields to other tasks.
+
+        Raises the error that ended the queue (GapError, ClusterError) once nothing is left to take: no change would follow.
+        """
+        if self.revoked or self.state.can_take(self._loop.time()):
+            await asyncio.sleep(0)
+        elif self._error is not None and not self.state.waiting:
+            raise self._error
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(
+                    timeout
+                ):  # wait_for starts one loop iteration later, and would miss a change in between
+                    await self._wait()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    # --- acknowledging ----------------------------------------------------------------------------------------------
+
+    def commit(self, offset: int, run: int | None = None) -> None:
+        """Everything below `offset` is consumed; the next pull, or a commit within seconds, stores that.
+
+        No effect for offsets that were not handed out (or no longer count, after a seek), or are committed already. `run` is the
+        run in which they were handed out (`state.run`), None for the current one: messages to be handed out again do not count.
+        """
+        if self.state.acknowledge(offset, run) and self.state.nothing_in_flight:
+            self._release.all_acknowledged()
+
+    def unreported(self) -> int | None:
+        """Return the offset to commit, None if it was already sent to the store."""
+        return self.state.unreported(self._loop.time())
+
+    def mark_reported(self, offset: int | None) -> None:
+        """`offset` is being sent to the store; None if that failed."""
+        self.state.mark_reported(offset)
+
+    async def flush(self) -> None:
+        """Wait until the store has the offset that is acknowledged. Raises ClusterError."""
+        await self._commits.flush()
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    async def seek(self, offset: int) -> None:
+        """Continue at `offset`. Going back to uncommitted messages changes no commit; any other offset is committed."""
+        if not self.rewind(offset):
+            await self._move(offset)
+
+    def rewind(self, offset: int, run: int | None = None) -> bool:
+        """Hand out again from `offset`, if it was handed out and is not committed; else return False without effect."""
+        if not self.state.rewind(offset, run):
+            return False
+        self._error = None
+        self._pulls.restart()
+        return True
+
+    async def reset(self, offset: int, why: str) -> None:
+        """Continue at an offset that the broker sets."""
+        if self.state.may(Event.MOVE):
+            log.warning("%s: continuing at offset %d instead of %d, %s", self, offset, self.position, why)
+            await self._move(offset)
+        elif self.state.reset(offset):
+            log.warning("%s: its last commit is offset %d, %s", self, offset, why)
+            self._release.all_acknowledged()
+
+    async def _move(self, offset: int) -> None:
+        if self.state.move(offset):
+            self._error = None
+            self._pulls.restart()
+            await self._commits.save()
+
+    def _ended_by(self, error: MqbridgeError) -> None:
+        """Pulling ended with an error; what waits can still be taken."""
+        self._error = error
+        self._changed.set()
+
+    # --- the lock ---------------------------------------------------------------------------------------------------
+
+    def lock_renewed(self, at: float) -> None:
+        """The queue's lock was renewed, at this loop time; records that waited for it can be taken."""
+        self.state.lock_renewed(at)
+        self._changed.set()
+
+    def lock_lost(self) -> None:
+        """Another member may hold the lock and read on: nothing may be committed from now on."""
+        if self._leave(Event.LOSE_LOCK, f"{self} was lost: its lock could not be renewed") and not self._release.has_begun:
+            self._context.dropped(self)
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    async def release(self, deadline: float | None = None) -> None:
+        """Release the queue: acknowledged messages are committed, the rest will be delivered again.
+
+        Waits for the end, also of a release that another call began; at `deadline` (loop time) it is cut short.
+        """
+        self._leave(Event.RELEASE, f"{self} was released")
+        await self._release.wait(deadline)
+
+    async def revoke(self) -> None:
+        """Another member gets the queue. With a lock, messages in flight get a moment to be acknowledged first."""
+        self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
+        await self._release.wait(None)
+
+    def _leave(self, event: Event, why: str) -> bool:
+        """Stop pulling and handing out; False if it had stopped already."""
+        if not self.state.leave(event):
+            return False
+        if not self.over.is_set():
+            self._error = LaneRevoked(why)
+            self._context.budget.queues -= 1
+        self._pulls.stop()
+        self._pulls.release_budget()
+        self.over.set()
+        self._changed.set()
+        self._release.all_acknowledged()  # ends any wait; SETTLING clears it
+        return True
+
+    async def _unlock(self) -> None:
+        if self.state.locked_at is not None:
+            await self._context.unlock(self.queue)

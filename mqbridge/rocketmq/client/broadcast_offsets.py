@@ -1,0 +1,31 @@
+"""Offsets of broadcasting groups: brokers do not keep them, each member has its own in a store that the caller supplies."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+
+
+class BroadcastOffsets(Protocol):
+    """Keeps offsets across restarts. Raises ClusterError on failure, and is called again later."""
+
+    async def load(self, queue: Queue) -> int | None:
+        """Return the offset saved last; None if there is none."""
+
+    async def save(self, offsets: Mapping[Queue, int]) -> None:
+        """Save these, keeping those of other queues."""
+
+
+class MemoryOffsets:
+    """Offsets in memory, lost with the process."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[Queue, int] = {}
+
+    async def load(self, queue: Queue) -> int | None:
+        """Return the saved offset."""
+        return self.offsets.get(queue)
+
+    async def save(self, offsets: Mapping[Queue, int]) -> None:
+        """Save offsets."""
+        self.offsets.update(offsets)

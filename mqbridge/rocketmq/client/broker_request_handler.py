@@ -1,0 +1,141 @@
+"""Handles requests of brokers to consumers: members changed, reset offsets, report the state, consume one message.
+
+A client has one handler for all of its groups.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from mqbridge.errors import LocalProtocolError
+from mqbridge.net.tasks import spawn
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.held_queues import HeldQueues
+from mqbridge.rocketmq.client.membership import Membership
+from mqbridge.rocketmq.wire.bodies.groups import PASSIVELY
+from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.running_info import LATER, DirectResult, RunningInfo
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, GroupHeader, ResetOffsetHeader, RunningInfoHeader
+
+log = logging.getLogger(__name__)
+
+
+_handlers_by_client: "WeakKeyDictionary[BaseClient, BrokerRequestHandler]" = WeakKeyDictionary()
+
+
+class ServedConsumer(Protocol):
+    """A consumer, as the handler of broker requests sees it."""
+
+    settings: ConsumerSettings
+    membership: Membership
+    held: HeldQueues
+    gaps: dict[Queue, int]
+
+    async def leave_gap(self, queue: Queue, offset: int) -> None:
+        """Continue a queue that is at a gap, or was released at one."""
+
+    def request_rebalance(self) -> None:
+        """Rebalance soon."""
+
+
+class BrokerRequestHandler:
+    """Answers for the groups of one client; `of` returns the client's handler."""
+
+    def __init__(self, client: BaseClient) -> None:
+        self._consumers: dict[str, ServedConsumer] = {}
+        client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
+        client.on(Code.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
+        client.on(Code.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        client.on(Code.CONSUME_MESSAGE_DIRECTLY, self._directly)
+
+    @classmethod
+    def of(cls, client: BaseClient) -> "BrokerRequestHandler":
+        """Return the handler of a client."""
+        handler = _handlers_by_client.get(client)
+        if handler is None:
+            handler = _handlers_by_client[client] = cls(client)
+        return handler
+
+    def admit(self, group: str, consumer: ServedConsumer) -> None:
+        """Register a consumer. Raises LocalProtocolError if the client has a member of the group already."""
+        if group in self._consumers:
+            raise LocalProtocolError(f"this client has a member of group {group} already; another one needs a client of its own")
+        self._consumers[group] = consumer
+
+    def dismiss(self, group: str, consumer: ServedConsumer) -> bool:
+        """Unregister a consumer; False if it was not registered."""
+        if self._consumers.get(group) is not consumer:
+            return False
+        del self._consumers[group]
+        return True
+
+    def _members_changed(self, address: str, request: Command) -> None:
+        group = GroupHeader.decode(request.ext).consumer_group
+        consumer = self._consumers.get(group)
+        if consumer is not None:
+            log.debug("%s says that the members of group %s changed", address, group)
+            consumer.request_rebalance()
+
+    def _reset(self, address: str, request: Command) -> None:
+        header = ResetOffsetHeader.decode(request.ext)
+        consumer = self._consumers.get(header.group)
+        if consumer is None:
+            return
+        for queue, offset in ResetOffsets.decode(request.body).offsets.items():
+            assigned = consumer.held.get(queue)
+            if assigned is not None and not assigned.state.rests_at_gap:
+                spawn(assigned.reset(offset, f"as an administrator has told {address}"), f"rocketmq reset of {assigned}")
+            elif assigned is not None or queue in consumer.gaps:
+                spawn(consumer.leave_gap(queue, offset), f"rocketmq reset of {queue}")
+
+    def _running_info(self, _address: str, request: Command) -> Command:
+        consumer = self._consumers.get(RunningInfoHeader.decode(request.ext).consumer_group)
+        if consumer is None:
+            return self._unknown(request)
+        properties = {
+            "PROP_CONSUMEORDERLY": str(consumer.settings.orderly).lower(),
+            "PROP_CONSUME_TYPE": PASSIVELY,
+            "PROP_CONSUMER_START_TIMESTAMP": str(consumer.membership.version),
+            "PROP_CLIENT_VERSION": "V5_3_3",
+            "PROP_THREADPOOL_CORE_SIZE": "1",
+        }
+        queues = {queue: _process_queue_info(assigned) for queue, assigned in consumer.held.items()}
+        return request.answer(body=RunningInfo(properties, tuple(consumer.membership.data()), queues).encode())
+
+    def _directly(self, _address: str, request: Command) -> Command:
+        """Decline: only the application can consume, and it takes whole pulls in order."""
+        consumer = self._consumers.get(ConsumeDirectlyHeader.decode(request.ext).consumer_group)
+        if consumer is None:
+            return self._unknown(request)
+        remark = "this consumer takes messages in the order of their queues and cannot consume one alone"
+        return request.answer(body=DirectResult(LATER, remark=remark, order=consumer.settings.orderly).encode())
+
+    def _unknown(self, request: Command) -> Command:
+        groups = ", ".join(self._consumers) or "none"
+        return request.answer(Status.SYSTEM_ERROR, remark=f"no such consumer group in this client; it has {groups}")
+
+
+def _process_queue_info(assigned: AssignedQueue) -> Mapping[str, Any]:
+    """Return a queue's figures, as Java's ProcessQueueInfo. Waiting messages are counted by offsets."""
+    return {
+        "cachedMsgCount": assigned.position - assigned.committed,
+        "cachedMsgMaxOffset": max(assigned.position - 1, 0),
+        "cachedMsgMinOffset": assigned.committed,
+        "cachedMsgSizeInMiB": assigned.held_bytes >> 20,
+        "commitOffset": assigned.committed,
+        "droped": assigned.revoked,
+        "lastConsumeTimestamp": 0,
+        "lastLockTimestamp": 0,
+        "lastPullTimestamp": assigned.answered_ms,
+        "locked": assigned.state.locked_at is not None,
+        "transactionMsgCount": 0,
+        "transactionMsgMaxOffset": 0,
+        "transactionMsgMinOffset": 0,
+        "tryUnlockTimes": 0,
+    }

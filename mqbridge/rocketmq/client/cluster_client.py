@@ -1,0 +1,55 @@
+"""A client of one cluster: administration, positions, groups, and producers of wire bytes."""
+
+from collections.abc import Sequence
+
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.tls.tls import Tls
+from mqbridge.rocketmq.client.admin import Admin
+from mqbridge.rocketmq.client.base_client import BaseClient, Timing
+from mqbridge.rocketmq.client.credentials import Credentials
+from mqbridge.rocketmq.client.group_admin import GroupAdmin
+from mqbridge.rocketmq.client.positions import Positions
+from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES, ORDERED, QueueProducer
+
+__all__ = ["ClusterClient", "Timing"]
+
+
+class ClusterClient(BaseClient):
+    """See `BaseClient` for how it is made; `admin`, `positions` and `groups` ask its brokers."""
+
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        *,
+        timing: Timing | None = None,
+        instance: str | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
+        connectivity: Connectivity | None = None,
+    ) -> None:
+        super().__init__(
+            name_servers, timing=timing, instance=instance, tls=tls, credentials=credentials, connectivity=connectivity
+        )
+        self.admin, self.positions = Admin(self), Positions(self)
+        self.groups = GroupAdmin(self, self.admin, self.positions)
+
+    def producer(
+        self,
+        group: str,
+        topic: str,
+        *,
+        in_flight_per_queue: int = ORDERED,
+        max_elapsed_s: float | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        fail_behind: bool = False,
+    ) -> QueueProducer:
+        """A producer of a topic; see `Producer`. Raises ClusterError (FATAL) for names that cannot be."""
+        return QueueProducer(
+            self,
+            group,
+            topic,
+            in_flight_per_queue=in_flight_per_queue,
+            max_elapsed_s=max_elapsed_s,
+            max_message_bytes=max_message_bytes,
+            fail_behind=fail_behind,
+        )

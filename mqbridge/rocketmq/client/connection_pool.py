@@ -1,0 +1,143 @@
+"""Connections by address: one each, opened on demand, shared, replaced when lost.
+
+A new connection is handed out after its greeting: a broker without a heartbeat over this very connection knows none of our
+groups.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
+from mqbridge.net.tls.tls import Tls
+from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, open_connection
+from mqbridge.rocketmq.client.credentials import Credentials
+
+Greet = Callable[[Connection], Awaitable[None]]
+
+
+class ConnectionPool:
+    """The connections of one client, to name servers and brokers."""
+
+    def __init__(
+        self,
+        on_request: OnRequest,
+        on_lost: OnLost,
+        greet: Greet,
+        *,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        connectivity: Connectivity | None = None,
+    ) -> None:
+        self.connectivity = connectivity or Connectivity("rocketmq")
+        self._on_request, self._on_lost, self._greet = on_request, on_lost, greet
+        self._tls, self._credentials, self._connect_timeout_s = tls, credentials, connect_timeout_s
+        self._connections: dict[str, Connection] = {}
+        self._retired: set[Connection] = set()
+        self._dialing: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    @property
+    def is_locked(self) -> bool:
+        """True if servers may refuse us: with TLS or credentials."""
+        return self._tls is not None or self._credentials is not None
+
+    async def read_credentials(self) -> None:
+        """Read the credentials again. Raises ClusterError (FATAL) if they cannot be read and never were."""
+        if self._credentials is not None:
+            await self._credentials.read()
+
+    def ready(self, address: str) -> Connection | None:
+        """Return the connection to an address if it is up; costs nothing."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.alive else None
+
+    def live(self) -> list[Connection]:
+        """Return every connection that is up."""
+        return [connection for connection in self._connections.values() if connection.alive]
+
+    async def get(self, address: str) -> Connection:
+        """Return the connection to an address; connect if there is none. Raises ClusterError.
+
+        Concurrent callers share one attempt, and its failure.
+        """
+        connection = self.ready(address)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise closed()
+        dialing = self._begin(address)
+        try:
+            return await asyncio.shield(dialing)
+        except asyncio.CancelledError:
+            if dialing.cancelled() and not is_cancelled():  # by `close`
+                raise closed() from None
+            raise
+
+    def retire(self, connection: Connection) -> None:
+        """Stop handing out this connection: its broker is going away, and closes it after the last pending response."""
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            self._retired.add(connection)
+
+    def _begin(self, address: str) -> "asyncio.Task[Connection]":
+        """Return the attempt in progress, or start one."""
+        dialing = self._dialing.get(address)
+        if dialing is None:
+            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
+            dialing.add_done_callback(lambda task: self._dialled(address, task))
+        return dialing
+
+    async def _dial(self, address: str) -> Connection:
+        await self.read_credentials()
+        try:
+            connection = await open_connection(
+                address,
+                self._on_request,
+                self._lost,
+                tls=self._tls,
+                credentials=self._credentials,
+                timeout=self._connect_timeout_s,
+                connectivity=self.connectivity,
+            )
+        except ValueError as error:
+            raise Unreachable(f"{address!r} is not host:port: {error}") from error
+        try:
+            await self._greet(connection)
+        except BaseException as error:
+            lost = ConnectionLost(f"the greeting of {address} failed: {error}")
+            connection.endpoint.abort(lost, wanted=isinstance(error, asyncio.CancelledError))
+            raise
+        if self._closed:  # it was open before `close`, but not yet in the table
+            connection.endpoint.abort(closed(), wanted=True)
+        else:
+            self._connections[address] = connection  # at once: later corrections of the greeting use it
+        return connection
+
+    def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
+        del self._dialing[address]
+        collect_error(task)
+
+    def _lost(self, connection: Connection, error: Exception) -> None:
+        self._retired.discard(connection)
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            if not self._closed:
+                self._on_lost(connection, error)
+                if connection.endpoint.heard:  # at once: name servers drop a dead broker's routes, and nothing else would retry
+                    self._begin(connection.address)
+
+    async def close(self) -> None:
+        """Close all connections; requests that wait fail."""
+        self._closed = True
+        await cancel(*self._dialing.values())
+        await asyncio.gather(*(connection.close() for connection in [*self._connections.values(), *self._retired]))
+        self._connections.clear()
+        self._retired.clear()
+
+
+def closed() -> ClusterError:
+    """Make the error for requests of a closed client."""
+    return ClusterError("the client is closed", Failure.FATAL)

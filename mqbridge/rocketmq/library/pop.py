@@ -1,0 +1,202 @@
+"""POP (5.x): the broker hands out messages of any queue and hides them for a while; each is acknowledged by its receipt.
+
+No membership, no division, no offsets: any number of poppers of one group share a topic, and one that is slow holds nobody up.
+Order is lost. What is not acknowledged in time comes again. Brokers before 5.0 cannot do it: use a PullConsumer there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
+from mqbridge.net.connectivity import level_of
+from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.client.consumer_settings import StartOffset
+from mqbridge.rocketmq.client.pulled_records import tag_of
+from mqbridge.rocketmq.client.subscription import Subscription
+from mqbridge.rocketmq.library.pop_receipts import batch_acks, make_receipts, popped_topic
+from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAcks
+from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refused
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
+from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.record import Record, decode_records
+
+log = logging.getLogger(__name__)
+
+MAX_MSGS = 32
+"""Brokers refuse to pop more at once."""
+INVISIBLE_MS = 60_000
+POLL_MS = 15_000
+ANSWER_MORE_S = 15.0
+"""An answer may come so much later than the poll was to end."""
+FULL_WAIT_S = 1.0
+"""After the broker said that it holds as many polls as it may."""
+ANY_QUEUE = -1
+_ANSWERS = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.POLLING_FULL, Status.POLLING_TIMEOUT})
+
+
+class Popped:
+    """What one pop brought: `messages` with their receipts; `rest` are about how many more wait."""
+
+    __slots__ = ("messages", "rest")
+
+    def __init__(self, messages: list[tuple[Record, Receipt]], rest: int) -> None:
+        self.messages, self.rest = messages, rest
+
+
+class Popper:
+    """Pops one topic for one group. A group that is new begins at `start` (EARLIEST or LATEST)."""
+
+    def __init__(
+        self,
+        client: BaseClient,
+        group: str,
+        subscription: Subscription,
+        *,
+        start: StartOffset = StartOffset.EARLIEST,
+        orderly: bool = False,
+        invisible_ms: int = INVISIBLE_MS,
+        poll_ms: int = POLL_MS,
+        max_msgs: int = MAX_MSGS,
+    ) -> None:
+        if start is StartOffset.TIMESTAMP or not 0 < max_msgs <= MAX_MSGS:
+            raise LocalProtocolError(f"a pop starts at the beginning or the end and brings 1 to {MAX_MSGS} messages")
+        self._client, self._brokers = client, Brokers(client)
+        self._group, self._subscription = group, subscription
+        self._start, self._orderly = start, orderly
+        self._invisible_ms, self._poll_ms, self._max_msgs = invisible_ms, poll_ms, max_msgs
+        self._single = False
+        """The brokers are too old to take acknowledgements in batches."""
+
+    async def brokers(self) -> list[str]:
+        """The names of the brokers that have the topic: each is popped by itself."""
+        route = await self._client.routes.get(self._subscription.topic)
+        if route is None:
+            raise ClusterError(f"topic {self._subscription.topic} is not known to any name server", Failure.FATAL)
+        return sorted({queue.broker for queue in route.read_queues()})
+
+    async def pop(self, broker: str, queue_id: int = ANY_QUEUE) -> Popped:
+        """Messages of a broker; none after `poll_ms` without any.
+
+        Raises ServerRefused (FATAL: the broker cannot pop, or its clock is not ours), ClusterError, RemoteProtocolError.
+        """
+        topic = self._subscription.topic
+        address = await self._brokers.master(topic, broker)
+        self._check_version(address)
+        asked_at = time.monotonic()
+        answer = await self._ask(address, self._header(queue_id))
+        if answer.code == Status.SUCCESS:
+            return await self._popped(broker, answer)
+        if answer.code == Status.POLLING_TIMEOUT and (time.monotonic() - asked_at) * 2000 < self._poll_ms:
+            raise ServerRefused(
+                f"{address} says at once that a pop of {topic} has waited too long: its clock is ahead of ours by more than "
+                f"{self._poll_ms + 500} ms. Set the clocks right",
+                answer.code,
+                Failure.FATAL,
+            )
+        if answer.code == Status.POLLING_FULL:
+            await asyncio.sleep(FULL_WAIT_S)
+        return Popped([], 0)
+
+    def _check_version(self, address: str) -> None:
+        version = self._client.broker_version(address)
+        if version is not None and version < V5_0_0:
+            raise self._too_old(address, f"its version is {version}, POP came with {V5_0_0} (5.0.0)")
+
+    def _too_old(self, address: str, why: str) -> ServerRefused:
+        problem = f"{address} cannot pop {self._subscription.topic}: {why}. Read the topic by a consumer that pulls"
+        return ServerRefused(problem, Status.REQUEST_CODE_NOT_SUPPORTED, Failure.FATAL)
+
+    def _header(self, queue_id: int) -> dict[str, str]:
+        return PopHeader(
+            consumer_group=self._group,
+            topic=self._subscription.topic,
+            queue_id=queue_id,
+            max_msg_nums=self._max_msgs,
+            invisible_time=self._invisible_ms,
+            poll_time=self._poll_ms,
+            born_time=time.time_ns() // 1_000_000,
+            init_mode=1 if self._start is StartOffset.LATEST else 0,
+            exp_type=self._subscription.kind,
+            exp=self._subscription.expression,
+            order=self._orderly,
+        ).encode()
+
+    async def _ask(self, address: str, ext: dict[str, str]) -> Command:
+        topic, timeout = self._subscription.topic, self._poll_ms / 1000 + ANSWER_MORE_S
+        try:
+            return await self._brokers.ask_at(address, topic, Code.POP_MESSAGE, ext, timeout=timeout, accept=_ANSWERS)
+        except ServerRefused as error:
+            if error.code == Status.REQUEST_CODE_NOT_SUPPORTED:
+                raise self._too_old(address, str(error)) from error
+            raise
+
+    async def _popped(self, broker: str, answer: Command) -> Popped:
+        """The broker compares tags by their hashes: what is not ours all the same is acknowledged, as the Java clients do."""
+        header = PopResult.decode(answer.ext)
+        records = decode_records(answer.body)
+        messages = list(zip(records, make_receipts(broker, header, records), strict=True))
+        tags = {tag.encode() for tag in self._subscription.tags}
+        if not tags:
+            return Popped(messages, header.rest_num)
+        wanted = [(record, receipt) for record, receipt in messages if tag_of(record) in tags]
+        others = [receipt for record, receipt in messages if tag_of(record) not in tags]
+        try:
+            await self.acknowledge(others)
+        except ClusterError as error:
+            log.log(level_of(error, logging.INFO), "%d messages with other tags come again: %s", len(others), error)
+        return Popped(wanted, header.rest_num)
+
+    # --- acknowledging ----------------------------------------------------------------------------------------------
+
+    async def acknowledge(self, receipts: Iterable[Receipt]) -> None:
+        """These are consumed. Raises ClusterError; what was not acknowledged comes again."""
+        by_broker: dict[str, list[Receipt]] = {}
+        for receipt in receipts:
+            by_broker.setdefault(receipt.broker, []).append(receipt)
+        await asyncio.gather(*(self._acknowledge(*item) for item in by_broker.items()))
+
+    async def _acknowledge(self, broker: str, receipts: list[Receipt]) -> None:
+        address = await self._brokers.master(self._subscription.topic, broker)
+        if len(receipts) > 1 and not self._single:
+            body = BatchAcks(broker, tuple(batch_acks(self._group, self._subscription.topic, receipts))).encode()
+            try:
+                await self._brokers.ask_at(address, self._subscription.topic, Code.BATCH_ACK_MESSAGE, {}, body)
+            except ServerRefused as error:
+                if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                self._single = True
+            else:
+                return
+        await asyncio.gather(*(self._acknowledge_one(address, receipt) for receipt in receipts))
+
+    async def _acknowledge_one(self, address: str, receipt: Receipt) -> None:
+        topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
+        ext = AckHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset).encode()
+        await self._brokers.ask_at(address, self._subscription.topic, Code.ACK_MESSAGE, ext)
+
+    async def change_invisible(self, receipt: Receipt, invisible_ms: int) -> Receipt:
+        """Have it delivered again in `invisible_ms` from now unless it is acknowledged, by the receipt that this returns."""
+        topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
+        address = await self._brokers.master(self._subscription.topic, receipt.broker)
+        ext = ChangeInvisibleHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset, invisible_ms).encode()
+        answer = await self._brokers.ask_at(address, self._subscription.topic, Code.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        said = ChangeInvisibleResult.decode(answer.ext)
+        return receipt._replace(
+            start=receipt.offset, pop_time=said.pop_time, invisible_ms=said.invisible_time, revive_queue=said.revive_qid
+        )
+
+    async def assignments(self, strategy: str = "AVG") -> list[Assignment]:
+        """QUERY_ASSIGNMENT: the queues that the broker gives this client, and how they are to be read. Raises ClusterError."""
+        broker = (await self.brokers())[0]
+        address = await self._brokers.master(self._subscription.topic, broker)
+        query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
+        body = query.encode()
+        answer = await self._brokers.ask_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
+        found = Assignments.decode(answer.body).assignments
+        if found is None:
+            raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, "it has no assignment for us")
+        return list(found)

@@ -1,0 +1,44 @@
+"""Reads one queue of a consumer, pull by pull, until it is taken away."""
+
+import asyncio
+from collections.abc import Callable
+
+from mqbridge.errors import LaneRevoked, MqbridgeError
+from mqbridge.net.tasks import spawn
+from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.library.handed_out import HandedOut, QueueAcknowledger
+
+
+class QueueReader:
+    """Takes the next pull when every message of the last one is handed out. Its bytes count in `max_bytes` until then."""
+
+    def __init__(
+        self, assigned: AssignedQueue, hand_out: Callable[[HandedOut], None], fail: Callable[[MqbridgeError], None]
+    ) -> None:
+        assigned.holds_budget = True
+        self.assigned = assigned
+        self.acknowledger = QueueAcknowledger(assigned)
+        self._hand_out, self._fail = hand_out, fail
+        self._moved = asyncio.Event()
+        """Set by a seek: a queue that ended with an error is read again."""
+        self.task = spawn(self._read(), f"rocketmq reading {assigned}")
+
+    async def _read(self) -> None:
+        while True:
+            self._moved.clear()
+            try:
+                pulled = await self.assigned.receive()
+            except LaneRevoked:
+                return
+            except MqbridgeError as error:
+                self._fail(error)
+                await self._moved.wait()
+                continue
+            handed_out = self.acknowledger.add(pulled)
+            self._hand_out(handed_out)
+            await handed_out.exhausted.wait()
+
+    async def seek(self, offset: int) -> None:
+        """Go on with this offset. Commits it, unless it lies between what is acknowledged and what was handed out."""
+        await self.assigned.seek(offset)
+        self._moved.set()

@@ -1,0 +1,14 @@
+"""A broker's settings, lines of NAME=VALUE with comments between them: bodies of GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG."""
+
+from collections.abc import Mapping
+
+
+def encode_settings(settings: Mapping[str, object]) -> bytes:
+    """Encode the settings to change."""
+    return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+
+
+def decode_settings(body: bytes) -> dict[str, str]:
+    """Decode all settings. Bytes that are not UTF-8 are replaced: nothing uses such a value."""
+    pairs = (line.partition("=") for line in body.decode(errors="replace").splitlines() if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}

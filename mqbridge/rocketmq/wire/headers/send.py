@@ -1,0 +1,124 @@
+"""Headers of sends, of the recall of a delayed message, and of replies in request-reply."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from mqbridge.rocketmq.wire.headers.base import Header, named
+
+DEFAULT_TOPIC = "TBW102"
+"""The topic whose settings brokers copy when they create a topic automatically."""
+
+
+@dataclass(slots=True)
+class SendHeader(Header):
+    """SEND_MESSAGE, SEND_BATCH_MESSAGE and replies. Version 2 has one-letter names for the same values."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    born_timestamp: int
+    properties: str = ""
+    sys_flag: int = 0
+    flag: int = 0
+    batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    unit_mode: bool = False
+    default_topic: str = DEFAULT_TOPIC
+    default_topic_queue_nums: int = 4
+    broker_name: str | None = None
+
+    def encode(self) -> dict[str, str]:
+        """Encode version 2, for SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and SEND_REPLY_MESSAGE_V2."""
+        ext = {
+            "a": self.producer_group,
+            "b": self.topic,
+            "c": self.default_topic,
+            "d": str(self.default_topic_queue_nums),
+            "e": str(self.queue_id),
+            "f": str(self.sys_flag),
+            "g": str(self.born_timestamp),
+            "h": str(self.flag),
+            "i": self.properties,
+            "j": str(self.reconsume_times),
+            "k": "true" if self.unit_mode else "false",
+            "m": "true" if self.batch else "false",
+        }
+        if self.max_reconsume_times is not None:
+            ext["l"] = str(self.max_reconsume_times)
+        if self.broker_name is not None:
+            ext["n"] = self.broker_name
+        return ext
+
+    def encode_v1(self) -> dict[str, str]:
+        """Encode version 1, for SEND_MESSAGE and SEND_REPLY_MESSAGE."""
+        return Header.encode(self)
+
+    @classmethod
+    def decode(cls, ext: Mapping[str, str]) -> Self:
+        """Decode either version; the names tell which."""
+        if "b" in ext:
+            ext = {_SEND_V2.get(name, name): value for name, value in ext.items()}
+        return super(SendHeader, cls).decode(ext)
+
+
+_SEND_V2 = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+    "n": "brokerName",
+}
+
+
+@dataclass(slots=True)
+class SendResult(Header):
+    """Response to every kind of send. For a batch: all message ids, joined by commas, and the first offset."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+    region: str | None = named("MSG_REGION", None)
+    trace_on: bool | None = named("TRACE_ON", None)
+
+
+@dataclass(slots=True)
+class RecallHeader(Header):
+    """RECALL_MESSAGE; the response has `msgId`."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+@dataclass(slots=True)
+class ReplyPushHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: a broker delivers a reply to its requester. The hosts are `ip:port`."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    born_host: str
+    store_host: str
+    store_timestamp: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    default_topic: str = DEFAULT_TOPIC
+    default_topic_queue_nums: int = 4

@@ -1,0 +1,60 @@
+"""Writes what Spark hands to a task, whose rows are messages, or ranges to be moved."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+
+from mqbridge.errors import ConfigError
+from mqbridge.spark.background_loop import portal
+from mqbridge.spark.ranges.mover import Pump
+from mqbridge.spark.ranges.rows import parse_ranges
+from mqbridge.spark.schema import format_source
+from mqbridge.spark.sink.attempt_fence import Claims
+from mqbridge.spark.sink.rows import RowReader
+from mqbridge.spark.sink.settings import SinkSettings
+from mqbridge.spark.sink.task import TaskResult, TaskWriter
+from mqbridge.spark.sink.task_attempt import raise_when_superseded, run_while_latest
+from mqbridge.spark.transfer.spec import Replay
+
+
+def write_rows(
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+) -> TaskResult:
+    """Store all of it. Raises what `Transfer.run` and `RowReader` raise; nothing is open afterwards."""
+    move = _move_ranges if settings.are_ranges else _write_messages
+    return move(settings, job, iterator, replay, claims)
+
+
+def _write_messages(
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+) -> TaskResult:
+    portal_ = portal()
+    gate, watch = (None, None) if claims is None else (claims.check, partial(raise_when_superseded, claims))
+    writer = TaskWriter(settings, job, portal_.cluster, replay, gate, watch)
+    reader: RowReader | None = None
+    try:
+        for rows in iterator:
+            if reader is None:
+                spec = settings.spec
+                by_topic = settings.topic_from == "column"
+                reader = RowReader(rows.schema, by_topic=by_topic, placing=spec.placing, deduplicate=spec.deduplicate)
+            portal_.run(writer.take(list(reader.streams(rows))))
+        return portal_.run(writer.finish())
+    finally:
+        portal_.run(writer.abort())
+
+
+def _move_ranges(
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+) -> TaskResult:
+    spec = settings.spec
+    ranges = [row for rows in iterator for row in parse_ranges(rows)]
+    if spec.deduplicate and any(row.is_part for row in ranges):
+        raise ConfigError(
+            "ranges are parts of what is to be read of a partition, of which other tasks have the rest",
+            hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
+        )
+    pump = Pump(spec, spec.clusters, job)
+    counts = portal().run(run_while_latest(claims, pump.move(ranges, portal().cluster, replay)))
+    return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})

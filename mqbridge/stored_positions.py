@@ -1,0 +1,115 @@
+"""Find which messages of a source a target already holds: read the target backwards and parse the stamped origins."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.topics import Bounds
+from mqbridge.message import Partition, Position, position_of
+from mqbridge.packed_positions import PackedPositions
+
+FIRST_WINDOW, GROWTH = 256, 32
+"""Number of messages to read first from the end of a partition; the factor by which each further window is longer."""
+
+
+async def last_stored(
+    cluster: Cluster,
+    topic: str,
+    partitions: Mapping[int, str],
+    source: Partition,
+    since: Mapping[int, Position] | None = None,
+) -> dict[int, Position]:
+    """Return the last source position that each target partition holds, by index; see `Outbound.resume`. Raises ClusterError.
+
+    A partition without any message of the source is read back to `since`, or to its beginning: nothing less proves it.
+    """
+    bounds, floors = await cluster.bounds(topic), since or {}
+    found = await asyncio.gather(
+        *(_last_stored_in(cluster, topic, name, bounds[name], source, floors.get(index)) for index, name in partitions.items())
+    )
+    return {index: position for index, position in zip(partitions, found, strict=True) if position is not None}
+
+
+async def _last_stored_in(
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, since: Position | None
+) -> Position | None:
+    async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
+        async for begin, end in windows:
+            last = None
+            async for position in _positions(cluster, topic, name, begin, end, source):
+                last = position
+            if last is not None:
+                return last
+    return None
+
+
+async def stored_from(
+    cluster: Cluster,
+    topic: str,
+    partitions: Mapping[int, str],
+    source: Partition,
+    first: Position,
+    since: Mapping[int, Position] | None = None,
+) -> dict[int, PackedPositions]:
+    """Return all source positions from `first` on that each target partition holds, by index. Raises ClusterError.
+
+    Each partition is read back to a message of the source before `first` (messages of a source are stored in order), to `since`,
+    or to its beginning.
+    """
+    bounds, floors = await cluster.bounds(topic), since or {}
+    found = await asyncio.gather(
+        *(_stored_in(cluster, topic, name, bounds[name], source, first, floors.get(index)) for index, name in partitions.items())
+    )
+    return dict(zip(partitions, found, strict=True))
+
+
+async def _stored_in(
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, first: Position, since: Position | None
+) -> PackedPositions:
+    found = PackedPositions()
+    async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
+        async for begin, end in windows:
+            reached_earlier = False
+            async for position in _positions(cluster, topic, name, begin, end, source):
+                if position >= first:
+                    found.add(position)
+                else:
+                    reached_earlier = True
+            if reached_earlier:
+                break
+    return found
+
+
+async def _positions(
+    cluster: Cluster, topic: str, name: str, begin: Position, end: Position, source: Partition
+) -> AsyncGenerator[Position, None]:
+    """Yield the source positions of the messages stored between `begin` and `end`."""
+    async with aclosing(cluster.read(topic, name, begin, end)) as batches:
+        async for batch in batches:
+            for message in batch.messages:
+                if (position := position_of(message.origin, source)) is not None:
+                    yield position
+
+
+async def _backward_windows(
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, since: Position | None
+) -> AsyncGenerator[tuple[Position, Position], None]:
+    """Yield ranges of a partition from its end back to `since`, or to its beginning; each is GROWTH times the one before."""
+    count, end = FIRST_WINDOW, bounds.next
+    first = bounds.first if since is None else max(bounds.first, since)
+    start: Position | None = None
+    while end > first:
+        previous, start = start, await _newest(cluster, topic, name, bounds, count)
+        begin = max(first, min(end, start))
+        if begin == end and start == previous:  # the cluster cannot count further back, or retention has deleted what was there
+            held = (await cluster.bounds(topic))[name].first
+            begin = first = held if since is None else max(held, since)
+        yield begin, end
+        count, end = count * GROWTH, begin
+
+
+async def _newest(cluster: Cluster, topic: str, name: str, bounds: Bounds, count: int) -> Position:
+    if cluster.operations is None:
+        return bounds.first
+    return (await cluster.operations.newest(topic, count)).get(name, bounds.first)

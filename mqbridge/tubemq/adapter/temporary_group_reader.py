@@ -1,0 +1,117 @@
+"""Reads a range of one partition without moving a group: with a temporary group, without the Master.
+
+Brokers keep the offsets of such groups. A later reader, or closing the cluster, removes them if `admin_url` is set; otherwise
+they stay for good. So all requests for bounds share one group, and only reads have a group each.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from datetime import tzinfo
+from functools import partial
+
+from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
+from mqbridge.message import Batch, Partition, Position
+from mqbridge.tubemq.adapter.inbound import batch_of
+from mqbridge.tubemq.adapter.operations import READER_GROUP_PREFIX, GroupAdmin
+from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.range_reader import read_range, store_range
+from mqbridge.tubemq.client.stable_range_reader import read_stable_range
+from mqbridge.tubemq.wire import codes
+from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 60.0
+"""Minimum time between two removals of groups of closed readers."""
+
+
+class TemporaryGroupReader:
+    """Reads ranges and bounds of one cluster with temporary groups."""
+
+    def __init__(self, masters: Masters, group_admin: GroupAdmin | None, zone: tzinfo) -> None:
+        self._masters, self._group_admin, self._zone = masters, group_admin, zone
+        self._has_leftovers = False
+        """True if groups of closed readers may exist."""
+        self._swept_at = float("-inf")
+        self._bounds_group = _fresh_group()
+        """The group that requests for bounds register as."""
+        self._bounds_locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held during a request for a partition's bounds: a group can register a partition only once."""
+
+    async def ranges_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
+        """Return (first, next) offset of partitions: registers each at its Broker and releases it again."""
+        try:
+            results = await asyncio.gather(*map(self._range_of, refs), return_exceptions=True)
+        finally:
+            await self._sweep_if_due()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if not isinstance(result, BaseException)]
+
+    async def _range_of(self, ref: PartitionRef) -> tuple[int, int]:
+        async with self._bounds_locks[ref.key]:
+            group = self._bounds_group
+            try:
+                return await store_range(self._masters, ref, group)
+            except ServerRefused as error:
+                if error.code != codes.PARTITION_OCCUPIED:
+                    raise
+            # An abandoned request was carried out later and holds the partition. Only then a new group is used: Brokers keep each
+            # group for good, and healthy Brokers are asked again and again while another one fails.
+            if group == self._bounds_group:
+                self._bounds_group = _fresh_group()
+            return await store_range(self._masters, ref, self._bounds_group)
+
+    async def read(
+        self, ref: PartitionRef, partition: Partition, begin: Position, end: Position | None
+    ) -> AsyncGenerator[Batch, None]:
+        """See `Cluster.read`."""
+        first, until = _pair(begin), None if end is None else _pair(end)
+        try:
+            if until is None:
+                async with aclosing(read_range(self._masters, ref, _fresh_group(), first, None)) as slices:
+                    async for found in slices:
+                        yield batch_of(found.pack, found.first, found.last, found.next, partition, self._zone)
+            else:
+                cells = read_stable_range(self._masters, ref, _fresh_group(), first, until, partial(self._store_end, ref))
+                async with aclosing(cells):
+                    async for part in cells:
+                        yield batch_of(part.pack, part.first, part.last, part.next, partition, self._zone, part.position)
+        finally:
+            await self._sweep_if_due()
+
+    async def _store_end(self, ref: PartitionRef) -> int:
+        return (await self._range_of(ref))[1]
+
+    async def _sweep_if_due(self) -> None:
+        self._has_leftovers = True
+        now = asyncio.get_running_loop().time()
+        if now - self._swept_at >= SWEEP_S:
+            self._swept_at = now
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove the groups of closed readers at the Brokers."""
+        if self._group_admin is None or not self._has_leftovers:
+            return
+        self._has_leftovers = False
+        try:
+            await self._group_admin.remove_idle_groups(READER_GROUP_PREFIX)
+        except (ClusterError, ProtocolError) as error:
+            log.info("groups of earlier readers are not removed: %s", error)
+
+
+def _fresh_group() -> str:
+    return READER_GROUP_PREFIX + secrets.token_hex(6)
+
+
+def _pair(position: Position) -> tuple[int, int]:
+    if len(position) != 2:
+        raise ClusterError(f"{position} is not a position of TubeMQ, which is offset:index", Failure.FATAL)
+    offset, index = position
+    return offset, index

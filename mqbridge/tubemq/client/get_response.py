@@ -1,0 +1,20 @@
+"""Parses responses to gets; the compiled module extracts the messages without creating protobuf objects."""
+
+import contextlib
+from collections.abc import Sequence
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.native import compiled
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
+from mqbridge.tubemq.wire.rpc import parse
+from mqbridge.tubemq.wire.stored_message import StoredMessage
+
+
+def parse_get_response(data: bytes) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage]]:
+    """Parse a response into (response, messages); the response itself may lack the messages. Raises RemoteProtocolError."""
+    if compiled is not None and (split := compiled.tubemq_split_answer(data)) is not None:
+        messages, rest = split
+        with contextlib.suppress(RemoteProtocolError):  # raised again below, for the whole response
+            return parse(GetMessageResponseB2C, rest), messages
+    response = parse(GetMessageResponseB2C, data)
+    return response, response.messages

@@ -1,0 +1,161 @@
+"""Calls to one server over one TCP connection, shared by all producers and consumers and pipelined by serial number.
+
+Connects lazily, on the first request, and reconnects after a loss. A lost connection fails its pending calls; callers retry.
+
+A response goes straight to its caller's callback: producers have a call per message, and a future and an event loop iteration for
+each would cost as much as all the rest.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import TypeVar, cast
+
+from google.protobuf.message import Message
+
+from mqbridge.errors import ConnectionLost
+from mqbridge.net.connectivity import Connectivity, Link
+from mqbridge.net.dial import dial
+from mqbridge.net.tasks import collect_error, spawn
+from mqbridge.net.tls.tls import Tls
+from mqbridge.tubemq.client.counters import CallCounters
+from mqbridge.tubemq.client.tcp_connection import OnResponse, Response, TcpConnection
+from mqbridge.tubemq.wire.frame import join_frame
+from mqbridge.tubemq.wire.rpc import parse, request_prefix
+
+REQUEST_TIMEOUT_S = 10.0
+"""How long a server may be silent: the Java clients' default. Requests carry it: a server drops one that waited longer."""
+CONNECT_TIMEOUT_S = 3.0
+
+M = TypeVar("M", bound=Message)
+
+
+class ServerConnection:
+    """The connection to one server. `post` needs it to be up (`connected()`); `call` connects by itself."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        tls: Tls | None = None,
+        connectivity: Connectivity | None = None,
+        closed: bool = False,
+    ) -> None:
+        self._connectivity = connectivity or Connectivity(f"{host}:{port}")
+        self.host, self.port = host, port
+        self.address = f"{host}:{port}"
+        self.local_host = ""
+        """The local address of this connection."""
+        self._timeout_s, self._tls = timeout_s, tls
+        self._timeout_ms = max(1, round(timeout_s * 1000))
+        self._tcp: TcpConnection | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._serials = count(1)
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self.counters = CallCounters()
+
+    @property
+    def alive(self) -> bool:
+        """True while `post` may be called."""
+        return self._tcp is not None and self._tcp.alive
+
+    @property
+    def is_writable(self) -> bool:
+        """False while the bounded send buffer is full: callers then stop posting."""
+        return self._tcp is None or self._tcp.is_writable
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when the buffer has room again or the connection is lost. Do not call while `is_writable`."""
+        if self._tcp is not None:
+            self._tcp.when_writable(callback)
+
+    async def connected(self) -> None:
+        """Connect if there is no connection; concurrent calls share one attempt and its error. Raises Unreachable."""
+        if self.alive:
+            return
+        if self._dialling is None:
+            self._dialling = spawn(self._dial(), f"tubemq dialling {self.address}", quiet=True)
+            self._dialling.add_done_callback(self._dialled)
+        await asyncio.shield(self._dialling)
+
+    async def _dial(self) -> None:
+        if self._closed:
+            raise ConnectionLost(f"the connection to {self.address} is closed")
+        make = partial(TcpConnection, self.address, self._timeout_s, self.counters, self._on_lost)
+        link = Link(self._connectivity, self.host, self.port)
+        made = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link)
+        tcp = cast(TcpConnection, made)
+        if self._closed:
+            await tcp.close()
+            raise ConnectionLost(f"the connection to {self.address} was closed")
+        self.local_host = tcp.local_host
+        self._tcp = tcp
+        self.counters.connections += 1
+
+    def _on_lost(self, tcp: TcpConnection) -> None:
+        if tcp is self._tcp:
+            self._tcp = None
+
+    def _dialled(self, task: "asyncio.Task[None]") -> None:
+        self._dialling = None
+        collect_error(task)
+
+    def post(self, service: int, method: int, body: bytes, on_response: OnResponse) -> None:
+        """Send a request now; `on_response` gets the serialized response or an exception, never within this call.
+
+        Raises ConnectionLost if the connection is not up. `on_response` must not raise.
+        """
+        tcp = self._tcp
+        if tcp is None:
+            raise ConnectionLost(f"there is no connection to {self.address}")
+        serial = next(self._serials) & 0xFFFFFFFF
+        prefix = request_prefix(service, method, self._timeout_ms, len(body))
+        tcp.post(serial, join_frame(serial, (*prefix, body)), on_response, method)
+        self.counters.requests += 1
+
+    async def call(self, service: int, method: int, body: Message, response_type: type[M]) -> M:
+        """Send a request and wait for its response.
+
+        Raises Unreachable, ConnectionLost, RequestTimeout, RemoteError if the server threw, RemoteProtocolError.
+        """
+        return parse(response_type, await self.request(service, method, body.SerializeToString()))
+
+    async def request(self, service: int, method: int, body: bytes) -> bytes:
+        """Like `call`, with serialized messages."""
+        if not self.alive:
+            await self.connected()
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self.post(service, method, body, partial(_settle, future))
+        return await future
+
+    async def drained(self) -> None:
+        """Wait until the server has taken the buffered bytes; the caller sets a deadline."""
+        if self._tcp is not None:
+            await self._tcp.drained()
+
+    async def reclaim(self, idle_s: float) -> None:
+        """Close the TCP connection if it has been idle for `idle_s` seconds; the next call reconnects."""
+        tcp = self._tcp
+        if tcp is not None and not tcp.waiting and self._loop.time() - tcp.used_at >= idle_s:
+            self._tcp = None
+            self.counters.reclaimed += 1
+            await tcp.close()
+
+    async def close(self) -> None:
+        """Close the connection; pending calls fail."""
+        self._closed = True
+        if self._tcp is not None:
+            await self._tcp.close()
+
+
+def _settle(future: "asyncio.Future[bytes]", response: Response) -> None:
+    if future.done():
+        return
+    if isinstance(response, Exception):
+        future.set_exception(response)
+    else:
+        future.set_result(response)

@@ -1,0 +1,140 @@
+"""A member of a group that balances itself: it sees all partitions, and takes and gives back the ones that it chooses.
+
+The Master assigns nothing. The members agree on who reads which partition; `share` is the simplest agreement: each of n members
+takes every nth partition. When two members want the same partition, its Broker refuses the second one (410).
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from mqbridge.errors import ClusterError, LaneRevoked, ProtocolError, ServerRefused
+from mqbridge.tubemq.client.group_consumer import GroupConsumer
+from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, HeldPartitions, OffsetLookup, StartOffset
+from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.library.balanced_membership import BalancedMembership
+from mqbridge.tubemq.wire import codes
+from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY = 60
+"""Heartbeats between reports of all partitions held; changes are reported at once."""
+REFRESH_S = 5.0
+"""Least time between requests for the list of partitions, as in the Java clients."""
+
+
+class BalancedConsumer(GroupConsumer):
+    """A member of `group` for `topics`. `node` is (number of this member, number of members), which the Master checks.
+
+    The other arguments are those of `PackConsumer`.
+    """
+
+    def __init__(
+        self,
+        masters: Masters,
+        group: str,
+        topics: Sequence[str],
+        *,
+        node: tuple[int, int] | None = None,
+        start: StartOffset = StartOffset.EARLIEST,
+        filters: Mapping[str, Iterable[str]] | None = None,
+        offsets: OffsetLookup | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
+        max_gets: int = MAX_GETS,
+        budget: ReadBudget | None = None,
+        priority: int | None = None,
+    ) -> None:
+        types = {topic: frozenset(wanted) for topic, wanted in (filters or {}).items()}
+        self.membership = BalancedMembership(masters, group, topics, types, node=node, priority=priority)
+        budget = budget or ReadBudget(max_gets * GET_BYTES)
+        held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, budget=budget, offsets=offsets)
+        super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
+        self._node = node
+        self._refreshed_at = float("-inf")
+        self._refreshing = asyncio.Lock()
+
+    async def partitions(self) -> dict[PartitionRef, bool]:
+        """All partitions of the topics, and whether each may be read. The Master is asked at most every REFRESH_S seconds."""
+        self._raise_failure()
+        async with self._refreshing:
+            if self._loop.time() - self._refreshed_at >= REFRESH_S:
+                await self._refresh()
+                self._refreshed_at = self._loop.time()
+        return self.membership.partitions
+
+    async def share(self) -> list[PartitionRef]:
+        """Every nth partition that may be read, by the number of this member; all of them without `node`."""
+        number, count = self._node or (0, 1)
+        return [ref for ref, is_open in (await self.partitions()).items() if is_open][number::count]
+
+    async def take(self, key: PartitionKey, offset: int | None = None) -> HeldPartition:
+        """Take a partition, at `offset` if given; returns the same object when this member holds it already.
+
+        Raises ServerRefused: 410 when another member holds it, 403 when there is no such partition, 422 when it is closed.
+        """
+        self._raise_failure()
+        if (held := self.held_partitions.held.get(key)) is not None:
+            return held
+        ref, is_open = await self._find(key)
+        if not is_open:
+            raise codes.refused(f"taking {key}", codes.UNSUBSCRIBABLE, "the Master says that it is closed for consumers")
+        partition = await self.held_partitions.acquire(ref, offset)
+        self._report_soon()
+        return partition
+
+    async def give_back(self, key: PartitionKey) -> None:
+        """Give a partition back, with its confirmed pack; does nothing when it is not held."""
+        if (held := self.held_partitions.held.get(key)) is not None:
+            await held.release()
+            self._report_soon()
+
+    # --- Master -----------------------------------------------------------------------------------------------------
+
+    def _report_soon(self) -> None:
+        """Report the partitions held with a heartbeat at once."""
+        self.held_partitions.changed = True
+        self._wake.set()
+
+    async def _find(self, key: PartitionKey) -> tuple[PartitionRef, bool]:
+        known = {ref.key: (ref, is_open) for ref, is_open in self.membership.partitions.items()}
+        if key not in known:
+            known = {ref.key: (ref, is_open) for ref, is_open in (await self.partitions()).items()}
+        if key not in known:
+            raise codes.refused(f"taking {key}", codes.FORBIDDEN, "the Master lists no such partition")
+        return known[key]
+
+    async def _join(self) -> None:
+        known = self.membership.skip_id
+        await super()._join()
+        await self._skip_to_end(known)
+
+    async def _refresh(self) -> None:
+        try:
+            await self.membership.refresh_partitions()
+        except ServerRefused as error:
+            if error.code != codes.NO_NODE:
+                raise
+            await self._join()
+            await self.membership.refresh_partitions()
+
+    async def _beat(self, held: list[PartitionRef] | None) -> None:
+        known = self.membership.skip_id
+        await self.membership.heartbeat(held)
+        await self._skip_to_end(known)
+
+    async def _skip_to_end(self, known: int) -> None:
+        """Move all partitions to their ends, if an administrator has ordered it since the order `known`."""
+        if self.membership.skip_id <= known:
+            return
+        for partition in list(self.held_partitions.held.values()):
+            try:
+                await partition.seek(partition.max_offset)
+            except (ClusterError, ProtocolError, LaneRevoked) as error:
+                log.warning("%s could not be moved to its end: %s", partition, error)
+
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            raise self._failed

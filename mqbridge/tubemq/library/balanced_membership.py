@@ -1,0 +1,169 @@
+"""The membership of a consumer that balances its group itself, as the Master sees it: methods 20 to 22.
+
+The Master assigns nothing. It lists the Brokers and the partitions, each list with an id that changes with it, and the member
+reports the partitions that it has taken. These responses have no field `success`: errCode 200 is success.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mqbridge.tubemq.client.credentials import Role
+from mqbridge.tubemq.client.group_member import UNSET, GroupMember
+from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.wire import codes, rpc
+from mqbridge.tubemq.wire.pb.master_pb2 import (
+    ClientSubRepInfo,
+    CloseRequestC2M,
+    CloseResponseM2C,
+    GetPartMetaRequestC2M,
+    GetPartMetaResponseM2C,
+    HeartRequestC2MV2,
+    HeartResponseM2CV2,
+    OpsTaskInfo,
+    RegisterRequestC2MV2,
+    RegisterResponseM2CV2,
+)
+from mqbridge.tubemq.wire.string_formats import (
+    Broker,
+    PartitionKey,
+    PartitionRef,
+    format_held,
+    parse_broker,
+    parse_topic_meta,
+    partition_ids,
+)
+
+Response = RegisterResponseM2CV2 | HeartResponseM2CV2 | GetPartMetaResponseM2C
+
+
+class BalancedMembership(GroupMember):
+    """Register, heartbeat, leave, and list partitions. Raises ClusterError; a refusal has the Master's code."""
+
+    def __init__(
+        self,
+        masters: Masters,
+        group: str,
+        topics: Sequence[str],
+        filters: Mapping[str, frozenset[str]],
+        *,
+        node: tuple[int, int] | None = None,
+        priority: int | None = None,
+    ) -> None:
+        super().__init__(masters, group, topics, filters, priority=priority)
+        self.skip_id = UNSET
+        """The number of an administrator's last order to move every partition to its end; it grows with each order."""
+        self._node_id, self._source_count = node or (UNSET, UNSET)
+        self._brokers: dict[int, Broker] = {}
+        self._brokers_id = UNSET
+        self._open: dict[PartitionKey, bool] = {}
+        self._topics_id = UNSET
+
+    @property
+    def partitions(self) -> dict[PartitionRef, bool]:
+        """All partitions as the Master listed them last, and whether each may be read; sorted by topic, Broker and number."""
+        known = sorted(self._open.items(), key=lambda item: (item[0].topic, item[0].broker, item[0].partition))
+        return {
+            PartitionRef(self._brokers[key.broker], key.topic, key.partition): is_open
+            for key, is_open in known
+            if key.broker in self._brokers
+        }
+
+    async def register(self, held: Sequence[PartitionRef]) -> None:
+        """Join the group; `held` are the partitions that it holds already when it joins again."""
+        request = RegisterRequestC2MV2(
+            clientId=self.client_id,
+            groupName=self.group,
+            hostName=self.host,
+            sourceCount=self._source_count,
+            nodeId=self._node_id,
+            topicList=self.topics,
+            topicCondition=self.conditions(),
+            subRepInfo=self._report(held or None),
+            opsTaskInfo=self._ops(),
+            authInfo=await self.masters.certificate(),
+        )
+        response = await self.masters.call(rpc.BALANCED_REGISTER, request, RegisterResponseM2CV2)
+        self._check(f"joining group {self.group} for {', '.join(self.topics)}", response)
+        self._learn(response)
+
+    async def heartbeat(self, held: Sequence[PartitionRef] | None) -> None:
+        """Keep the membership alive, and report the partitions held, if given."""
+        request = HeartRequestC2MV2(
+            clientId=self.client_id,
+            groupName=self.group,
+            subRepInfo=self._report(held),
+            opsTaskInfo=self._ops(),
+            authInfo=await self.masters.certificate(),
+        )
+        response = await self.masters.call(rpc.BALANCED_HEARTBEAT, request, HeartResponseM2CV2)
+        self._check(f"a heartbeat of group {self.group}", response)
+        self._learn(response)
+
+    async def refresh_partitions(self) -> None:
+        """Ask the Master for the list of partitions."""
+        request = GetPartMetaRequestC2M(
+            clientId=self.client_id,
+            groupName=self.group,
+            brokerConfigId=self._brokers_id,
+            topicMetaInfoId=self._topics_id,
+            authInfo=await self.masters.certificate(),
+        )
+        response = await self.masters.call(rpc.PARTITION_META, request, GetPartMetaResponseM2C)
+        self._check(f"asking for the partitions of group {self.group}", response)
+        self._learn_partitions(response)
+
+    async def leave(self) -> None:
+        """Tell the Master that this consumer leaves."""
+        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.certificate())
+        await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
+
+    def _check(self, request: str, response: Response) -> None:
+        self.masters.check(request, response, Role.CONSUMER, is_success=response.errCode == codes.SUCCESS)
+
+    def _report(self, held: Sequence[PartitionRef] | None) -> ClientSubRepInfo:
+        topics: dict[str, list[PartitionRef]] = {}
+        for ref in held or ():
+            topics.setdefault(ref.topic, []).append(ref)
+        return ClientSubRepInfo(
+            brokerConfigId=self._brokers_id,
+            topicMetaInfoId=self._topics_id,
+            reportSubInfo=held is not None,
+            partSubInfo=[format_held(topic, refs) for topic, refs in sorted(topics.items())],
+        )
+
+    def _ops(self) -> OpsTaskInfo:
+        return OpsTaskInfo(
+            groupFlowCheckId=self.flow.group_id,
+            defFlowCheckId=self.flow.default_id,
+            qryPriorityId=self.priority,
+            csmFrmMaxOffsetCtrlId=self.skip_id,
+        )
+
+    def _learn(self, response: RegisterResponseM2CV2 | HeartResponseM2CV2) -> None:
+        if response.HasField("authorizedInfo"):
+            self.learn_token(response.authorizedInfo)
+        ops = response.opsTaskInfo
+        default = (ops.defFlowCheckId if ops.HasField("defFlowCheckId") else UNSET, ops.defFlowControlInfo)
+        group = (ops.groupFlowCheckId if ops.HasField("groupFlowCheckId") else UNSET, ops.groupFlowControlInfo)
+        self.flow.learn(default, group)
+        if ops.HasField("qryPriorityId"):
+            self.learn_priority(ops.qryPriorityId)
+        if ops.HasField("csmFrmMaxOffsetCtrlId"):
+            self.skip_id = max(self.skip_id, ops.csmFrmMaxOffsetCtrlId)
+        self._learn_partitions(response)
+
+    def _learn_partitions(self, response: Response) -> None:
+        """Learn the Brokers, then the partitions, which name them. The Master omits a list that has not changed."""
+        if response.brokerConfigList:
+            brokers = [parse_broker(text, self.masters.broker_port) for text in response.brokerConfigList]
+            self._brokers = {broker.id: broker for broker in brokers}
+        if response.HasField("brokerConfigId"):
+            self._brokers_id = response.brokerConfigId
+        if isinstance(response, RegisterResponseM2CV2) or not response.topicMetaInfoList:
+            return
+        self._topics_id = response.topicMetaInfoId
+        self._open = {
+            PartitionKey(broker, meta.topic, partition): is_open
+            for meta in map(parse_topic_meta, response.topicMetaInfoList)
+            for broker, stores, partitions, is_open in meta.deployments
+            for partition in partition_ids(partitions, stores)
+        }

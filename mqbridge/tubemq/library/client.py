@@ -1,0 +1,403 @@
+"""The TubeMQ client for programs.
+
+async with TubeMQClient("tubemq://localhost:8715") as client:
+async with client.producer("orders") as producer:
+await producer.send(b"hello", key="customer-7")
+async with client.consumer("orders", group="billing") as consumer:
+async for message in consumer:
+print(message.key, message.payload)
+consumer.acknowledge(message)
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Self, TypeVar
+from zoneinfo import ZoneInfo
+
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.library.cluster_url import parse_cluster_url
+from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
+from mqbridge.library.opening import Closable, OpenedByClient, Opening
+from mqbridge.library.send_window import MAX_PENDING_BYTES
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.dial import speaking
+from mqbridge.net.tls.tls import Tls
+from mqbridge.secret import Secret
+from mqbridge.tubemq.client.admin import Admin
+from mqbridge.tubemq.client.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.connection_pool import IDLE_S, ConnectionPool
+from mqbridge.tubemq.client.credentials import as_credentials
+from mqbridge.tubemq.client.held_partitions import OffsetLookup, StartOffset
+from mqbridge.tubemq.client.master import DEFAULT_PORT, DEFAULT_TLS_PORT, Masters
+from mqbridge.tubemq.client.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.partition_sender import PartitionSender, open_partition_sender
+from mqbridge.tubemq.client.read_budget import ReadBudget
+from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.server_connection import REQUEST_TIMEOUT_S
+from mqbridge.tubemq.library.balanced_consumer import BalancedConsumer
+from mqbridge.tubemq.library.consumer import Consumer
+from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender, open_load_balancing_sender
+from mqbridge.tubemq.library.pack_puller import SETTLE_S, PackPuller
+from mqbridge.tubemq.library.producer import Producer
+
+HEARTBEAT_S = 2.0
+"""Partitions are assigned in the responses to heartbeats, so a new member reads after two of them. The Java SDK takes 13 s."""
+MAX_BYTES = 64 << 20
+"""Default bound of the packs that wait in a consumer."""
+MAX_ELAPSED_S = 60.0
+"""How long a producer retries a message by default."""
+
+T = TypeVar("T", bound=Closable)
+_STARTS = {"earliest": StartOffset.EARLIEST, "latest": StartOffset.LATEST}
+MsgTypes = Collection[str] | Mapping[str, Collection[str]]
+"""Message types to receive: the same for all topics, or by topic. Empty for all messages."""
+
+
+class TubeMQClient:
+    """One cluster. It connects lazily, on the first request, and closes the producers and consumers that it has opened.
+
+    url                 the Masters: `tubemq://host:8715[,host:8715]`, or `tubemq+ssl://` for TLS; ports may be omitted
+    tls                 certificates of `tubemq+ssl://`. Servers of 2.4 demand one of the client
+    user, password      for clusters that authenticate clients
+    admin_url           the Master's web address, such as `http://host:8080`, for `admin`
+    admin_token         the Master's confModAuthToken, for changes by `admin`
+    time_zone           the zone in which `$msgTime$` of messages is written
+    heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members that are silent for 30 s
+    request_timeout_s   seconds of silence after which a request has failed
+    idle_s              seconds after which an unused connection is closed
+    shared_connections  False gives every partition a connection of its own
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: Tls | None = None,
+        user: str | None = None,
+        password: Secret | str | None = None,
+        admin_url: str | None = None,
+        admin_token: Secret | str | None = None,
+        time_zone: str = "UTC",
+        heartbeat_s: float = HEARTBEAT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        idle_s: float = IDLE_S,
+        shared_connections: bool = True,
+    ) -> None:
+        self._addresses, self._tls = parse_cluster_url(url, "tubemq", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
+        self._credentials = as_credentials(user, password)
+        self._admin_url, self._admin_token = admin_url, admin_token
+        self._zone = _zone(time_zone)
+        self._heartbeat_s, self._request_timeout_s = heartbeat_s, request_timeout_s
+        self._idle_s, self._shared_connections = idle_s, shared_connections
+        self._opened = OpenedByClient()
+        self._masters: Masters | None = None
+        self._routes: Routes | None = None
+        self._connecting = asyncio.Lock()
+        self._admins: list[Admin] = []
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Close every producer and consumer, the last one first, then the connections, within about `timeout` seconds."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = asyncio.get_running_loop().time() + timeout
+        async with contextlib.AsyncExitStack() as stack:  # each is closed, even when another one raises
+            if self._masters is not None:
+                stack.push_async_callback(self._masters.connections.close)
+            for admin in self._admins:
+                stack.push_async_callback(admin.close)
+            if self._routes is not None:
+                stack.push_async_callback(_close_routes, self._routes, deadline)
+            stack.push_async_callback(self._opened.close, timeout)
+
+    @property
+    def masters(self) -> Masters:
+        """The cluster's Masters; `masters.connections.snapshot()` has the counters of all connections. Raises ClusterError."""
+        if self._closed:
+            raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
+        if self._masters is None:
+            name = ",".join(f"{host}:{port}" for host, port in self._addresses)
+            connections = ConnectionPool(
+                timeout_s=self._request_timeout_s,
+                idle_s=self._idle_s,
+                shared=self._shared_connections,
+                tls=self._tls,
+                connectivity=Connectivity(name, self._addresses),
+            )
+            self._masters = Masters(self._addresses, connections, self._credentials)
+        return self._masters
+
+    # --- producing --------------------------------------------------------------------------------------------------
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        max_elapsed_s: float | None = MAX_ELAPSED_S,
+        in_flight: int = 1,
+    ) -> Opening[Producer]:
+        """Open a producer: `await` it, or use it with `async with`. Raises ServerRefused (FATAL) if there is no such topic.
+
+        max_pending_bytes  `send` waits while so many bytes are on their way
+        max_elapsed_s      seconds for which a failed message is retried; None for ever
+        in_flight          requests in flight per partition, for messages with a key: 1 keeps their order whatever happens, 16
+                           keep it as long as the Broker refuses nothing, and send three to seven times as fast
+        """
+
+        async def open_it() -> Producer:
+            routes, connections = await self._connected()
+            ordered = await open_partition_sender(routes, connections, topic, in_flight=in_flight, max_elapsed_s=max_elapsed_s)
+            any_partition = await open_load_balancing_sender(
+                routes, connections, topic, max_elapsed_s=max_elapsed_s, bounded=False
+            )
+            producer = Producer(ordered, any_partition, zone=self._zone, max_pending_bytes=max_pending_bytes)
+            return await self._kept(producer)
+
+        return Opening(open_it)
+
+    def partition_sender(
+        self,
+        topic: str,
+        *,
+        ordered: bool = True,
+        in_flight: int | None = None,
+        max_elapsed_s: float | None = None,
+    ) -> Opening[PartitionSender]:
+        """Open a sender of encoded messages to partitions by name; the arguments are those of `open_partition_sender`."""
+
+        async def open_it() -> PartitionSender:
+            routes, connections = await self._connected()
+            sender = await open_partition_sender(
+                routes, connections, topic, ordered=ordered, in_flight=in_flight, max_elapsed_s=max_elapsed_s
+            )
+            return await self._kept(sender)
+
+        return Opening(open_it)
+
+    def load_balancing_sender(self, topic: str, *, max_elapsed_s: float | None = None) -> Opening[LoadBalancingSender]:
+        """Open a sender of encoded messages to any partition that accepts them."""
+
+        async def open_it() -> LoadBalancingSender:
+            routes, connections = await self._connected()
+            sender = await open_load_balancing_sender(routes, connections, topic, max_elapsed_s=max_elapsed_s)
+            return await self._kept(sender)
+
+        return Opening(open_it)
+
+    # --- consuming --------------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        start: Start = "earliest",
+        msg_types: MsgTypes = (),
+        max_bytes: int = MAX_BYTES,
+        bound: BoundSubscription | None = None,
+        query_priority: int | None = None,
+    ) -> Opening[Consumer]:
+        """Join a group: `await` it, or use it with `async with`. Raises ServerRefused (FATAL) if there is no such topic.
+
+        All members of a group name the same topics and message types; the Master assigns the partitions.
+
+        start           where a group begins that has no position yet
+        msg_types       receive messages of these types only, a collection or a mapping by topic; the Brokers filter
+        max_bytes       bound of the packs that wait in memory to be received, in equal shares per Broker, 1 MiB at least
+        bound           makes it a bound group: partitions start at given offsets when all members have joined
+        query_priority  which stores of a Broker are read (qryPriorityId, 101 to 303): hundreds for topics without a filter, ones
+                        for topics with one; 1 only the file, 2 also memory that is being written, 3 all. None is the cluster's
+                        setting, mostly 301, with which filtered messages come up to 20 s late
+        """
+        names = _names(topics)
+        types = _types_by_topic(names, msg_types)
+
+        async def open_it() -> Consumer:
+            member = PackConsumer(
+                self.masters,
+                group,
+                names,
+                start=_STARTS[start],
+                filters=types,
+                bound=bound,
+                heartbeat_s=self._heartbeat_s,
+                budget=ReadBudget(max_bytes, counts_packs=True),
+                priority=query_priority,
+            )
+            await self._joined(member)
+            consumer = Consumer(member, zone=self._zone, types=types)
+            return await self._kept(consumer)
+
+        return Opening(open_it)
+
+    def pack_consumer(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        start: Start = "earliest",
+        msg_types: MsgTypes = (),
+        offsets: OffsetLookup | None = None,
+        max_bytes: int = MAX_BYTES,
+        bound: BoundSubscription | None = None,
+        query_priority: int | None = None,
+    ) -> Opening[PackConsumer]:
+        """Join a group and read packs, as the Brokers send them, partition by partition: `assignments()` of `PackConsumer`.
+
+        `offsets` is asked, before a partition is taken, at which offset to start; None leaves it to the group's position. A
+        program that stores offsets together with its results has each message's effect exactly once. The other arguments are
+        those of `consumer`, but `max_bytes` is 1 MiB for each pack that may be requested at once.
+        """
+        names = _names(topics)
+        types = _types_by_topic(names, msg_types)
+
+        async def open_it() -> PackConsumer:
+            consumer = PackConsumer(
+                self.masters,
+                group,
+                names,
+                start=_STARTS[start],
+                filters=types,
+                offsets=offsets,
+                bound=bound,
+                heartbeat_s=self._heartbeat_s,
+                budget=ReadBudget(max_bytes),
+                priority=query_priority,
+            )
+            await self._joined(consumer)
+            return await self._kept(consumer)
+
+        return Opening(open_it)
+
+    def pack_puller(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        start: Start = "earliest",
+        msg_types: MsgTypes = (),
+        settle_s: float = SETTLE_S,
+        max_bytes: int = MAX_BYTES,
+        query_priority: int | None = None,
+    ) -> Opening[PackPuller]:
+        """Join a group and pull packs of all partitions, one after the other.
+
+        A pack that is neither confirmed nor rejected for `settle_s` seconds is pulled again. The other arguments are those of
+        `consumer`.
+        """
+
+        async def open_it() -> PackPuller:
+            consumer = await self.pack_consumer(
+                topics, group, start=start, msg_types=msg_types, max_bytes=max_bytes, query_priority=query_priority
+            )
+            puller = PackPuller(consumer, settle_s=settle_s, close_consumer=consumer.close)
+            return await self._kept(puller)
+
+        return Opening(open_it)
+
+    def balanced_consumer(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        node: tuple[int, int] | None = None,
+        start: Start = "earliest",
+        msg_types: MsgTypes = (),
+        offsets: OffsetLookup | None = None,
+        max_bytes: int = MAX_BYTES,
+        query_priority: int | None = None,
+    ) -> Opening[BalancedConsumer]:
+        """Join a group that balances itself: the program takes partitions and gives them back.
+
+        `node` is (number of this member, number of members), which the Master checks. The other arguments are those of
+        `pack_consumer`.
+        """
+        names = _names(topics)
+
+        async def open_it() -> BalancedConsumer:
+            consumer = BalancedConsumer(
+                self.masters,
+                group,
+                names,
+                node=node,
+                start=_STARTS[start],
+                filters=_types_by_topic(names, msg_types),
+                offsets=offsets,
+                heartbeat_s=self._heartbeat_s,
+                budget=ReadBudget(max_bytes),
+                priority=query_priority,
+            )
+            await self._joined(consumer)
+            return await self._kept(consumer)
+
+        return Opening(open_it)
+
+    # --- administration ---------------------------------------------------------------------------------------------
+
+    def admin(self) -> Admin:
+        """The administrators' HTTP API: topics, groups, offsets. Raises ClusterError without `admin_url`."""
+        if self._admin_url is None:
+            raise ClusterError("this client has no admin_url, the Master's web address", Failure.FATAL)
+        admin = Admin(self._admin_url, self._admin_token, tls=self._tls)
+        self._admins.append(admin)
+        return admin
+
+    # --- connecting -------------------------------------------------------------------------------------------------
+
+    async def _connected(self) -> tuple[Routes, ConnectionPool]:
+        """The producers' view of the cluster; the first call registers with the Master. Raises ClusterError."""
+        masters = self.masters
+        async with self._connecting:
+            if self._routes is None:
+                routes = Routes(masters, heartbeat_s=self._heartbeat_s)
+                with self._speaking():
+                    await routes.start()
+                self._routes = routes
+        return self._routes, masters.connections
+
+    async def _joined(self, member: PackConsumer | BalancedConsumer) -> None:
+        with self._speaking():
+            await member.start()
+
+    async def _kept(self, opened: T) -> T:
+        """Have it closed with this client, which may have been closed while it was opened."""
+        if self._closed:
+            await opened.close(0.0)
+            raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
+        self._opened.add(opened)
+        return opened
+
+    def _speaking(self) -> contextlib.AbstractContextManager[None]:
+        return speaking("a TubeMQ Master", ", ".join(f"{host}:{port}" for host, port in self._addresses))
+
+
+async def _close_routes(routes: Routes, deadline: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            await routes.close()
+
+
+def _names(topics: str | Sequence[str]) -> list[str]:
+    return [topics] if isinstance(topics, str) else list(topics)
+
+
+def _types_by_topic(topics: Iterable[str], msg_types: MsgTypes) -> dict[str, frozenset[str]]:
+    if isinstance(msg_types, Mapping):
+        return {topic: frozenset(types) for topic, types in msg_types.items() if types}
+    return dict.fromkeys(topics, frozenset(msg_types)) if msg_types else {}
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{name!r} is not a time zone; names look like Asia/Shanghai or UTC") from error

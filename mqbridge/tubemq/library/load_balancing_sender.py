@@ -1,0 +1,175 @@
+"""Send messages to any partition that accepts them: round robin, without the Brokers on the blocklist.
+
+There is no order, so a message that fails goes to another Broker at once. A message whose response was lost may then be stored
+twice, on different partitions. Pending messages are bounded, by number and by bytes.
+"""
+
+import asyncio
+import contextlib
+import random
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError
+from mqbridge.net.backoff import Backoff
+from mqbridge.tubemq.client.broker_reconnector import FIRST_RETRY_S, MOST_RETRY_S
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.partition_sender import CLOSE_TIMEOUT_S, PartitionSender, open_partition_sender, settle
+from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.send_result import SendCallback, SendResult
+from mqbridge.tubemq.library.broker_blocklist import BrokerBlocklist
+from mqbridge.tubemq.wire.string_formats import PartitionRef
+
+MAX_PENDING = 500_000
+"""The limit at which the Java SDK refuses more, too."""
+MAX_PENDING_BYTES = 256 << 20
+MAX_PENDING_PER_PARTITION = 50_000
+"""A partition with this many pending messages is skipped."""
+
+
+class PendingMessage:
+    """A message, the partition that it was last sent to, and the time at which it is given up."""
+
+    __slots__ = ("backoff", "data", "done", "flag", "give_up_at", "msg_time", "msg_type", "ref", "sender")
+
+    def __init__(
+        self,
+        sender: "LoadBalancingSender",
+        data: bytes,
+        flag: int,
+        types: tuple[str | None, str | None],
+        give_up_at: float | None,
+        done: SendCallback,
+    ) -> None:
+        self.sender, self.data, self.flag, self.done, self.give_up_at = sender, data, flag, done, give_up_at
+        self.msg_type, self.msg_time = types
+        self.ref: PartitionRef | None = None
+        self.backoff: Backoff | None = None
+
+    def decided(self, result: SendResult | MqbridgeError) -> None:
+        """Handle the result of one attempt."""
+        self.sender.attempt_done(self, result)
+
+
+class LoadBalancingSender:
+    """A sender to all partitions of one topic; made by `open_load_balancing_sender`.
+
+    `pending` messages of `pending_bytes` wait for their result. `blocklist` says which Brokers are avoided. `bounded=False` is
+    for callers that bound the pending messages themselves.
+    """
+
+    def __init__(self, sender: PartitionSender, *, max_elapsed_s: float | None = None, bounded: bool = True) -> None:
+        self.sender = sender
+        self.bounded = bounded
+        self.blocklist = BrokerBlocklist()
+        self.pending = self.pending_bytes = 0
+        self.closing = False
+        self._max_elapsed_s = max_elapsed_s
+        self._round_robin = random.randrange(1 << 16)  # noqa: S311 - so that producers do not all begin with the first partition
+        self._pending_of: dict[str, int] = {}
+        """Pending messages by partition name."""
+        self._loop = asyncio.get_running_loop()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    def submit(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback) -> PendingMessage:
+        """Send without waiting; `done` is called with the result. Raises ClusterError (RETRY) when too much is pending.
+
+        The message that is returned names, in `ref`, the partition that it was last sent to.
+        """
+        if self.bounded and (self.pending >= MAX_PENDING or self.pending_bytes >= MAX_PENDING_BYTES):
+            raise ClusterError(
+                f"{self.pending} messages of {self.pending_bytes} bytes for {self.sender.topic} wait for responses: "
+                "send more when some of them are stored",
+                Failure.RETRY,
+            )
+        limit = self._max_elapsed_s
+        give_up_at = None if limit is None else self._loop.time() + limit
+        self.pending += 1
+        self.pending_bytes += len(data)
+        self._is_empty.clear()
+        message = PendingMessage(self, data, flag, (msg_type, msg_time), give_up_at, done)
+        self._send(message)
+        return message
+
+    def send(
+        self, data: bytes, flag: int = 0, msg_type: str | None = None, msg_time: str | None = None
+    ) -> "asyncio.Future[SendResult]":
+        """Like `submit`, but return a future of the result."""
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        self.submit(data, flag, msg_type, msg_time, done=lambda result: settle(future, result))
+        return future
+
+    async def flush(self) -> None:
+        """Wait until nothing is pending."""
+        await self._is_empty.wait()
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self.sender.closed
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait for pending messages, at most `timeout` seconds; the rest fails."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.flush()
+        self.closing = True
+        await self.sender.close(0)
+
+    def attempt_done(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:
+        """Settle the message, or send it again, to another Broker if there is one."""
+        ref = message.ref
+        assert ref is not None  # noqa: S101 - set before each attempt
+        self._pending_of[ref.name] -= 1
+        if isinstance(result, SendResult):
+            self.blocklist.stored(ref.broker)
+            self._settle(message, result)
+            return
+        now = self._loop.time()
+        self.blocklist.failed(ref.broker, result, now)
+        is_final = isinstance(result, ClusterError) and result.failure in (Failure.REFUSED, Failure.FATAL)
+        if is_final or self.closing or (message.give_up_at is not None and now >= message.give_up_at):
+            self._settle(message, result)
+            return
+        message.backoff = message.backoff or Backoff(FIRST_RETRY_S, MOST_RETRY_S)
+        self._loop.call_later(message.backoff.delay(), self._send, message)
+
+    def _settle(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:
+        self.pending -= 1
+        self.pending_bytes -= len(message.data)
+        message.done(result)
+        if not self.pending:
+            self._is_empty.set()
+
+    def _send(self, message: PendingMessage) -> None:
+        if self.closing:
+            error = ConnectionLost(f"the sender to {self.sender.topic} was closed before this message was stored")
+            self._settle(message, error)
+            return
+        ref = message.ref = self._choose()
+        self._pending_of[ref.name] = self._pending_of.get(ref.name, 0) + 1
+        self.blocklist.sent(ref.broker, self._loop.time())
+        self.sender.submit(ref.name, message.data, message.flag, message.msg_type, message.msg_time, done=message.decided)
+
+    def _choose(self) -> PartitionRef:
+        """The next partition by round robin; one of an avoided Broker only when all Brokers are avoided."""
+        refs = self.sender.route.listed
+        now, pending_of, avoids = self._loop.time(), self._pending_of, self.blocklist.avoids
+        self._round_robin += 1
+        for index in range(self._round_robin, self._round_robin + len(refs)):
+            ref = refs[index % len(refs)]
+            if pending_of.get(ref.name, 0) < MAX_PENDING_PER_PARTITION and not avoids(ref.broker, now):
+                self._round_robin = index
+                return ref
+        return refs[self._round_robin % len(refs)]
+
+
+async def open_load_balancing_sender(
+    routes: Routes, connections: ConnectionPool, topic: str, *, max_elapsed_s: float | None = None, bounded: bool = True
+) -> LoadBalancingSender:
+    """Open a sender to all partitions of a topic.
+
+    Raises ServerRefused (FATAL), which names the topic, when the Master does not know it. The partition sender tries once; the
+    load-balancing sender retries, on other Brokers.
+    """
+    sender = await open_partition_sender(routes, connections, topic, ordered=False, max_elapsed_s=0.0)
+    return LoadBalancingSender(sender, max_elapsed_s=max_elapsed_s, bounded=bounded)

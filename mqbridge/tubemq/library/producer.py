@@ -1,0 +1,177 @@
+"""Send messages to a topic: the producer of `TubeMQClient.producer`.
+
+A message with a key goes to the partition of the key, in order. A message without a key goes to any partition: the partitions
+take turns, Brokers in trouble are avoided, and a message that one Broker does not store is sent to another.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import tzinfo
+from typing import Self
+from zlib import crc32
+
+from mqbridge.errors import ClusterError, Failure, MappingError, MqbridgeError
+from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
+from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
+from mqbridge.message import Message
+from mqbridge.tubemq.client.partition_sender import PartitionSender, settle
+from mqbridge.tubemq.client.send_result import SenderClosed, SendResult
+from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
+from mqbridge.tubemq.mapping.properties import parse_pairs, system_fields
+from mqbridge.tubemq.mapping.request import encode
+from mqbridge.tubemq.mapping.times import minutes_of
+
+REQUEST_BYTES = 450
+"""Memory of a pending message besides its data."""
+
+
+class Producer:
+    """Sends messages to all partitions of a topic.
+
+    `ordered` is the sender of messages with a key or a chosen partition, `any_partition` that of the others.
+    """
+
+    def __init__(
+        self,
+        ordered: PartitionSender,
+        any_partition: LoadBalancingSender,
+        *,
+        zone: tzinfo,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+    ) -> None:
+        self._ordered, self._any_partition, self._zone = ordered, any_partition, zone
+        self._window = SendWindow(max_pending_bytes)
+        self._key_partitions = list(ordered.route.partitions)
+        """The partitions that keys are spread over: a partition that is added later would move keys to other partitions."""
+        self._unanswered: set[asyncio.Future[SendResult]] = set()
+        self._closed = False
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self._ordered.topic
+
+    @property
+    def partitions(self) -> list[str]:
+        """The names of the topic's partitions, `broker:partition`, as `send` takes them."""
+        return list(self._ordered.route.partitions)
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self._closed
+
+    async def send(
+        self,
+        payload: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        keys: Sequence[str] = (),
+        msg_type: str | None = None,
+        properties: Properties = (),
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        attributes: str | bytes | None = None,
+        partition: str | None = None,
+    ) -> SendReceipt:
+        """Send a message and return when it is stored; waits while `max_pending_bytes` are on their way.
+
+        key         chooses the partition by its CRC-32; messages of a key stay in the order of the calls
+        keys        index keys: carried as `mqbridge.keys`, since TubeMQ has none
+        msg_type    the type that consumers filter by
+        properties  the pairs of the attribute string; the mapping escapes commas and equals signs, and renames reserved names
+        event_time  ms since the epoch: `$msgTime$`, which has only the minute, and exact in `mqbridge.event_time`
+        deliver_at  ms since the epoch; carried only: TubeMQ delivers at once
+        attributes  the attribute string itself, byte for byte, instead of `properties`; may name `$msgType$` and `$msgTime$`
+        partition   the name of a partition (see `partitions`), instead of a choice by key
+
+        A message whose response was lost is sent again, so it may be stored twice. Raises ClusterError, whose `failure` says what
+        helps, and MappingError for a message that TubeMQ cannot carry.
+        """
+        message = self._message(payload, keys, msg_type, properties, attributes)
+        message.key, message.event_time, message.deliver_at = key, event_time, deliver_at
+        if attributes is not None and event_time is None:
+            message.event_time = system_fields(message.properties, minutes_of(self._zone))[1]
+        data, flag, type_text, time_text = encode(message, None, self._zone)
+        name = self._partition_of(key, partition)
+        if self._closed:
+            raise ClusterError(f"the producer of topic {self.topic!r} is closed", Failure.FATAL)
+        size = len(data) + REQUEST_BYTES
+        number = await self._window.enter(size)
+        result: asyncio.Future[SendResult] = self._ordered.loop.create_future()
+
+        def done(outcome: SendResult | MqbridgeError) -> None:
+            self._unanswered.discard(result)
+            self._window.leave(number, size)
+            settle(result, outcome)
+
+        self._unanswered.add(result)
+        if name is None:
+            pending = self._any_partition.submit(data, flag, type_text, time_text, done=done)
+            stored = await result
+            assert pending.ref is not None  # noqa: S101 - it was sent to a partition
+            name = pending.ref.name
+        else:
+            self._ordered.submit(name, data, flag, type_text, time_text, done=done)
+            stored = await result
+        return SendReceipt(self.topic, name, (), str(stored.message_id))
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is stored, or has failed."""
+        await self._window.drain()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until everything is stored, at most `timeout` seconds, then close; the rest fails with ConnectionLost."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._window.drain()
+        error = SenderClosed(f"the producer of topic {self.topic!r} was closed before this message was stored")
+        self._window.abort(error)
+        for result in list(self._unanswered):
+            settle(result, error)
+        await self._ordered.close(0.0)
+        await self._any_partition.close(0.0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _message(
+        self,
+        payload: bytes | None,
+        keys: Sequence[str],
+        msg_type: str | None,
+        properties: Properties,
+        attributes: str | bytes | None,
+    ) -> Message:
+        if attributes is None:
+            pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
+            return Message(payload, pairs, keys=tuple(keys), msg_type=msg_type)
+        text = attributes.encode() if isinstance(attributes, str) else attributes
+        pairs = parse_pairs(text)
+        if properties:
+            raise MappingError(
+                "a message takes either properties or attributes: the pairs of the attribute string are its properties"
+            )
+        type_of_text = system_fields(pairs, minutes_of(self._zone))[0]
+        if msg_type is not None and msg_type != type_of_text:
+            raise MappingError(f"msg_type is {msg_type!r}, but the attribute string says {type_of_text!r}")
+        return Message(payload, pairs, keys=tuple(keys), msg_type=type_of_text, attributes=text)
+
+    def _partition_of(self, key: str | bytes | None, partition: str | None) -> str | None:
+        """The name of the message's partition; None for any."""
+        if partition is not None:
+            if partition not in self._ordered.route.partitions:
+                known = ", ".join(self._ordered.route.partitions)
+                raise ClusterError(f"topic {self.topic!r} has no partition {partition!r}, only {known}", Failure.REFUSED)
+            return partition
+        if key is None:
+            return None
+        names = self._key_partitions
+        return names[crc32(key.encode() if isinstance(key, str) else key) % len(names)]

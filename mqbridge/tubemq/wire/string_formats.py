@@ -1,0 +1,227 @@
+"""String formats inside the protobuf messages: brokers, topics, partitions, subscriptions.
+
+    broker        id:host:port                                   the default port is written as one space
+    topic         topic#id:partitions:stores[,...]#maxBytes      in responses to a producer's heartbeat
+    partition     id:host:port#topic:partition                   in a consumer's heartbeats to a Broker
+    subscription  consumer@group#id:host:port#topic:partition    in events and in a consumer's reports
+    failure       code:partition
+    condition     topic#type[,type]                              a filter, in requests to the Master
+    key           broker:topic:partition                         a partition without its Broker's address
+    start offsets key=offset[,key=offset]                        where a bound group wants to start
+    topic meta    topic#id:stores:partitions:status[,...]        a topic, for members that balance themselves
+    held          topic#broker:partition[,broker:partition]      the partitions that such a member reports as held
+
+Malformed text raises RemoteProtocolError.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from mqbridge.errors import RemoteProtocolError
+
+DEFAULT_BROKER_PORT = 8123
+DEFAULT_BROKER_TLS_PORT = 8124
+"""Masters leave the default port out of a Broker's address; clients connected by TLS then use the TLS port."""
+STORE_STEP = 10_000
+"""Distance of ids between stores: partition i of store s has the id s * 10000 + i."""
+
+
+class Broker(NamedTuple):
+    """A Broker in the Master's list."""
+
+    id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.id}:{self.host}:{self.port}"
+
+
+class PartitionRef(NamedTuple):
+    """A partition with its Broker's address."""
+
+    broker: Broker
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.broker}#{self.topic}:{self.partition}"
+
+    @property
+    def name(self) -> str:
+        """`broker:partition`, unique within the topic."""
+        return f"{self.broker.id}:{self.partition}"
+
+    @property
+    def key(self) -> "PartitionKey":
+        """The partition without its Broker's address."""
+        return PartitionKey(self.broker.id, self.topic, self.partition)
+
+
+class PartitionKey(NamedTuple):
+    """A partition of a cluster, without its Broker's address; the key under which offsets are kept."""
+
+    broker: int
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.broker}:{self.topic}:{self.partition}"
+
+
+class TopicInfo(NamedTuple):
+    """A topic in responses to producers; `deployments` are (broker id, partitions per store, stores)."""
+
+    topic: str
+    deployments: tuple[tuple[int, int, int], ...]
+    max_message_bytes: int | None
+
+
+class TopicMeta(NamedTuple):
+    """A topic for members that balance themselves; `deployments` are (broker id, stores, partitions per store, is readable)."""
+
+    topic: str
+    deployments: tuple[tuple[int, int, int, bool], ...]
+
+
+def _malformed(kind: str, text: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{text!r} is not a {kind}")
+
+
+def parse_broker(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Broker:
+    """Parse `id:host:port`."""
+    try:
+        broker_id, address = text.split(":", 1)
+        host, port = address.rsplit(":", 1)
+        broker = Broker(int(broker_id), host, int(port) if port.strip() else default_port)
+    except ValueError as error:
+        raise _malformed("broker", text) from error
+    if not host or not 0 < broker.port < 65536:
+        raise _malformed("broker", text)
+    return broker
+
+
+def parse_partition(text: str, default_port: int = DEFAULT_BROKER_PORT) -> PartitionRef:
+    """Parse `id:host:port#topic:partition`."""
+    try:
+        broker, topic_partition = text.split("#")
+        topic, partition = topic_partition.split(":")
+        return PartitionRef(parse_broker(broker, default_port), topic, int(partition))
+    except ValueError as error:
+        raise _malformed("partition", text) from error
+
+
+def parse_subscription(text: str, default_port: int = DEFAULT_BROKER_PORT) -> PartitionRef:
+    """Parse the partition of `consumer@group#id:host:port#topic:partition`."""
+    _, separator, partition = text.partition("#")
+    if not separator:
+        raise _malformed("subscription", text)
+    return parse_partition(partition, default_port)
+
+
+def format_subscription(consumer: str, group: str, partition: PartitionRef) -> str:
+    """Return the string that reports `partition` as held."""
+    return f"{consumer}@{group}#{partition}"
+
+
+def parse_failure(text: str) -> tuple[int, PartitionRef]:
+    """Parse `code:partition`."""
+    code, _, rest = text.partition(":")
+    try:
+        return int(code), parse_partition(rest)
+    except ValueError as error:
+        raise _malformed("partition failure", text) from error
+
+
+def parse_topic_info(text: str) -> TopicInfo:
+    """Parse `topic#id:partitions:stores[,...]#maxBytes`; the last part may be missing."""
+    topic, _, rest = text.partition("#")
+    items, _, max_bytes = rest.partition("#")
+    try:
+        deployments = tuple(_deployment(item) for item in items.split(","))
+        return TopicInfo(topic, deployments, int(max_bytes) if max_bytes.strip() else None)
+    except ValueError as error:
+        raise _malformed("topic", text) from error
+
+
+def _deployment(text: str) -> tuple[int, int, int]:
+    broker, partitions, stores = text.split(":")
+    return int(broker), int(partitions), int(stores)
+
+
+def format_topic_info(info: TopicInfo) -> str:
+    """Return the string that describes a topic to producers."""
+    deployments = ",".join(":".join(map(str, deployment)) for deployment in info.deployments)
+    return f"{info.topic}#{deployments}#{'' if info.max_message_bytes is None else info.max_message_bytes}"
+
+
+def parse_topic_meta(text: str) -> TopicMeta:
+    """Parse `topic#id:stores:partitions:status[,...]`; `parse_topic_info` has stores and partitions in reverse order."""
+    topic, separator, items = text.partition("#")
+    try:
+        if not separator or not topic:
+            raise _malformed("topic's metadata", text)
+        return TopicMeta(topic, tuple(_meta_deployment(item) for item in items.split(",") if item))
+    except ValueError as error:
+        raise _malformed("topic's metadata", text) from error
+
+
+def _meta_deployment(text: str) -> tuple[int, int, int, bool]:
+    broker, stores, partitions, status = text.split(":")
+    return int(broker), int(stores), int(partitions), int(status) == 1
+
+
+def format_topic_meta(meta: TopicMeta) -> str:
+    """Return the string that describes a topic to members that balance themselves."""
+    items = (f"{broker}:{stores}:{partitions}:{int(is_open)}" for broker, stores, partitions, is_open in meta.deployments)
+    return f"{meta.topic}#{','.join(items)}"
+
+
+def parse_key(text: str) -> PartitionKey:
+    """Parse `broker:topic:partition`."""
+    try:
+        broker, topic, partition = text.split(":")
+        return PartitionKey(int(broker), topic, int(partition))
+    except ValueError as error:
+        raise _malformed("partition key", text) from error
+
+
+def format_start_offsets(offsets: Mapping[PartitionKey, int]) -> str:
+    """Return the string with the offsets at which a bound group wants to start."""
+    return ",".join(f"{key}={offset}" for key, offset in sorted(offsets.items()))
+
+
+def parse_start_offsets(text: str) -> dict[PartitionKey, int]:
+    """Parse `key=offset[,key=offset]`; a blank text has none."""
+    try:
+        pairs = [item.split("=") for item in text.split(",") if item.strip()]
+        return {parse_key(key): int(offset) for key, offset in pairs}
+    except ValueError as error:
+        raise _malformed("list of offsets", text) from error
+
+
+def format_held(topic: str, refs: Sequence[PartitionRef]) -> str:
+    """Return the string with which a member that balances itself reports the partitions it holds of a topic."""
+    return f"{topic}#{','.join(ref.name for ref in refs)}"
+
+
+def parse_held(text: str) -> list[PartitionKey]:
+    """Parse `topic#broker:partition[,broker:partition]`."""
+    topic, separator, items = text.partition("#")
+    try:
+        if not separator:
+            raise _malformed("list of held partitions", text)
+        pairs = [item.split(":") for item in items.split(",") if item]
+        return [PartitionKey(int(broker), topic, int(partition)) for broker, partition in pairs]
+    except ValueError as error:
+        raise _malformed("list of held partitions", text) from error
+
+
+def format_condition(topic: str, types: Iterable[str]) -> str:
+    """Return the string with the filter of one topic."""
+    return f"{topic}#{','.join(sorted(types))}"
+
+
+def partition_ids(partitions: int, stores: int) -> list[int]:
+    """Return the ids of a topic's partitions on one Broker, in order."""
+    return [store * STORE_STEP + number for store in range(stores) for number in range(partitions)]

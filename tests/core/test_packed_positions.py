@@ -1,0 +1,44 @@
+"""Packed positions in little memory give what a set of them gives."""
+
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.message import Position
+from mqbridge.packed_positions import PackedPositions
+
+numbers = st.integers(0, 6)
+a_position = st.one_of(st.tuples(numbers), st.tuples(numbers, numbers), st.tuples(numbers, numbers, numbers))
+
+
+@given(st.lists(a_position, max_size=30), a_position, a_position)
+def test_ranges_of_them_are_those_of_a_set(added: list[Position], first: Position, last: Position) -> None:
+    positions = PackedPositions()
+    for position in added:
+        positions.add(position)
+    assert list(positions) == added
+    assert len(positions) == len(added)
+    assert positions.between(first, last) == {position for position in added if first <= position <= last}
+    assert positions.last == max(added, default=())
+    if added:
+        assert positions.first == min(added)
+
+
+def test_what_cannot_be_a_position_is_left_out() -> None:
+    positions = PackedPositions()
+    for position in ((1, 2), (3, 1 << 63), (4, 5)):
+        positions.add(position)
+    assert list(positions) == [(1, 2), (4, 5)]
+
+
+def test_a_million_take_little_memory() -> None:
+    positions = PackedPositions()
+    tracemalloc.start()
+    for begin in (500_000, 0):
+        for number in range(begin, begin + 500_000):
+            positions.add((number, 1 << 40))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 20_000_000
+    assert positions.between((499_998, 0), (500_001, 0)) == {(number, 1 << 40) for number in range(499_998, 500_001)}

@@ -1,0 +1,131 @@
+"""The tutorial and the how-to guides, run line by line."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.guide import run
+from tests.docs.pages import ROOT
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.tubemq import TubeMQ
+
+
+def total(table: str, column: str) -> int:
+    """The sum of a column of a table that a command printed."""
+    rows = [line.split() for line in table.splitlines() if line.strip()]
+    head = next(row for row in rows if column in row)
+    return sum(int(row[-1].replace(",", "")) for row in rows[rows.index(head) + 1 :] if row[0].isdigit() and column == head[-1])
+
+
+def mqbridge(*arguments: str, text: str = "") -> str:
+    """What a command printed."""
+    command = [sys.executable, "-m", "mqbridge", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def pulsar_names(pulsar: Pulsar) -> dict[str, str]:
+    return {
+        "10.0.0.9:6650": pulsar.service_url.removeprefix("pulsar://"),
+        "http://10.0.0.9:8080": pulsar.admin_url,
+    }
+
+
+def rocketmq_names(rocketmq: RocketMQ) -> dict[str, str]:
+    """Addresses, and a topic and groups that no other test has."""
+    topic = rocketmq.take_topic(4)
+    return {
+        "10.0.0.7:9876": rocketmq.name_server,
+        "orders": topic,
+        "billing": f"billing_{topic}",
+        "reporting": f"reporting_{topic}",
+    }
+
+
+def test_tutorial(tmp_path: Path) -> None:
+    made, bridged, refused, killed = run("docs/tutorial.md", tmp_path)
+    assert made.count("property shop") == 3
+    assert total(bridged, "messages") == 1000
+    assert "mqbridge.dead.reason" in refused
+    assert total(killed, "lag") == 0
+
+
+def test_handling_dead_letters(tmp_path: Path) -> None:
+    *_, looked_at, again = run("docs/how-to/dead-letters.md", tmp_path)
+    assert "customer-7 5000 bytes: mqbridge.dead.reason=" in looked_at
+    assert again.splitlines()[-1] == "customer-7 5000 bytes"
+
+
+def test_upgrading(tmp_path: Path) -> None:
+    changed, version = run("docs/how-to/upgrade.md", tmp_path)
+    assert '"changed"' in changed or "orders" in changed
+    assert re.search(r"^mqbridge \d+\.\d+", version, re.MULTILINE)
+    assert "orders-copy" in version, "the restarted gateway has the changed configuration"
+
+
+@pytest.mark.cluster
+def test_bridging_tubemq_to_pulsar(tmp_path: Path, tubemq: TubeMQ, pulsar: Pulsar) -> None:
+    topic = tubemq.take_topic(4)
+    tubemq.add_topic(f"{topic}_dead")
+    at = f"tubemq://{tubemq.masters}"
+    mqbridge("produce", "-t", topic, "--at", at, text="".join(f"{number}\n" for number in range(100)))
+    tubemq.wait_stored(topic)
+    names = {"10.0.0.5:8715": tubemq.masters, "http://10.0.0.5:8080": tubemq.admin_url, "orders": topic, **pulsar_names(pulsar)}
+    looked, _, _, verified = run("docs/how-to/tubemq-to-pulsar.md", tmp_path, names)
+    assert "event_time" in looked
+    assert '"origin":"tube|' in verified
+    assert f"g_{topic}" not in verified
+    read = mqbridge("consume", "-t", f"persistent://public/default/{topic}", "-e", "--at", pulsar.service_url)
+    assert sorted(map(int, read.split())) == list(range(100))
+
+
+@pytest.mark.cluster
+def test_mirroring_a_topic(tmp_path: Path, rocketmq: RocketMQ, pulsar: Pulsar) -> None:
+    [mirrored] = run("docs/how-to/mirror-a-topic.md", tmp_path, rocketmq_names(rocketmq) | pulsar_names(pulsar))
+    assert mirrored.splitlines()[-3:] == [f"customer-7 paid {text}" for text in ("first", "second", "third")]
+
+
+@pytest.mark.cluster
+def test_moving_a_group(tmp_path: Path, rocketmq: RocketMQ) -> None:
+    names = rocketmq_names(rocketmq)
+    topic, group, at = names["orders"], names["billing"], f"rocketmq://{rocketmq.name_server}"
+    mqbridge("produce", "-t", topic, "--at", at, text="".join(f"{number}\n" for number in range(20)))
+    mqbridge("consume", "-t", topic, "-G", group, "-e", "--at", at)
+    names["http://10.0.0.9:8080"] = "http://127.0.0.1:1"  # only spoken of
+    run("docs/how-to/move-a-group.md", tmp_path, names)
+    assert total(mqbridge("offsets", topic, "-G", group, "--at", at), "lag") in (0, 20)
+    again = mqbridge("consume", "-t", topic, "-G", group, "-e", "--at", at)
+    assert sorted(map(int, again.split())) == list(range(20)), "the group was moved two hours back"
+    assert mqbridge("consume", "-t", topic, "-G", names["reporting"], "-e", "--at", at) == ""
+
+
+@pytest.mark.cluster
+@pytest.mark.thorough
+def test_running_two_instances(tmp_path: Path, rocketmq: RocketMQ, pulsar: Pulsar) -> None:
+    names = rocketmq_names(rocketmq) | pulsar_names(pulsar)
+    members, _ = run("docs/how-to/two-instances.md", tmp_path, names)
+    assert names["orders"] in members
+    read = mqbridge("consume", "-t", f"persistent://public/default/{names['orders']}", "-e", "--at", pulsar.service_url)
+    assert set(map(int, read.split())) == set(range(1, 1001))
+
+
+def test_a_wheel_holds_all_that_the_command_needs(tmp_path: Path) -> None:
+    """What `pipx install` gets; the packages it depends on are those of this environment."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    source = tmp_path / "source"  # a copy: setuptools leaves a `build` folder, whose old files get into later wheels
+    for name in ("mqbridge", "pyspark_mqbridge"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(source)], check=True)
+    [wheel] = (tmp_path / "dist").glob("mqbridge-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import mqbridge; print(mqbridge.__file__); "
+    program += "from mqbridge.cli.main import main; sys.argv = ['mqbridge', 'quickstart', '--messages', '2000']; main()"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path / "site"))

@@ -1,0 +1,126 @@
+"""Every shell line of the documentation: it runs as part of a guide, or it is checked here as far as this machine can.
+
+The pages of RUN are run by `test_guides.py`. In all other pages lines of `mqbridge` must parse, targets of `make` must exist, and
+programs of OUTSIDE are named with the reason why no test runs them; all lines are valid bash.
+"""
+
+import re
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+from typer import Context
+from typer.main import get_command
+
+from mqbridge.cli.app import app
+from mqbridge.cli.lazy_group import LazyCommand
+from tests.docs.pages import ROOT, Block, blocks, name_of, pages
+
+RUN = {
+    "docs/tutorial.md",
+    "docs/how-to/dead-letters.md",
+    "docs/how-to/mirror-a-topic.md",
+    "docs/how-to/move-a-group.md",
+    "docs/how-to/tubemq-to-pulsar.md",
+    "docs/how-to/two-instances.md",
+    "docs/how-to/upgrade.md",
+}
+OUTSIDE = {
+    "apt-get": "changes the machine; tests/prerequisites.sh does the same where it may",
+    "docker": "no engine where the tests run",
+    "keytool": "a part of the JDK; the authority of the tests is tests/kit/authority.py",
+    "mqadmin": "a tool of RocketMQ's distribution; its commands are sent by tests/kit/rocketmq_lock.py",
+    "openssl": "the authority of the tests is tests/kit/authority.py",
+    "pipx": "installs for the user; the wheel is installed by test_guides.py",
+    "pulsar": "a tool of Pulsar's distribution; tests/kit/pulsar_locked.py makes the tokens of the tests",
+    "pulsar-admin": "a tool of Pulsar's distribution; the tests call the same REST interface",
+    "rustup": "installs for the user",
+    "spark-submit": "needs YARN or Kubernetes; tests/spark/test_cluster.py runs on a standalone cluster",
+    "venv-pack": "packs for YARN",
+}
+HARMLESS = {"cd", "curl", "echo", "export", "mv", "pip", "printf", "python", "python3.11", "source", "sudo"}
+"""Around the others, or covered by the test of their own page."""
+LINE: Any = get_command(app)
+"""The whole command line."""
+SHOWN = [block for page in pages() for block in blocks(page, "sh", "bash")]
+
+
+def click_context(command: Any, parent: Any) -> Any:
+    return Context(command, info_name=command.name, parent=parent)
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The words of each command of a block; loops, pipes and lists are taken apart."""
+    text = re.sub(r"\\\n", " ", block.text)
+    found = []
+    for line in text.splitlines():
+        words: list[str] = []
+        is_file = False
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        for word in [*lexer, ";"]:
+            if is_file:
+                is_file = False
+            elif set(word) <= set("<>"):
+                is_file = True
+            elif set(word) <= set(";|&()<>"):
+                if words:
+                    found.append(words)
+                words = []
+            else:
+                words.append(word)
+    return found
+
+
+def program(words: list[str]) -> tuple[str, list[str]]:
+    """The name of the program, without its folder, and its arguments; variables before it are left out."""
+    rest = [*words]
+    while rest and (re.match(r"\w+=", rest[0]) or rest[0] in ("do", "then", "until", "while", "if", "sudo", "!")):
+        rest.pop(0)
+    return (rest[0].rpartition("/")[2], rest[1:]) if rest else ("", [])
+
+
+def found(name: str) -> list[tuple[Block, list[str]]]:
+    """The arguments of every call of a program."""
+    calls = [(block, program(words)) for block in SHOWN for words in commands(block)]
+    return [(block, arguments) for block, (called, arguments) in calls if called == name]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: name_of(block.page))
+def test_shell_lines_are_valid(block: Block) -> None:
+    checked = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("block", "arguments"), found("mqbridge"), ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else ""
+)
+def test_lines_of_mqbridge_name_commands_and_options_that_exist(block: Block, arguments: list[str]) -> None:
+    command, context, rest = LINE, click_context(LINE, None), arguments
+    while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
+        found = command.get_command(context, rest[0])
+        assert found is not None, f"{name_of(block.page)}: mqbridge has no command {rest[0]!r}"
+        command = found.load() if isinstance(found, LazyCommand) else found
+        context, rest = click_context(command, context), rest[1:]
+    command.make_parser(context).parse_args([*rest])  # raises for an option that does not exist
+
+
+def test_targets_of_make_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for block, arguments in found("make"):
+        named = {word for word in arguments if "=" not in word}
+        assert named <= targets, f"{name_of(block.page)}: make {named - targets}"
+
+
+def test_every_program_is_run_or_says_why_not() -> None:
+    known = OUTSIDE.keys() | HARMLESS | {"make", "mqbridge", "", "done", "for"}
+    for block in SHOWN:
+        if name_of(block.page) not in RUN:
+            called = {program(words)[0] for words in commands(block)}
+            assert called <= known, f"{name_of(block.page)}: {called - known}"
+
+
+def test_the_pages_that_run_are_all_run() -> None:
+    source = (ROOT / "tests/docs/test_guides.py").read_text()
+    assert set(re.findall(r'run\("([^"]+)"', source)) == RUN

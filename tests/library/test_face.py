@@ -1,0 +1,130 @@
+"""The three clients look alike: their methods, their arguments, their hello world. Needs no cluster."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Unpack, get_origin
+
+import pytest
+from mypy import api
+
+import mqbridge
+from mqbridge import PulsarClient, RocketMQClient, TubeMQClient
+from mqbridge.errors import MqbridgeError
+from mqbridge.library import contract
+from mqbridge.library.opening import Opening
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS: dict[str, type[Any]] = {"pulsar": PulsarClient, "rocketmq": RocketMQClient, "tubemq": TubeMQClient}
+KIND = inspect.Parameter
+
+
+def opened_by(client: type[Any], method: str) -> type[Any]:
+    """The class of what a method opens: `Opening[Producer]` says it."""
+    returned = inspect.signature(getattr(client, method), eval_str=True).return_annotation
+    assert returned.__origin__ is Opening
+    found: type[Any] = returned.__args__[0]
+    return found
+
+
+def public_methods(of: type[Any]) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(member, eval_str=True)
+        for name, member in inspect.getmembers(of, inspect.isfunction)
+        if not name.startswith("_") or name == "__init__"
+    }
+
+
+def all_parts() -> list[tuple[str, type[Any], type[Any]]]:
+    """System, class, and the protocol that it follows."""
+    found: list[tuple[str, type[Any], type[Any]]] = []
+    for name, client in CLIENTS.items():
+        found.append((name, client, contract.Client))
+        found.append((name, opened_by(client, "producer"), contract.Producer))
+        found.append((name, opened_by(client, "consumer"), contract.Consumer))
+    return found
+
+
+@pytest.mark.parametrize(("name", "part", "protocol"), all_parts(), ids=lambda each: getattr(each, "__name__", each))
+def test_the_words_of_the_contract_mean_the_same_everywhere(name: str, part: type[Any], protocol: type[Any]) -> None:
+    for method, wanted in public_methods(protocol).items():
+        if method == "__init__":
+            continue
+        given = inspect.signature(getattr(part, method), eval_str=True).parameters
+        for parameter in wanted.parameters.values():
+            assert parameter.name in given, f"{part.__name__}.{method} lacks {parameter.name}"
+            assert given[parameter.name].default == parameter.default, f"{part.__name__}.{method}: {parameter.name}"
+    for name_ in ("__aenter__", "__aexit__"):
+        assert hasattr(part, name_)
+
+
+@pytest.mark.parametrize(("name", "part", "protocol"), all_parts(), ids=lambda each: getattr(each, "__name__", each))
+def test_an_editor_can_complete_every_argument(name: str, part: type[Any], protocol: type[Any]) -> None:
+    for method, signature in public_methods(part).items():
+        for parameter in list(signature.parameters.values())[1:]:
+            where = f"{part.__name__}.{method}: {parameter}"
+            assert parameter.annotation not in (Any, KIND.empty), where
+            if parameter.kind is KIND.VAR_KEYWORD:  # a table of typed arguments that several methods share
+                assert get_origin(parameter.annotation) is Unpack, where
+            elif parameter.name != "_":
+                assert parameter.kind is not KIND.VAR_POSITIONAL, where
+
+
+def test_a_type_checker_knows_the_clients(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+from mqbridge import PulsarClient, RocketMQClient, TubeMQClient
+from mqbridge.library.contract import Client, Consumer, Producer, SendReceipt
+from mqbridge.library.received import ReceivedMessage
+
+clients: list[Client] = [PulsarClient("pulsar://a"), RocketMQClient("rocketmq://a"), TubeMQClient("tubemq://a")]
+
+async def use(client: Client) -> None:
+    producer: Producer = await client.producer("orders")
+    stored: SendReceipt = await producer.send(b"", key="k")
+    async with client.consumer("orders", group="billing") as consumer:
+        received: ReceivedMessage = await consumer.receive()
+        consumer.acknowledge(received)
+
+async def wrong() -> None:
+    PulsarClient("pulsar://a").consumer("orders", group="g", strat="latest")
+    RocketMQClient("rocketmq://a").consumer("orders", group="g", start="soon")
+    await (await TubeMQClient("tubemq://a").producer("orders")).send("text")
+""")
+    out, err, _ = api.run(["--strict", "--no-error-summary", "--config-file", str(ROOT / "pyproject.toml"), str(program)])
+    assert err == ""
+    wrong_lines = [int(number) for number in re.findall(r"program\.py:(\d+): error", out)]
+    assert sorted(set(wrong_lines)) == [16, 17, 18], out
+
+
+def test_the_hello_worlds_differ_in_class_and_address_only() -> None:
+    texts = {name: (ROOT / "examples" / name / "hello.py").read_text() for name in CLIENTS}
+
+    def neutral(name: str) -> str:
+        text = texts[name].replace(CLIENTS[name].__name__, "Client")
+        text = re.sub(rf"{name}://[\w.:]+", "URL", text)
+        text = re.sub(r"(?i)\b(apache )?(pulsar|rocketmq|tubemq)\b", "SYSTEM", text)
+        return re.sub(r":\d{4}\b", ":PORT", text)
+
+    assert neutral("pulsar") == neutral("rocketmq") == neutral("tubemq")
+
+
+def test_the_clients_are_imported_when_they_are_asked_for() -> None:
+    """`import mqbridge` is paid by every command."""
+    program = "import sys, mqbridge; print([name for name in sys.modules if name.startswith('mqbridge.')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"
+    assert {"PulsarClient", "RocketMQClient", "TubeMQClient"} <= set(dir(mqbridge))
+    with pytest.raises(AttributeError, match="KafkaClient"):
+        mqbridge.KafkaClient  # noqa: B018
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize(
+    "url", ["kafka://localhost:9092", "localhost:6650", "", "{}://", "{}://user:pass@localhost", "{}://host:port"]
+)
+def test_a_url_that_cannot_be_used_is_refused_at_once(name: str, url: str) -> None:
+    with pytest.raises(MqbridgeError, match=f"{name}://"):
+        CLIENTS[name](url.format(name))

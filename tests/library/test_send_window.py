@@ -1,0 +1,95 @@
+"""The bound of what a producer has on its way, and the order of the calls that wait for room."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.library.send_window import SendWindow
+
+
+async def started(*calls: "asyncio.Future[int]") -> list[bool]:
+    """Which calls were let in, once nothing moves."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return [call.done() and not call.cancelled() for call in calls]
+
+
+async def test_a_call_waits_until_there_is_room() -> None:
+    window = SendWindow(10)
+    first = await window.enter(8)
+    second = asyncio.ensure_future(window.enter(8))
+    assert await started(second) == [False]
+    window.leave(first, 8)
+    assert await started(second) == [True]
+    assert window.bytes == 8
+
+
+async def test_a_message_beyond_the_bound_goes_alone() -> None:
+    window = SendWindow(10)
+    number = await window.enter(100)
+    second = asyncio.ensure_future(window.enter(1))
+    assert await started(second) == [False]
+    window.leave(number, 100)
+    assert await started(second) == [True]
+
+
+async def test_no_call_overtakes_one_that_was_let_in_and_has_not_run_yet() -> None:
+    window = SendWindow(10)
+    order: list[str] = []
+
+    async def call(name: str, size: int) -> None:
+        await window.enter(size)
+        order.append(name)
+
+    number = await window.enter(10)
+    waiting = [asyncio.ensure_future(call(name, 1)) for name in "ab"]
+    await asyncio.sleep(0)
+    window.leave(number, 10)
+    waiting.append(asyncio.ensure_future(call("c", 1)))
+    await asyncio.gather(*waiting)
+    assert order == ["a", "b", "c"]
+
+
+async def test_a_call_that_is_cancelled_gives_its_room_to_the_next() -> None:
+    window = SendWindow(10)
+    number = await window.enter(10)
+    first, second = asyncio.ensure_future(window.enter(10)), asyncio.ensure_future(window.enter(10))
+    await asyncio.sleep(0)
+    window.leave(number, 10)  # lets the first one in, which is cancelled before it runs
+    first.cancel()
+    assert await started(first, second) == [False, True]
+    third = asyncio.ensure_future(window.enter(10))
+    await asyncio.sleep(0)
+    third.cancel()
+    await started()
+    window.leave(second.result(), 10)
+    assert window.bytes == 0
+    await window.drain()
+
+
+async def test_drain_waits_for_the_calls_before_it_only() -> None:
+    window = SendWindow(10)
+    first, second = await window.enter(4), await window.enter(4)
+    waiting = asyncio.ensure_future(window.enter(4))
+    drained = asyncio.ensure_future(window.drain())
+    await asyncio.sleep(0)
+    later = asyncio.ensure_future(window.enter(1))
+    window.leave(second, 4)
+    window.leave(first, 4)
+    await started(waiting, later)
+    assert not drained.done()
+    window.leave(waiting.result(), 4)
+    await drained
+    assert window.bytes == 1
+
+
+async def test_after_an_abort_waiting_and_new_calls_fail() -> None:
+    window = SendWindow(10)
+    await window.enter(10)
+    waiting = asyncio.ensure_future(window.enter(1))
+    await asyncio.sleep(0)
+    window.abort(ClusterError("closed", Failure.FATAL))
+    for call in (waiting, window.enter(1)):
+        with pytest.raises(ClusterError, match="closed"):
+            await call

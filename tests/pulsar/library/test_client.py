@@ -1,0 +1,239 @@
+"""The client for programs against a scripted broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import ClusterError, ConfigError, ConnectionLost, Failure, MappingError
+from mqbridge.library.received import ReceivedMessage
+from mqbridge.pulsar.library.client import PulsarClient
+from mqbridge.pulsar.library.consumer import Consumer
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.batch import join_batch
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
+from tests.patience import PATIENCE_S
+from tests.pulsar.client.broker import Broker, silent, until
+from tests.pulsar.library.catalog import Catalog, catalog
+
+__all__ = ["catalog"]
+
+TOPIC = "persistent://public/default/orders"
+
+
+@pytest_asyncio.fixture
+async def client(catalog: Catalog) -> AsyncIterator[PulsarClient]:
+    catalog.counts[TOPIC] = 2
+    async with PulsarClient("pulsar://broker:6650", operation_timeout_s=3.0, request_timeout_s=2.0) as client:
+        yield client
+
+
+def deliver(broker: Broker, partition: int, entry: int, *payloads: bytes) -> None:
+    """One batch of a partition, to its newest consumer."""
+    wanted = f"{TOPIC}-partition-{partition}"
+    consumer_id = [asked.consumer_id for asked in broker.asked[BaseCommand.SUBSCRIBE] if asked.topic == wanted][-1]
+    framed = join_batch([(SingleMessageMetadata(), payload) for payload in payloads])
+    broker.link.message(consumer_id, 7, entry, framed, metadata={"num_messages_in_batch": len(payloads)})
+
+
+async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
+    return [await consumer.receive(PATIENCE_S) for _ in range(count)]
+
+
+def acknowledged(broker: Broker) -> list[tuple[int, int]]:
+    return [ids.entry_id(each) for asked in broker.asked[BaseCommand.ACK] for each in asked.message_id]
+
+
+async def consumer_of(client: PulsarClient, broker: Broker, **settings: Any) -> Consumer:
+    consumer = await client.consumer("orders", "billing", mode="exclusive", **settings)
+    broker.asked[BaseCommand.ACK].clear()
+    return consumer
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+async def test_receipts_say_where_each_message_is(client: PulsarClient) -> None:
+    producer = await client.producer("orders", batch_messages=3)
+    sends = [producer.send(b"%d" % number, key="k") for number in range(3)]
+    receipts = await asyncio.gather(*sends, producer.send(b"x", partition=1))
+    partition = receipts[0].partition
+    assert [receipt.message_id for receipt in receipts[:3]] == [f"1:0:{partition}:{index}" for index in range(3)]
+    assert [receipt.position for receipt in receipts[:3]] == [(1, 0, index) for index in range(3)]
+    assert (receipts[3].topic, receipts[3].partition) == ("orders", "1")
+
+
+async def test_send_waits_for_room(client: PulsarClient, broker: Broker) -> None:
+    broker.on[BaseCommand.SEND] = silent
+    producer = await client.producer("orders", max_pending_bytes=2000, batch_messages=1)
+    sends = [asyncio.ensure_future(producer.send(b"x" * 1000, key="k")) for _ in range(3)]
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    assert len(broker.asked[BaseCommand.SEND]) == 1
+    await producer.close(0.01)
+    for error in await asyncio.gather(*sends, return_exceptions=True):
+        assert isinstance(error, ConnectionLost)
+
+
+async def test_what_has_no_receipt_when_the_producer_closes_fails(client: PulsarClient, broker: Broker) -> None:
+    broker.on[BaseCommand.SEND] = silent
+    producer = await client.producer("orders")
+    sending = asyncio.ensure_future(producer.send(b"x"))
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    await producer.close(0.01)
+    with pytest.raises(ConnectionLost, match="closed before it had a receipt"):
+        await sending
+    with pytest.raises(ClusterError, match="is closed"):
+        await producer.send(b"y")
+
+
+async def test_flush_sends_batches_at_once(client: PulsarClient) -> None:
+    producer = await client.producer("orders", batch_delay_s=1e6)
+    sending = asyncio.ensure_future(producer.send(b"x"))
+    await asyncio.sleep(0)
+    await producer.flush()
+    assert (await sending).position == (1, 0, 0)
+
+
+async def test_a_send_that_is_cancelled_keeps_its_bytes_until_the_receipt(client: PulsarClient) -> None:
+    producer = await client.producer("orders")
+    sending = asyncio.ensure_future(producer.send(b"x"))
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await producer.flush()
+
+
+async def test_a_message_that_cannot_be_sent_is_refused(client: PulsarClient) -> None:
+    producer = await client.producer("orders")
+    with pytest.raises(ClusterError, match="no partition 2") as refused:
+        await producer.send(b"x", partition=2)
+    assert refused.value.failure is Failure.REFUSED
+    for fields in ({"key": "\ud800"}, {"properties": {"a": "\ud800"}}, {"deliver_at": 1 << 64}):
+        with pytest.raises(MappingError, match="orders"):
+            await producer.send(b"x", **fields)  # type: ignore[arg-type]
+    await producer.flush()  # nothing is left of them
+    await producer.send(b"x")
+
+
+async def test_large_messages_are_cut_and_small_ones_batched(client: PulsarClient, broker: Broker) -> None:
+    producer = await client.producer("orders", chunking=True, chunk_bytes=100_000, batch_bytes=1000)
+    await asyncio.gather(*[producer.send(payload, key="k") for payload in (b"a", b"b", b"c" * 250_000)])
+    sends = [(asked.num_messages, asked.is_chunk) for asked in broker.asked[BaseCommand.SEND]]
+    assert sends == [(2, False), (1, True), (1, True), (1, True)]
+
+
+# --- receiving --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_acknowledged_with_the_last_of_its_messages(client: PulsarClient, broker: Broker) -> None:
+    consumer = await consumer_of(client, broker)
+    deliver(broker, 1, 0, b"a", b"b", b"c")
+    messages = await take(consumer, 3)
+    assert [(each.topic, each.partition, each.position) for each in messages] == [
+        ("orders", "1", (7, 0, index)) for index in range(3)
+    ]
+    assert all(consumer.acknowledge(each) for each in messages[:2])
+    deliver(broker, 1, 1, b"d")
+    assert consumer.acknowledge(*await take(consumer, 1))
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(7, 1)]
+    assert consumer.acknowledge(messages[2])
+    await until(lambda: acknowledged(broker)[1:])
+    assert acknowledged(broker) == [(7, 1), (7, 0)]
+
+
+async def test_cumulative_acknowledgements_are_for_ordered_subscriptions(client: PulsarClient, broker: Broker) -> None:
+    consumer = await consumer_of(client, broker)
+    deliver(broker, 0, 0, b"a")
+    deliver(broker, 0, 1, b"b")
+    assert consumer.acknowledge_up_to((await take(consumer, 2))[1])
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(7, 1)]
+    shared = await client.consumer("orders", "workers", mode="shared")
+    deliver(broker, 0, 2, b"c")
+    with pytest.raises(ClusterError, match="exclusive and failover"):
+        shared.acknowledge_up_to(await shared.receive(PATIENCE_S))
+
+
+async def test_a_call_of_receive_that_is_cancelled_or_late_loses_nothing(client: PulsarClient, broker: Broker) -> None:
+    consumer = await consumer_of(client, broker)
+    with pytest.raises(TimeoutError):
+        await consumer.receive(0.001)
+    waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    deliver(broker, 0, 0, b"a", b"b")
+    received = await asyncio.gather(*waiting[1:])
+    assert sorted(each.payload or b"" for each in received) == [b"a", b"b"]
+
+
+async def test_closing_ends_iteration_and_calls_of_receive(client: PulsarClient, broker: Broker) -> None:
+    consumer = await consumer_of(client, broker)
+
+    async def iterate() -> list[ReceivedMessage]:
+        return [message async for message in consumer]
+
+    receiving, iterating = asyncio.ensure_future(consumer.receive()), asyncio.ensure_future(iterate())
+    await asyncio.sleep(0)
+    deliver(broker, 0, 0, b"a", b"b")
+    await until(receiving.done)
+    late = asyncio.ensure_future(consumer.receive())
+    await asyncio.sleep(0.01)
+    await client.close()
+    assert len(await iterating) == 1
+    with pytest.raises(ClusterError, match="closed"):
+        await late
+    assert not consumer.acknowledge(receiving.result())
+
+
+async def test_what_was_received_before_a_seek_cannot_be_acknowledged(client: PulsarClient, broker: Broker) -> None:
+    consumer = await consumer_of(client, broker)
+    deliver(broker, 0, 0, b"a", b"b", b"c")
+    before = await take(consumer, 2)
+    await consumer.seek(before[1])
+    await until(lambda: len(broker.asked[BaseCommand.SUBSCRIBE]) == 3)
+    await asyncio.sleep(0.01)
+    assert not consumer.acknowledge(before[0])
+    assert not consumer.negative_acknowledge(before[0])
+    deliver(broker, 0, 0, b"a", b"b", b"c")
+    again = await take(consumer, 2)
+    assert [each.payload for each in again] == [b"b", b"c"]
+    broker.asked[BaseCommand.ACK].clear()
+    assert all(consumer.acknowledge(each) for each in again)
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(7, 0)]
+
+
+async def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
+    client: PulsarClient, broker: Broker, catalog: Catalog
+) -> None:
+    consumer = await consumer_of(client, broker)
+    failing = broker.asked[BaseCommand.SUBSCRIBE][0].consumer_id
+    subscribe = broker.on[BaseCommand.SUBSCRIBE]
+    refused = lambda link, frame: link.error(frame.command.subscribe.request_id, pb.AuthorizationError)  # noqa: E731
+    broker.on[BaseCommand.SUBSCRIBE] = refused
+    broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=failing, request_id=1))
+    with pytest.raises(ClusterError):
+        await consumer.receive(PATIENCE_S)
+    broker.on[BaseCommand.SUBSCRIBE] = subscribe
+    deliver(broker, 1, 0, b"a")
+    assert (await consumer.receive(PATIENCE_S)).payload == b"a"
+
+
+async def test_a_closed_client_opens_nothing(client: PulsarClient) -> None:
+    await client.close()
+    with pytest.raises(ClusterError, match="the client is closed"):
+        await client.producer("orders")
+
+
+async def test_what_cannot_be_used_is_said_at_once(client: PulsarClient) -> None:
+    with pytest.raises(ConfigError, match="topic name"):
+        client.consumer("a/b", "group")
+    with pytest.raises(ConfigError, match="admin_url"):
+        _ = client.admin
+    with pytest.raises(ClusterError, match="there is no topic") as missing:
+        await client.reader("missing")
+    assert missing.value.failure is Failure.FATAL

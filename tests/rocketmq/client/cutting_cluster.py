@@ -1,0 +1,118 @@
+"""A scripted cluster that spoils one request of a conversation, by its number: it is lost, or done without an answer."""
+
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.net import pending
+from mqbridge.rocketmq.client import (
+    commit_carrying_pulls,
+    connection,
+    membership,
+    pull_consumer,
+    pull_loop,
+    pull_request,
+    queue_commits,
+    route_table,
+    send_outage,
+)
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.library import pop
+from mqbridge.rocketmq.wire.command import Command
+from tests.rocketmq.client.broker import Cluster, Link, scripted_client
+from tests.rocketmq.client.groups import Groups
+
+LOST, UNANSWERED, TORN, SILENT = MODES = "lost", "unanswered", "torn", "silent"
+"""Cut before it is done, cut after, cut in the middle of the answer; not cut, but neither done nor answered."""
+SHORT_S = 0.2
+"""How long one waits for an answer that does not come."""
+LONG_S = 5.0
+"""For one that comes, on a busy machine too."""
+WAITS = {
+    commit_carrying_pulls: ("BEGUN_S",),
+    pull_consumer: ("HANDOVER_S", "UNBALANCED_S"),
+    membership: ("JOIN_PAUSE_S",),
+    route_table: ("LEAST_REFRESH_S",),
+    send_outage: ("FIRST_RETRY_S",),
+    pull_loop: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S"),
+    queue_commits: ("OVERTAKEN_S",),
+    pending: ("SWEEP_S",),
+}
+
+
+class Cutting(Cluster):
+    """`victim`: the number of the request that is spoilt; `hit` is its code once that has happened."""
+
+    def __init__(self, mode: str, victim: int) -> None:
+        super().__init__()
+        self.mode, self.victim = mode, victim
+        self.patience_s = SHORT_S if mode == SILENT else LONG_S
+        self.count = 0
+        self.hit: int | None = None
+        self.topics = {"T": {"broker-a": 2}}
+        self.groups = Groups(self)
+
+    def receive(self, link: Link, command: Command) -> None:
+        if command.is_response or not link.open:
+            return
+        number, self.count = self.count, self.count + 1
+        if number != self.victim:
+            super().receive(link, command)
+            return
+        self.hit = command.code
+        if self.mode == SILENT:
+            return
+        if self.mode == LOST:
+            self.end(link)
+            return
+        said: list[bytes] = []
+        link.send_bytes = said.append  # type: ignore[method-assign]
+        super().receive(link, command)
+        if self.mode == TORN and said:
+            link.endpoint.data_received(said[0][: len(said[0]) // 2])
+        self.end(link)
+
+    def end(self, link: Link) -> None:
+        """Brokers take a client whose connection ends out of its groups, and tell the others."""
+        link.drop()
+        for group, members in self.groups.members.items():
+            gone = [member for member, known in members.items() if known is link]
+            for member in gone:
+                del members[member]
+            if gone:
+                self.groups.notify(group)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Waits that only spare servers are cut short."""
+    for module, names in WAITS.items():
+        for name in names:
+            monkeypatch.setattr(module, name, 0.005)
+    return monkeypatch
+
+
+def cutting(patch: pytest.MonkeyPatch, mode: str, victim: int) -> Cutting:
+    """The cluster that every client of now on talks to."""
+    cluster = Cutting(mode, victim)
+    patch.setattr(connection, "dial", cluster.dial)
+    patch.setattr(pull_request, "ANSWER_TIMEOUT_S", cluster.patience_s)
+    patch.setattr(pop, "ANSWER_MORE_S", cluster.patience_s)
+    return cluster
+
+
+def new_client(cluster: Cutting) -> ClusterClient:
+    return scripted_client(request=cluster.patience_s)
+
+
+async def insist(call: Any) -> Any:
+    """As a program does: what may pass is tried again."""
+    for _ in range(3):
+        try:
+            return await call()
+        except ClusterError as error:
+            if error.failure not in {Failure.RETRY, Failure.REFRESH}:
+                raise
+            last = error
+    raise last

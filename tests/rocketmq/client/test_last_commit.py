@@ -1,0 +1,125 @@
+"""What stays when a queue is given back: the last commit, though a pull with an older one is on its way; and a gap, once."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import GapError
+from mqbridge.rocketmq.client import pull_consumer, queue_commits
+from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.command import ONEWAY, Command
+from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader
+from tests.rocketmq.client.broker import Link, until
+from tests.rocketmq.client.groups import Scene, first_stream, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+
+
+@pytest.mark.parametrize("how", ["release", "revoke", "seek"])
+async def test_a_pull_on_its_way_does_not_undo_the_last_commit(scene: Scene, how: str) -> None:
+    """Brokers work on the requests of a connection side by side: the pull's commit may well be the later one."""
+    groups = scene.groups
+    groups.append(*[b"x"] * 9)
+    groups.log().limit = 3
+    pull, slow = scene.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
+
+    def third_is_slow(link: Link, request: Command) -> None:
+        header = PullHeader.decode(request.ext)
+        if header.queue_offset == 6 and header.sys_flag & PullFlag.COMMIT_OFFSET and not slow:
+            slow.append((link, request))
+        else:
+            pull(link, request)
+
+    scene.cluster.on[Code.PULL_MESSAGE] = third_is_slow
+    assigned = await scene.assigned()
+    pulled = [await assigned.receive(), await assigned.receive()]
+    await until(lambda: slow)
+    assigned.commit(pulled[-1].next)
+    ending = asyncio.ensure_future(assigned.seek(8) if how == "seek" else getattr(assigned, how)())
+    await asyncio.sleep(0.01)
+    groups.offsets["G", QUEUE] = int(slow[0][1].ext["commitOffset"])
+    groups.answer_pull(*slow[0])
+    await ending
+    assert groups.committed("G") == (8 if how == "seek" else 6)
+
+
+async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_commits, "OVERTAKEN_S", 0.01)
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.log().limit = 2
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = lambda link, request: None if request.ext["queueOffset"] == "2" else pull(link, request)
+    assigned = await scene.assigned()
+    assigned.commit((await assigned.receive()).next)
+    await assigned.release()
+    assert scene.groups.committed("G") == 2
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "given back"])
+@pytest.mark.parametrize("by", ["a commit", "a request"])
+async def test_a_gap_is_told_once_until_the_offset_is_another(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str, *, is_kept: bool
+) -> None:
+    monkeypatch.setattr(pull_consumer, "REBALANCE_S", 0.02)
+    groups = scene.groups
+    groups.append(*[b"x"] * 9)
+    groups.log().first, groups.offsets["G", QUEUE] = 7, 3
+    consumer = await scene.join()
+    assigned = await first_stream(consumer)
+    with pytest.raises(GapError):
+        await assigned.receive()
+    if not is_kept:
+        await assigned.release()
+    assert groups.committed("G") == 3
+    asked = len(groups.pulls())
+    await asyncio.sleep(0.2)
+    assert consumer.held == ({QUEUE: assigned} if is_kept else {})
+    assert len(groups.pulls()) == asked
+    if by == "a commit":
+        groups.offsets["G", QUEUE] = 7
+    else:
+        body = ResetOffsets({QUEUE: 7}).encode()
+        command = Command(Code.RESET_CONSUMER_CLIENT_OFFSET, {"group": "G", "topic": "T", "timestamp": "0"}, body, flag=ONEWAY)
+        groups.say(consumer._client, command)
+    again = await first_stream(consumer)
+    assert ((await again.receive()).first, groups.committed("G")) == (7, 7)
+    assert assigned.over.is_set()
+
+
+async def test_what_is_not_committed_yet_is_no_reset_of_a_queue_at_a_gap(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker has the offset of before: ours is on its way, and the queue is not given back for that."""
+    monkeypatch.setattr(pull_consumer, "REBALANCE_S", 0.02)
+    groups = scene.groups
+    groups.append(*[b"x"] * 9)
+    groups.log().limit, groups.offsets["G", QUEUE] = 3, 0
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda *_: None
+    consumer = await scene.join()
+    assigned = await first_stream(consumer)
+    pulled = await assigned.receive()
+    groups.log().first = 9
+    assigned.rewind(3)
+    await until(lambda: assigned.state.gap_at is not None)
+    assigned.commit(pulled.next)
+    await asyncio.sleep(0.2)
+    assert consumer.held == {QUEUE: assigned}
+    assert not assigned.over.is_set()
+
+
+@pytest.mark.parametrize("again", ["rewind", "twice"])
+async def test_a_reset_is_followed_though_something_is_rejected_while_it_is_told(scene: Scene, again: str) -> None:
+    """A broker tells it once, in the answer to whichever pull comes first: also if that was asked before the rejection."""
+    scene.groups.append(*[b"x"] * 10)
+    assigned = await scene.assigned()
+    pulled = await assigned.receive()
+    await until(lambda: scene.groups.held)
+    scene.groups.resets["G", QUEUE] = 2
+    scene.groups.release_held()
+    for _ in range(1 + (again == "twice")):
+        assert assigned.rewind(pulled.first)
+    assert (await assigned.receive()).first in (0, 2)
+    await until(lambda: assigned.state.acknowledged == 2)
+    assert scene.groups.committed("G") == 2

@@ -1,0 +1,99 @@
+"""Who keeps offsets, and what happens when they cannot be told."""
+
+from collections.abc import Mapping
+
+from mqbridge.errors import ClusterError
+from mqbridge.rocketmq.client.broadcast_offsets import MemoryOffsets
+from mqbridge.rocketmq.client.consumer_settings import MessageModel
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from tests.rocketmq.client.broker import hangs_up, refuses, until
+from tests.rocketmq.client.groups import Scene, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+
+
+class FailingOnce(MemoryOffsets):
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed = 0
+
+    async def load(self, queue: Queue) -> int | None:
+        self._fail(1)
+        return await super().load(queue)
+
+    async def save(self, offsets: Mapping[Queue, int]) -> None:
+        self._fail(2)
+        await super().save(offsets)
+
+    def _fail(self, below: int) -> None:
+        if self.failed < below:
+            self.failed = below
+            raise ClusterError("the disk is full")
+
+
+async def test_a_store_that_fails_is_asked_again(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    store = FailingOnce()
+    consumer = await scene.join(model=MessageModel.BROADCASTING, store=store)
+    await until(lambda: consumer.held)
+    assigned = consumer.held[QUEUE]
+    assigned.commit((await assigned.receive()).next)
+    await consumer.held.commit()
+    assert store.offsets == {}
+    await consumer.held.commit()
+    assert store.offsets == {QUEUE: 1}
+
+
+async def test_a_commit_that_could_not_be_sent_is_sent_again(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    consumer = await scene.join()
+    assigned = consumer.held[QUEUE]
+    pulled = await assigned.receive()
+    await until(lambda: scene.groups.held)
+    scene.cluster.unreachable.add("a:10911")
+    scene.cluster.link_to("a:10911").drop()
+    await until(lambda: scene.clients[0].pool.ready("a:10911") is None)
+    assigned.commit(pulled.next)
+    assert await consumer.store.save_soon({QUEUE: 1}) == [QUEUE]
+    await consumer.held.commit()
+    await until(lambda: assigned.unreported() == 1)
+    scene.cluster.unreachable.clear()
+    await until(lambda: scene.groups.committed("G") == 1)  # it rides on the pull
+
+
+async def test_a_pull_that_was_lost_may_have_lost_its_commit(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    consumer = await scene.join()
+    assigned = consumer.held[QUEUE]
+    pulled = await assigned.receive()
+    await until(lambda: scene.groups.held)
+    assigned.commit(pulled.next)
+    scene.cluster.on[Code.PULL_MESSAGE] = hangs_up
+    link, _ = scene.groups.held.pop()
+    link.drop()
+    await until(lambda: assigned.unreported() == 1)
+
+
+async def test_a_save_that_is_refused_loses_nothing_but_progress(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    assigned = await scene.assigned()
+    pulled = await assigned.receive()
+    await until(lambda: scene.groups.held)
+    assigned.commit(pulled.next)
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = refuses(Status.SUBSCRIPTION_GROUP_NOT_EXIST)
+    await assigned.release()
+    assert assigned.revoked
+    assert scene.groups.committed("G") == 0
+
+
+async def test_a_commit_goes_to_the_queues_own_broker(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
+    scene.groups.append(b"x", b"y", broker="broker-b")
+    consumer = await scene.join()
+    assigned = consumer.held[Queue("T", "broker-b", 0)]
+    assigned.commit((await assigned.receive()).next)
+    await consumer.close()
+    assert (scene.groups.committed("G"), scene.groups.committed("G", broker="broker-b")) == (0, 2)

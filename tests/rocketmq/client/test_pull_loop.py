@@ -1,0 +1,547 @@
+"""One queue: what the answers to pulls mean, what is committed, what ends it."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client import pull_request
+from mqbridge.rocketmq.client.budget import WAITING_MESSAGES
+from mqbridge.rocketmq.client.consumer_settings import MessageModel, StartOffset
+from mqbridge.rocketmq.client.pull_loop import NULL_TRIES
+from mqbridge.rocketmq.client.pulled_records import PulledRecords, tag_of
+from mqbridge.rocketmq.client.subscription import tagged
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.batch import encode_element
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.groups import Heartbeat
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.pull import PullFlag
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.patience import PATIENCE_S
+from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.groups import Scene, moved, replies, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+
+
+def bodies_of(pulled: PulledRecords) -> list[bytes]:
+    return [record.body for record in pulled.records]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------------
+
+
+async def test_reads_on_and_waits_at_the_end(scene: Scene) -> None:
+    log = scene.groups.log()
+    log.append(*[b"%d" % n for n in range(5)])
+    log.limit = 3
+    assigned = await scene.assigned()
+    first = await assigned.receive()
+    assert (first.first, first.next, first.count, bodies_of(first)) == (0, 3, 3, [b"0", b"1", b"2"])
+    second = await assigned.receive()
+    assert (second.first, second.next, bodies_of(second), assigned.caught_up) == (3, 5, [b"3", b"4"], True)
+    await until(lambda: scene.groups.held)
+    scene.groups.append(b"5")
+    third = await assigned.receive()
+    assert bodies_of(third) == [b"5"]
+    await until(lambda: scene.groups.held)
+    assert [(p.queue_offset, bool(p.sys_flag & PullFlag.SUSPEND)) for p in scene.groups.pulls()] == [
+        (0, False), (3, False), (5, True), (6, True),
+    ]  # fmt: skip
+    assert scene.groups.max_held == 1
+
+
+async def test_an_empty_queue_is_caught_up_at_once(scene: Scene) -> None:
+    assigned = await scene.assigned()
+    await until(lambda: assigned.caught_up)
+    assert assigned.take() is None
+    assert (assigned.first_offset, assigned.end_offset) == (0, 0)
+
+
+async def test_a_held_pull_that_brings_nothing_is_repeated(scene: Scene) -> None:
+    assigned = await scene.assigned()
+    await until(lambda: scene.groups.held)
+    scene.groups.release_held()
+    await until(lambda: scene.groups.held)
+    scene.groups.append(b"x")
+    assert bodies_of(await assigned.receive()) == [b"x"]
+
+
+@pytest.mark.parametrize("turns", range(1, 4))
+async def test_what_comes_as_a_wait_begins_ends_it(scene: Scene, turns: int) -> None:
+    assigned = await scene.assigned()
+    await until(lambda: scene.groups.held)
+    waiting = asyncio.create_task(assigned.changed(PATIENCE_S))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assigned._changed.set()  # as the answer to a pull does
+    await asyncio.wait([waiting], timeout=PATIENCE_S / 2)
+    assert waiting.done()
+
+
+async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None:
+    await scene.assigned(max_msgs=777)
+    await until(lambda: scene.groups.held)
+    header = scene.groups.pulls()[-1]
+    assert (header.suspend_timeout_millis, header.consumer_group) == (pull_request.SUSPEND_MS, "G")
+    assert [one.max_msg_nums for one in scene.groups.pulls()] == [777, WAITING_MESSAGES], "little where the pull waits"
+    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    assert header.sub_version == beat.consumers[0].subscriptions[0].version
+
+
+async def test_a_heartbeat_is_answered_before_the_first_pull(scene: Scene) -> None:
+    await scene.assigned()
+    await until(lambda: scene.groups.held)
+    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    assert codes.index(Code.HEART_BEAT) < codes.index(Code.PULL_MESSAGE)
+
+
+# --- filters --------------------------------------------------------------------------------------------------------------
+
+
+async def test_tags_of_the_same_hash_are_left_out_here(scene: Scene) -> None:
+    # "Aa" and "BB" have the same Java hash: the broker lets both through.
+    scene.groups.append(b"1", tag="Aa")
+    scene.groups.append(b"2", tag="BB")
+    scene.groups.append(b"3")
+    assigned = await scene.assigned(subscriptions=(tagged("T", ["Aa"]),))
+    pulled = await assigned.receive()
+    assert (bodies_of(pulled), pulled.count, pulled.stored, pulled.next) == ([b"1"], 1, 3, 3)
+
+
+async def test_what_a_filter_left_out_is_committed_when_nothing_is_out(scene: Scene) -> None:
+    scene.groups.log().records = [b"?"] * 900
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(
+        replies(Status.PULL_RETRY_IMMEDIATELY, 800, 0, 900, "NO_MATCHED_MESSAGE"),
+        replies(Status.PULL_RETRY_IMMEDIATELY, 900, 0, 900),
+        pull,
+    )
+    assigned = await scene.assigned(subscriptions=(tagged("T", ["a"]),))
+    await until(lambda: scene.groups.held)
+    assert assigned.caught_up
+    assert assigned.committed == 900
+    assert scene.groups.committed("G") == 900
+
+
+async def test_what_a_filter_left_out_waits_for_what_is_out(scene: Scene) -> None:
+    scene.groups.append(b"1", tag="a")
+    assigned = await scene.assigned(subscriptions=(tagged("T", ["a"]),))
+    pulled = await assigned.receive()
+    await until(lambda: scene.groups.held)
+    scene.groups.log().append(b"2")
+    link, request = scene.groups.held.pop()
+    replies(Status.PULL_RETRY_IMMEDIATELY, 2, 0, 2)(link, request)
+    await until(lambda: scene.groups.held)
+    assert assigned.committed == 0
+    assigned.commit(pulled.next)
+    assert assigned.committed == 2
+
+
+async def test_an_answer_that_does_not_move_is_not_asked_for_without_a_pause(scene: Scene) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[replies(Status.PULL_RETRY_IMMEDIATELY, 0, 0, 1)] * 3, pull)
+    assigned = await scene.assigned()
+    assert bodies_of(await assigned.receive()) == [b"1"]
+
+
+def test_a_tag_is_the_last_of_its_name() -> None:
+    stored = properties.encode([("XTAGS", "no"), ("TAGS", "old"), ("TAGS", "new"), ("K", "v")])
+    assert tag_of(Record(properties=stored)) == b"new"
+    assert tag_of(Record(properties=properties.encode([("XTAGS", "no")]))) is None
+
+
+def test_messages_of_an_inner_batch_before_the_offset_are_left_out() -> None:
+    elements = b"".join(encode_element(body, b"", 0) for body in (b"a", b"b", b"c"))
+    record = Record("T", elements, sys_flag=64 | 128, queue_offset=10)
+    pulled = PulledRecords(QUEUE, encode_record(record), 11, 13)
+    assert (bodies_of(pulled), pulled.count) == ([b"b", b"c"], 2)
+
+
+# --- moved: resets and gaps -----------------------------------------------------------------------------------------------
+
+
+async def test_deleted_before_it_was_read_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    scene.groups.offsets["G", QUEUE] = 3
+    scene.groups.log().first = 7
+    assigned = await scene.assigned()
+    with pytest.raises(GapError, match="offsets 3 to 6 were not read") as gap:
+        await assigned.receive()
+    assert not assigned.revoked
+    assert gap.value.resume == (7,)
+    await assigned.seek(7)
+    assert (await assigned.receive()).first == 7
+    await until(lambda: scene.groups.committed("G") == 7)
+
+
+async def test_what_came_before_a_gap_is_handed_out_first(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 2)
+    assigned = await scene.assigned()
+    await until(lambda: scene.groups.held)
+    link, request = scene.groups.held.pop()
+    scene.groups.log().append(*[b"y"] * 8)
+    moved(9, 9, 10, "OFFSET_TOO_SMALL")(link, request)
+    await until(lambda: not scene.groups.held)
+    assert (await assigned.receive()).next == 2
+    with pytest.raises(GapError):
+        await assigned.receive()
+    assigned.commit(2)
+    await assigned.release()
+    assert scene.groups.committed("G") == 2
+
+
+async def test_an_offset_beyond_the_end_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    scene.groups.offsets["G", QUEUE] = 5
+    assigned = await scene.assigned()
+    with pytest.raises(GapError, match="recreated") as gap:
+        await assigned.receive()
+    assert gap.value.resume is None
+
+
+async def test_our_own_start_may_be_gone(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(moved(4, 4, 10, "OFFSET_TOO_SMALL"), pull)
+    assigned = await scene.assigned()
+    assert (await assigned.receive()).first == 4
+
+
+async def test_a_reset_at_the_broker_is_followed_and_committed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    assigned = await scene.assigned()
+    pulled = await assigned.receive()
+    assigned.commit(pulled.next)
+    await until(lambda: scene.groups.held)
+    scene.groups.resets["G", QUEUE] = 4
+    with caplog.at_level(logging.WARNING):
+        scene.groups.release_held()
+        again = await assigned.receive()
+    assert (again.first, again.next, scene.groups.committed("G")) == (4, 10, 4)
+    assert "continuing at offset 4 instead of 10" in caplog.text
+    assigned.commit(pulled.next)
+    assert assigned.committed == 10  # handed out again by now
+
+
+async def test_a_hole_in_what_was_found_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.offsets["G", QUEUE] = 1
+    scene.groups.log().compacted = {1, 2}
+    assigned = await scene.assigned()
+    with pytest.raises(GapError, match="offsets 1 to 2"):
+        await assigned.receive()
+
+
+async def test_a_compacted_topic_has_holes(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.offsets["G", QUEUE] = 1
+    scene.groups.log().compacted = {1, 2}
+    config = TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}).encode()
+    scene.cluster.on[Code.GET_TOPIC_CONFIG] = lambda link, request: link.answer(request, body=config)
+    assigned = await scene.assigned()
+    pulled = await assigned.receive()
+    assert (pulled.first, pulled.next, pulled.count) == (1, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [(Status.PULL_NOT_FOUND, pull_request.FOUND_NULL), (Status.PULL_RETRY_IMMEDIATELY, pull_request.REMOVING)],
+)
+async def test_a_missing_part_is_believed_after_some_tries(scene: Scene, code: int, remark: str) -> None:
+    scene.groups.append(*[b"x"] * 9)
+    scene.groups.offsets["G", QUEUE] = 2
+    scene.cluster.on[Code.PULL_MESSAGE] = replies(code, 6, 0, 9, remark)
+    assigned = await scene.assigned()
+    with pytest.raises(GapError, match=remark):
+        await assigned.receive()
+    assert [pull.queue_offset for pull in scene.groups.pulls()] == [2] * (NULL_TRIES + 1)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [Status.SYSTEM_BUSY, Status.FLOW_CONTROL, Status.SYSTEM_ERROR, Status.TOPIC_NOT_EXIST])
+async def test_a_refusal_that_passes_is_waited_for(scene: Scene, code: int) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[refuses(code)] * 2, pull)
+    assigned = await scene.assigned()
+    assert bodies_of(await assigned.receive()) == [b"1"]
+
+
+@pytest.mark.parametrize("code", [24, 25, 27, 28])
+async def test_an_unknown_subscription_is_answered_by_a_heartbeat(scene: Scene, code: int) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(refuses(code), pull)
+    assigned = await scene.assigned()
+    await assigned.receive()
+    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    refused_at = codes.index(Code.PULL_MESSAGE)
+    assert Code.HEART_BEAT in codes[refused_at : codes.index(Code.PULL_MESSAGE, refused_at + 1)]
+
+
+@pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.SUBSCRIPTION_GROUP_NOT_EXIST, Status.SUBSCRIPTION_PARSE_FAILED])
+async def test_a_refusal_that_lasts_ends_the_queue(scene: Scene, code: int) -> None:
+    scene.cluster.on[Code.PULL_MESSAGE] = refuses(code)
+    assigned = await scene.assigned()
+    with pytest.raises(ServerRefused) as caught:
+        await assigned.receive()
+    assert (caught.value.code, caught.value.failure) == (code, Failure.FATAL)
+
+
+async def test_a_lost_connection_is_made_again(scene: Scene) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(hangs_up, hangs_up, pull)
+    assigned = await scene.assigned()
+    assert bodies_of(await assigned.receive()) == [b"1"]
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\x10" + bytes(12), bytes(200)])
+async def test_an_answer_that_cannot_be_cut_is_asked_for_again(scene: Scene, body: bytes) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(replies(Status.SUCCESS, 1, 0, 1, body=body), pull)
+    assigned = await scene.assigned()
+    assert bodies_of(await assigned.receive()) == [b"1"]
+
+
+def test_a_torn_record_is_told() -> None:
+    record = encode_record(Record("T", b"body"))
+    with pytest.raises(RemoteProtocolError, match="record 1"):
+        PulledRecords(QUEUE, record + record[:-1], 0, 2)
+
+
+# --- committing -----------------------------------------------------------------------------------------------------------
+
+
+async def test_commits_ride_on_pulls_and_never_go_back(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.log().limit = 2
+    assigned = await scene.assigned()
+    one, two = await assigned.receive(), await assigned.receive()
+    assigned.commit(two.next)
+    assigned.commit(one.next)
+    assert assigned.committed == 4
+    scene.groups.append(b"x")
+    await assigned.receive()
+    await until(lambda: scene.groups.committed("G") == 4)
+
+
+async def test_what_was_not_handed_out_cannot_be_committed(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    assigned = await scene.assigned()
+    await until(lambda: scene.groups.held)
+    assigned.commit(4)
+    assert assigned.committed == 0
+
+
+async def test_a_timer_commits_once(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    consumer = await scene.join()
+    (assigned,) = consumer.held.values()
+    pulled = await assigned.receive()
+    await until(lambda: scene.groups.held)
+    assigned.commit(pulled.next)
+    await consumer.held.commit()
+    await consumer.held.commit()
+    await until(lambda: scene.groups.committed("G") == 4)
+    updates = scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET]
+    assert [(command.is_oneway, command.ext["commitOffset"]) for command in updates] == [(True, "4")]
+
+
+async def test_release_commits_with_an_answer(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    assigned = await scene.assigned()
+    pulled = await assigned.receive()
+    await until(lambda: scene.groups.held)
+    assigned.commit(pulled.next)
+    await assigned.release()
+    (update,) = scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET]
+    assert not update.is_oneway
+    assert (assigned.revoked, scene.groups.committed("G")) == (True, 4)
+    with pytest.raises(LaneRevoked):
+        await assigned.receive()
+    assigned.commit(4)
+
+
+async def test_a_release_without_progress_commits_nothing(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.offsets["G", QUEUE] = 2
+    assigned = await scene.assigned()
+    await assigned.receive()
+    await assigned.release()
+    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == []
+
+
+# --- seeking --------------------------------------------------------------------------------------------------------------
+
+
+async def test_seek_goes_back_and_commits_that(scene: Scene) -> None:
+    scene.groups.append(*[b"%d" % n for n in range(4)])
+    assigned = await scene.assigned()
+    pulled = await assigned.receive()
+    assigned.commit(pulled.next)
+    await assigned.seek(1)
+    assert (assigned.committed, scene.groups.committed("G")) == (1, 1)
+    assert bodies_of(await assigned.receive()) == [b"1", b"2", b"3"]
+
+
+async def test_seek_to_what_is_out_keeps_the_commit(scene: Scene) -> None:
+    scene.groups.append(*[b"%d" % n for n in range(4)])
+    scene.groups.log().limit = 2
+    assigned = await scene.assigned()
+    one, two = await assigned.receive(), await assigned.receive()
+    assert (one.next, two.next) == (2, 4)
+    await assigned.seek(2)
+    assert assigned.committed == 0
+    assigned.commit(two.next)  # of before the seek: it is not out any more
+    assert assigned.committed == 0
+    assert (await assigned.receive()).first == 2
+    assigned.commit(4)
+    assert assigned.committed == 4
+
+
+async def test_seek_drops_what_waits_and_what_is_asked(scene: Scene) -> None:
+    scene.groups.append(*[b"%d" % n for n in range(4)])
+    assigned = await scene.assigned()
+    await until(lambda: scene.groups.held)
+    await assigned.seek(3)
+    assert bodies_of(await assigned.receive()) == [b"3"]
+    assert assigned.held_bytes == 0
+    assert (await asyncio.wait_for(_none(assigned), 1)) is None
+
+
+async def _none(assigned: object) -> object:
+    await asyncio.sleep(0.01)
+    return assigned.take()  # type: ignore[attr-defined]
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_memory_is_bounded_over_all_queues_and_reading_goes_on(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 4}
+    for number in range(4):
+        log = scene.groups.log(number=number)
+        log.append(*[bytes(1000)] * 200)
+        log.limit = 10
+    consumer = await scene.join(max_bytes=100_000)
+    answer = 10 * 1100
+    await until(lambda: consumer.budget.held > 100_000 - 2 * answer)  # nobody reads yet
+    most, read = 0, 0
+    async with asyncio.timeout(PATIENCE_S):
+        while read < 800:
+            await asyncio.sleep(0.001)
+            most = max(most, consumer.budget.held)
+            for assigned in consumer.held.values():
+                if (pulled := assigned.take()) is not None:
+                    read += pulled.count
+    assert most <= 100_000
+    assert consumer.budget.held == 0
+    assert consumer.budget.expected <= 100_000 // 4, "pulls that wait for messages leave room"
+
+
+async def test_a_queue_that_nobody_reads_does_not_starve_the_others(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    for number in range(2):
+        log = scene.groups.log(number=number)
+        log.append(*[bytes(1000)] * 100)
+        log.limit = 5
+    consumer = await scene.join(max_bytes=40_000)
+    assigned = consumer.held[Queue("T", "broker-a", 1)]
+    read = 0
+    while read < 100:
+        read += (await asyncio.wait_for(assigned.receive(), PATIENCE_S)).count
+
+
+# --- readers --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_leaves_no_trace_of_a_group(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3, tag="a")
+    assigned = await scene.assigned(group="", model=MessageModel.ASSIGNED, queues=(QUEUE,), subscriptions=(tagged("T", ["a"]),))
+    pulled = await assigned.receive()
+    assigned.commit(pulled.next)
+    await until(lambda: scene.groups.held)
+    header = scene.groups.pulls()[-1]
+    assert header.sys_flag == PullFlag.SUBSCRIPTION | PullFlag.LITE | PullFlag.SUSPEND
+    assert (header.consumer_group, header.subscription, header.expression_type) == ("TOOLS_CONSUMER", "a", "TAG")
+    await assigned.release()
+    asked = set(scene.cluster.asked)
+    assert not asked & {Code.HEART_BEAT, Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code.UNREGISTER_CLIENT}
+
+
+async def test_a_reader_with_a_group_goes_on_where_that_stands(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3)
+    scene.groups.offsets["G", QUEUE] = 2
+    assigned = await scene.assigned(model=MessageModel.ASSIGNED, queues=(QUEUE,))
+    pulled = await assigned.receive()
+    assert pulled.first == 2
+    assigned.commit(3)
+    await assigned.release()
+    assert scene.groups.committed("G") == 3
+    assert scene.cluster.asked[Code.HEART_BEAT] == []
+
+
+async def test_a_reader_begins_where_it_is_told_and_a_lost_place_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 9)
+    scene.groups.log().first = 4
+    settings = {"group": "", "model": MessageModel.ASSIGNED, "queues": (QUEUE,)}
+    assigned = await scene.assigned(instance="1", offsets={QUEUE: 6}, **settings)
+    assert (await assigned.receive()).first == 6
+    lost = await scene.assigned(instance="2", offsets={QUEUE: 1}, **settings)
+    with pytest.raises(GapError):
+        await lost.receive()
+
+
+async def test_an_old_broker_is_pulled_with_the_old_code(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    scene.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
+    assigned = await scene.assigned(group="", model=MessageModel.ASSIGNED, queues=(QUEUE,), start=StartOffset.EARLIEST)
+    assert bodies_of(await assigned.receive()) == [b"x"]
+    await until(lambda: scene.groups.held)
+    assert len(scene.cluster.asked[Code.LITE_PULL_MESSAGE]) == 1
+
+
+async def test_without_a_master_a_slave_is_read_and_not_told_offsets(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    scene.groups.offsets["G", QUEUE] = 0
+    assigned = await scene.assigned()
+    await assigned.receive()
+    await until(lambda: scene.groups.held)
+    scene.cluster.brokers["broker-a"] = {1: "a:10911"}
+    client = scene.clients[0]
+    await client.routes.get("T", fresh=True)
+    scene.groups.append(b"y")
+    await assigned.receive()
+    await until(lambda: scene.groups.held)
+    assert not scene.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET
+
+
+def test_an_answer_is_cut_before_an_offset_also_inside_an_inner_batch() -> None:
+    single = [encode_record(Record("T", b"%d" % n, queue_offset=n)) for n in range(10)]
+    pulled = PulledRecords(QUEUE, b"".join(single), 0, 10)
+    assert pulled.until(10) is pulled
+    cut = pulled.until(4)
+    assert (bodies_of(cut), cut.count, cut.next) == ([b"0", b"1", b"2", b"3"], 4, 4)
+    elements = b"".join(encode_element(body, b"", 0) for body in (b"a", b"b", b"c"))
+    batch = PulledRecords(QUEUE, encode_record(Record("T", elements, sys_flag=64 | 128, queue_offset=10)), 11, 13)
+    assert (bodies_of(batch.until(12)), batch.until(12).count) == ([b"b"], 1)
+    assert batch.may_contain(b"anything"), "its properties may be compressed"
+
+
+def test_records_are_not_kept() -> None:
+    """They take several times the bytes that they were read from."""
+    pulled = PulledRecords(QUEUE, encode_record(Record("T", b"x", properties.encode([("TAGS", "a")]))), 0, 1, frozenset({"a"}))
+    assert (pulled.count, pulled.first_record, bodies_of(pulled)) == (1, 0, [b"x"])
+    assert pulled._records is None
+    assert (bodies_of(pulled), pulled.may_contain(b"TAGS")) == ([b"x"], True)

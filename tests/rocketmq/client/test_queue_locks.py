@@ -1,0 +1,156 @@
+"""Orderly members: a queue is read by who holds its lock."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import LaneRevoked
+from mqbridge.rocketmq.client import queue_release
+from mqbridge.rocketmq.client.pull_consumer import PullConsumer
+from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
+from mqbridge.rocketmq.wire.codes import Code
+from tests.rocketmq.client.broker import hangs_up, refuses, until
+from tests.rocketmq.client.groups import Scene, scene
+
+__all__ = ["scene"]
+
+
+def q(number: int, broker: str = "broker-a") -> Queue:
+    return Queue("T", broker, number)
+
+
+async def renew(consumer: PullConsumer) -> None:
+    assert consumer.held.needs_locks
+    await consumer.held.renew()
+
+
+async def test_a_queue_is_locked_before_its_offset_is_read(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    assigned = await scene.assigned(orderly=True)
+    await assigned.receive()
+    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    places = [codes.index(c) for c in (Code.LOCK_BATCH_MQ, Code.QUERY_CONSUMER_OFFSET, Code.PULL_MESSAGE)]
+    assert places == sorted(places)
+    said = LockRequest.decode(scene.cluster.asked[Code.LOCK_BATCH_MQ][0].body)
+    assert (said.group, said.client_id, said.queues) == ("G", scene.clients[0].client_id, (q(0),))
+
+
+async def test_locks_are_taken_broker_by_broker(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2, "broker-b": 1}
+    consumer = await scene.join(orderly=True)
+    assert set(consumer.held) == {q(0), q(1), q(0, "broker-b")}
+    asked = [LockRequest.decode(command.body).queues for command in scene.cluster.asked[Code.LOCK_BATCH_MQ]]
+    assert sorted(asked) == [(q(0), q(1)), (q(0, "broker-b"),)]
+
+
+async def test_what_another_has_locked_is_taken_when_it_is_free(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    scene.groups.locks["G", q(1)] = "other"
+    consumer = await scene.join(orderly=True)
+    assert set(consumer.held) == {q(0)}
+    del scene.groups.locks["G", q(1)]
+    await until(lambda: set(consumer.held) == {q(0), q(1)})
+
+
+async def test_release_and_revoke_unlock(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    one = await scene.join("1", orderly=True)
+    two = await scene.join("2", orderly=True)
+    await until(lambda: (set(one.held), set(two.held)) == ({q(0)}, {q(1)}))
+    await one.close()
+    await until(lambda: set(two.held) == {q(0), q(1)})
+    await two.close()
+    assert scene.groups.locks == {}
+
+
+async def test_a_queue_that_goes_waits_for_what_is_out(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    scene.groups.append(*[b"x"] * 3, number=1)
+    one = await scene.join("1", orderly=True)
+    assigned = one.held[q(1)]
+    pulled = await assigned.receive()
+    two = await scene.join("2", orderly=True)
+    await until(lambda: assigned.revoked)
+    await asyncio.sleep(0.05)
+    assert scene.groups.locks["G", q(1)] == scene.clients[0].client_id
+    assigned.commit(pulled.next)
+    await until(lambda: q(1) in two.held)
+    assert (two.held[q(1)].position, scene.groups.committed("G", number=1)) == (3, 3)
+
+
+async def test_it_does_not_wait_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_release, "SETTLE_S", 0.02)
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    scene.groups.append(*[b"x"] * 3, number=1)
+    one = await scene.join("1", orderly=True)
+    await one.held[q(1)].receive()
+    two = await scene.join("2", orderly=True)
+    await until(lambda: q(1) in two.held)
+    assert (await two.held[q(1)].receive()).first == 0
+
+
+async def test_a_lock_that_another_has_taken_ends_the_queue_without_commit(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3)
+    consumer = await scene.join(orderly=True)
+    assigned = consumer.held[q(0)]
+    pulled = await assigned.receive()
+    assigned.commit(pulled.next)
+    before = scene.groups.committed("G")
+    scene.groups.locks["G", q(0)] = "other"
+    await renew(consumer)
+    with pytest.raises(LaneRevoked, match="lock"):
+        await assigned.receive()
+    assert consumer.held == {}
+    assert scene.groups.committed("G") == before
+    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == []
+    scene.groups.locks.clear()
+    await until(lambda: q(0) in consumer.held and consumer.held[q(0)] is not assigned)
+
+
+@pytest.mark.parametrize("answer", [hangs_up, refuses(1)])
+async def test_a_renewal_that_does_not_get_through_is_tolerated_for_a_while(scene: Scene, answer: object) -> None:
+    consumer = await scene.join(orderly=True)
+    assigned = consumer.held[q(0)]
+    lock = scene.cluster.on[Code.LOCK_BATCH_MQ]
+    scene.cluster.on[Code.LOCK_BATCH_MQ] = answer  # type: ignore[assignment]
+    await renew(consumer)
+    assert not assigned.revoked
+    assert assigned.state.locked_at is not None
+    assigned.state.locked_at -= LOCK_VALID_S
+    await renew(consumer)
+    assert assigned.revoked
+    scene.cluster.on[Code.LOCK_BATCH_MQ] = lock
+    await until(lambda: q(0) in consumer.held)
+
+
+async def test_an_aged_lock_hands_nothing_out_and_commits_nothing(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3)
+    scene.groups.log().limit = 1
+    consumer = await scene.join(orderly=True)
+    assigned = consumer.held[q(0)]
+    assigned.commit((await assigned.receive()).next)
+    await until(lambda: scene.groups.held)
+    assert assigned.state.locked_at is not None
+    assigned.state.locked_at -= LOCK_VALID_S
+    assert assigned.take() is None
+    assert assigned.unreported() is None
+    await renew(consumer)
+    assert assigned.take() is not None
+
+
+async def test_an_unlock_never_overtakes_a_lock_that_was_cut_short(scene: Scene) -> None:
+    """Brokers work on the requests of a connection side by side: the lock would stay for a minute, of a member that is gone."""
+    consumer = await scene.join(orderly=True)
+    lock, late = scene.cluster.on[Code.LOCK_BATCH_MQ], []
+    scene.cluster.on[Code.LOCK_BATCH_MQ] = lambda link, request: late.append((link, request))
+    renewal = asyncio.ensure_future(renew(consumer))
+    await until(lambda: late)
+    renewal.cancel()
+    closing = asyncio.ensure_future(consumer.close())
+    await asyncio.sleep(0.05)
+    for link, request in late:
+        lock(link, request)
+    await closing
+    assert scene.groups.locks == {}

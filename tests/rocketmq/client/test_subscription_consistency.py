@@ -1,0 +1,163 @@
+"""A group whose members subscribe to different things is not joined, and left when such a member comes."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.rocketmq.client.subscription import tagged
+from mqbridge.rocketmq.client.subscription_consistency import _filters as filters
+from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat, SubscriptionData
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from tests.rocketmq.client.broker import A, B, Link, refuses, until
+from tests.rocketmq.client.groups import Scene, first_stream, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+DIFFERENT = [
+    (SubscriptionData("OTHER"),),
+    (SubscriptionData("T"), SubscriptionData("OTHER")),
+    (SubscriptionData("T", "blue", 1 << 50),),
+]
+"""The last is of a version that is newer than ours: brokers keep the newest of each topic."""
+
+
+async def beat(scene: Scene, *subscriptions: SubscriptionData) -> None:
+    """A heartbeat of a member in another process."""
+    data = ConsumerData("G", subscriptions)
+    await scene.clients[0].request(A, Code.HEART_BEAT, body=Heartbeat("java@1", (), (data,)).encode())
+
+
+async def another(scene: Scene, *subscriptions: SubscriptionData) -> None:
+    """The member in the other process, before any of ours."""
+    own = await scene.join(group="OWN")
+    await beat(scene, *subscriptions)
+    await own.close()
+
+
+@pytest.mark.parametrize("theirs", DIFFERENT)
+async def test_a_group_with_other_subscriptions_is_not_joined(scene: Scene, theirs: tuple[SubscriptionData, ...]) -> None:
+    await another(scene, *theirs)
+    with pytest.raises(ClusterError, match=r"the members of group G subscribe to different things: T here.*java@1") as caught:
+        await scene.join()
+    assert caught.value.failure is Failure.RETRY, "the others may leave"
+    assert scene.groups.subscriptions["G"] == theirs, "they were not disturbed"
+    del scene.groups.members["G"]["java@1"]
+    assert (await scene.join()).held.keys() == {QUEUE}
+
+
+@pytest.mark.parametrize("theirs", DIFFERENT)
+async def test_a_member_that_differs_ends_ours_and_is_named_once_for_each_difference(
+    scene: Scene, theirs: tuple[SubscriptionData, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = await scene.join()
+    await first_stream(consumer)
+
+    def named() -> list[str]:
+        return [one.message for one in caplog.records if "different things" in one.message and one.levelno == logging.WARNING]
+
+    await beat(scene, *theirs)
+    with pytest.raises(ClusterError, match=r"subscribe to different things.*java@1"):
+        await first_stream(consumer)
+    for _ in range(3):
+        consumer.request_rebalance()
+        await asyncio.sleep(0.01)
+    assert len(named()) == 1
+    await beat(scene, SubscriptionData("THIRD"))
+    await until(lambda: len(named()) == 2)
+    assert "THIRD" in named()[1]
+
+
+async def test_members_that_differ_only_in_words_are_fine(scene: Scene) -> None:
+    """Tags in another order, versions, and the retry topic that only some read."""
+    one = await scene.join("1#1", subscriptions=(tagged("T", ["a", "b"]),))
+    await beat(scene, SubscriptionData("T", "b||a", 7), SubscriptionData("%RETRY%G"))
+    two = await scene.join("2#2", subscriptions=(tagged("T", ["b", "a"]),))
+    for consumer in (one, two):
+        await consumer._consistency.check()
+        assert consumer._disagreement == ""
+
+
+async def test_what_is_left_of_another_member_is_no_disagreement(scene: Scene) -> None:
+    """Brokers keep the last set until somebody sends a heartbeat."""
+    consumer = await scene.join()
+    await beat(scene, SubscriptionData("OTHER"))
+    del scene.groups.members["G"]["java@1"]
+    await consumer._consistency.check()
+
+
+async def test_a_filter_that_a_member_left_behind_is_replaced_by_who_is_alone(scene: Scene) -> None:
+    """It is newer than ours: the broker would leave out what we read for ever, and others would not be let into the group."""
+    red = (tagged("T", ["red"]),)
+    first = await scene.join("1#1", subscriptions=red)
+    await beat(scene, SubscriptionData("T", "blue", 1 << 50))
+    del scene.groups.members["G"]["java@1"]
+    await scene.clients[0].heartbeat()
+    await first._consistency.check()
+    assert scene.groups.subscriptions["G"][0].expression == "red"
+    await scene.join("2#2", subscriptions=red)
+
+
+async def test_it_is_replaced_too_while_a_broker_still_lists_our_lost_connection(scene: Scene) -> None:
+    """Brokers list connections: one that went without a word is there for two minutes, beside the new one."""
+    consumer = await scene.join()
+    client_id = scene.clients[0].client_id
+    connections = (Connection(client_id, "10.0.0.9:1"), Connection(client_id, "10.0.0.9:2"))
+
+    def twice(link: Link, request: Command) -> None:
+        link.answer(request, body=ConsumerConnections(connections, scene.groups.subscriptions["G"]).encode())
+
+    scene.cluster.on[Code.GET_CONSUMER_CONNECTION_LIST] = twice
+    scene.groups.subscriptions["G"] = (SubscriptionData("T", "blue", 1 << 50),)
+    await consumer._consistency.check()
+    assert scene.groups.subscriptions["G"][0].expression == "*"
+
+
+async def test_it_is_not_replaced_while_somebody_is_there_at_another_broker(scene: Scene) -> None:
+    """A heartbeat goes to all brokers: it would replace what that one reads."""
+    scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
+    consumer = await scene.join()
+    blue = (SubscriptionData("T", "blue", 1 << 50),)
+    other = ConsumerConnections((Connection("java@1", "10.0.0.9:1"),), blue)
+    scene.cluster.at[B, Code.GET_CONSUMER_CONNECTION_LIST] = lambda link, request: link.answer(request, body=other.encode())
+    scene.groups.subscriptions["G"] = blue
+    with pytest.raises(ClusterError, match="different things"):
+        await consumer._consistency.check()
+    assert scene.groups.subscriptions["G"] == blue
+
+
+async def test_a_newer_version_is_known_before_a_pull_says_it(scene: Scene) -> None:
+    """Brokers refuse pulls that are newer than what they have: queues that begin meanwhile still say what is known."""
+    consumer = await scene.join()
+    before, beat = consumer.membership.version, scene.cluster.on[Code.HEART_BEAT]
+    late = list[tuple[Link, Command]]()
+    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    renewing = asyncio.ensure_future(consumer.membership.renew(1 << 50))
+    await until(lambda: late)
+    assert consumer.membership.version == before
+    beat(*late[0])
+    await renewing
+    assert consumer.membership.version == (1 << 50) + 1
+    assert scene.groups.subscriptions["G"][0].version == (1 << 50) + 1
+
+
+@pytest.mark.parametrize("theirs", DIFFERENT)
+async def test_what_somebody_reads_who_is_there_is_not_replaced(scene: Scene, theirs: tuple[SubscriptionData, ...]) -> None:
+    consumer = await scene.join()
+    await beat(scene, *theirs)
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="different things"):
+            await consumer._consistency.check()
+    assert filters(scene.groups.subscriptions["G"]) == filters(theirs)
+
+
+@pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.REQUEST_CODE_NOT_SUPPORTED])
+async def test_a_broker_that_cannot_say_is_passed_over(scene: Scene, code: int) -> None:
+    scene.groups.append(b"x")
+    scene.cluster.on[Code.GET_CONSUMER_CONNECTION_LIST] = refuses(code)
+    assert (await (await scene.assigned()).receive()).count == 1

@@ -1,0 +1,201 @@
+"""POP: receipts, acknowledgements, and brokers that cannot."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.consumer_settings import StartOffset
+from mqbridge.rocketmq.client.subscription import everything, tagged
+from mqbridge.rocketmq.library import pop as module
+from mqbridge.rocketmq.library.pop import Popper
+from mqbridge.rocketmq.library.pop_receipts import batch_acks, make_receipts, popped_topic
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
+from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.rocketmq.client.broker import Answer, Cluster, Link, refuses, scripted_client, success
+
+HEADER = PopResult(1000, 60000, 3, 7, "0 0 10;2 0 5", "0 0 10,12;2 0 6")
+
+
+def record(offset: int, topic: str = "T", tag: str = "a") -> Record:
+    return Record(topic, b"%d" % offset, properties.encode([("TAGS", tag)]), queue_offset=offset)
+
+
+RECORDS = [record(12), record(6, "%RETRY%G+T"), record(10, tag="BB")]
+RECEIPTS = [
+    Receipt(10, 1000, 60000, 3, "0", "broker-a", 0, 12),
+    Receipt(5, 1000, 60000, 3, "2", "broker-a", 0, 6),
+    Receipt(10, 1000, 60000, 3, "0", "broker-a", 0, 10),
+]
+
+
+def brings(*records: Record, header: PopResult = HEADER) -> Answer:
+    body = b"".join(map(encode_record, records))
+    return lambda link, request: link.answer(request, ext=header.encode(), body=body)
+
+
+@pytest_asyncio.fixture
+async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
+    cluster.topics["T"] = {"broker-a": 2}
+    client = scripted_client()
+    await client.connect()
+    yield client
+    await client.close()
+
+
+async def test_a_pop_brings_messages_with_receipts(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.POP_MESSAGE] = brings(*RECORDS)
+    popped = await Popper(client, "G", everything("T"), start=StartOffset.LATEST, poll_ms=2000).pop("broker-a")
+    assert [receipt for _, receipt in popped.messages] == RECEIPTS
+    assert [one.body for one, _ in popped.messages] == [b"12", b"6", b"10"]
+    assert popped.rest == 7
+    said = PopHeader.decode(cluster.asked[Code.POP_MESSAGE][0].ext)
+    assert (said.queue_id, said.max_msg_nums, said.poll_time, said.init_mode, said.exp, said.order) == (
+        -1,
+        32,
+        2000,
+        1,
+        "*",
+        False,
+    )
+
+
+async def test_other_tags_of_the_same_hash_are_left_out(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.POP_MESSAGE] = brings(record(10, tag="Aa"), record(12, tag="BB"))
+    cluster.on[Code.ACK_MESSAGE] = success
+    popped = await Popper(client, "G", tagged("T", ["Aa"])).pop("broker-a")
+    assert [one.queue_offset for one, _ in popped.messages] == [10]
+    assert [AckHeader.decode(command.ext).offset for command in cluster.asked[Code.ACK_MESSAGE]] == [12]
+    cluster.on[Code.ACK_MESSAGE] = refuses(Status.SYSTEM_ERROR)
+    assert len((await Popper(client, "G", tagged("T", ["Aa"])).pop("broker-a")).messages) == 1
+
+
+def test_a_message_that_comes_again_brings_its_receipt() -> None:
+    again = record(3)
+    again.properties = properties.encode([("POP_CK", "1 1000 60000 3 1 broker-a 0 3"), ("TAGS", "a")])
+    assert make_receipts("broker-a", PopResult(1, 2, 3, 0, "1 0 1", "1 0 3"), [again]) == [
+        Receipt(1, 1000, 60000, 3, "1", "broker-a", 0, 3)
+    ]
+
+
+def test_a_message_that_the_answer_does_not_list() -> None:
+    with pytest.raises(RemoteProtocolError, match="not in what the answer lists"):
+        make_receipts("broker-a", HEADER, [record(10), record(11), record(12)])
+    with pytest.raises(RemoteProtocolError, match="not in what the answer lists"):
+        make_receipts("broker-a", HEADER, [record(1, "%RETRY%G_T")])
+
+
+@pytest.mark.parametrize("code", [Status.PULL_NOT_FOUND, Status.POLLING_FULL])
+async def test_nothing_came(cluster: Cluster, client: ClusterClient, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FULL_WAIT_S", 0)
+    cluster.on[Code.POP_MESSAGE] = refuses(code)
+    assert (await Popper(client, "G", everything("T")).pop("broker-a")).messages == []
+
+
+async def test_a_poll_that_ends_at_once_means_clocks_that_differ(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.POP_MESSAGE] = refuses(Status.POLLING_TIMEOUT)
+    with pytest.raises(ServerRefused, match="clock"):
+        await Popper(client, "G", everything("T")).pop("broker-a")
+    assert (await Popper(client, "G", everything("T"), poll_ms=0).pop("broker-a")).messages == []
+
+
+async def test_an_old_broker_says_so(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.POP_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
+    with pytest.raises(ServerRefused, match="consumer that pulls") as caught:
+        await Popper(client, "G", everything("T")).pop("broker-a")
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_an_old_version_is_not_even_asked(cluster: Cluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "broker_version", {"a:10911": 409}.get)
+    with pytest.raises(ServerRefused, match="409"):
+        await Popper(client, "G", everything("T")).pop("broker-a")
+    assert cluster.asked[Code.POP_MESSAGE] == []
+
+
+async def test_one_is_acknowledged_alone(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.ACK_MESSAGE] = success
+    await Popper(client, "G", everything("T")).acknowledge(RECEIPTS[1:2])
+    said = AckHeader.decode(cluster.asked[Code.ACK_MESSAGE][0].ext)
+    assert (said.topic, said.queue_id, said.offset, said.extra_info) == ("%RETRY%G+T", 0, 6, "5 1000 60000 3 2 broker-a 0 6")
+
+
+async def test_many_are_acknowledged_together(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.BATCH_ACK_MESSAGE] = success
+    await Popper(client, "G", everything("T")).acknowledge(RECEIPTS)
+    found = BatchAcks.decode(cluster.asked[Code.BATCH_ACK_MESSAGE][0].body)
+    broker, acks = found.broker, list(found.acks)
+    assert broker == "broker-a"
+    assert acks == [BatchAck("G", "T", "0", 10, 0, 3, 1000, 60000, 0b101), BatchAck("G", "T", "2", 5, 0, 3, 1000, 60000, 0b10)]
+
+
+async def test_a_broker_that_takes_no_batches_gets_single_ones(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.BATCH_ACK_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
+    cluster.on[Code.ACK_MESSAGE] = success
+    popper = Popper(client, "G", everything("T"))
+    await popper.acknowledge(RECEIPTS)
+    await popper.acknowledge(RECEIPTS)
+    assert len(cluster.asked[Code.BATCH_ACK_MESSAGE]) == 1
+    assert len(cluster.asked[Code.ACK_MESSAGE]) == 6
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_batches_say_exactly_the_offsets(offsets: set[int]) -> None:
+    receipts = [RECEIPTS[0]._replace(start=50, offset=50 + one) for one in offsets]
+    (ack,) = batch_acks("G", "T", receipts)
+    assert {bit for bit in range(400) if ack.mask >> bit & 1} == offsets
+
+
+async def test_a_changed_time_gives_a_new_receipt(cluster: Cluster, client: ClusterClient) -> None:
+    def later(link: Link, request: Command) -> None:
+        link.answer(request, ext=ChangeInvisibleResult(2000, 5000, 4).encode())
+
+    cluster.on[Code.CHANGE_MESSAGE_INVISIBLETIME] = later
+    receipt = await Popper(client, "G", everything("T")).change_invisible(RECEIPTS[0], 5000)
+    assert receipt == Receipt(12, 2000, 5000, 4, "0", "broker-a", 0, 12)
+    said = ChangeInvisibleHeader.decode(cluster.asked[Code.CHANGE_MESSAGE_INVISIBLETIME][0].ext)
+    assert (said.invisible_time, said.offset, said.extra_info) == (5000, 12, str(RECEIPTS[0]))
+
+
+async def test_assignments_of_the_broker(cluster: Cluster, client: ClusterClient) -> None:
+    found = [Assignment(Queue("T", "broker-a", 0), "POP")]
+    body = Assignments(tuple(found)).encode()
+    cluster.on[Code.QUERY_ASSIGNMENT] = lambda link, request: link.answer(request, body=body)
+    popper = Popper(client, "G", everything("T"))
+    assert await popper.assignments() == found
+    query = AssignmentQuery.decode(cluster.asked[Code.QUERY_ASSIGNMENT][0].body)
+    assert query == AssignmentQuery("T", "G", client.client_id, "AVG", "CLUSTERING")
+
+
+async def test_no_assignment_is_an_error(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.QUERY_ASSIGNMENT] = lambda link, request: link.answer(request, body=b"{}")
+    with pytest.raises(ServerRefused, match="no assignment"):
+        await Popper(client, "G", everything("T")).assignments()
+
+
+async def test_each_broker_is_popped_by_itself(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.topics["T"] = {"broker-b": 1, "broker-a": 1}
+    assert await Popper(client, "G", everything("T")).brokers() == ["broker-a", "broker-b"]
+    with pytest.raises(ClusterError, match="absent"):
+        await Popper(client, "G", everything("absent")).brokers()
+
+
+@pytest.mark.parametrize("bad", [{"start": StartOffset.TIMESTAMP}, {"max_msgs": 33}, {"max_msgs": 0}])
+def test_what_cannot_be_asked(bad: dict[str, Any]) -> None:
+    with pytest.raises(LocalProtocolError):
+        Popper(None, "G", everything("T"), **bad)  # type: ignore[arg-type]
+
+
+def test_topics_of_receipts() -> None:
+    assert [popped_topic("G", "T", kind) for kind in "012"] == ["T", "%RETRY%G_T", "%RETRY%G+T"]

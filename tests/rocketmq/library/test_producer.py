@@ -1,0 +1,190 @@
+"""Messages of programs: how they are encoded, which queue they go to, what travels together."""
+
+import asyncio
+import time
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.library.outgoing import OutgoingMessage
+from mqbridge.rocketmq.library.producer import Producer
+from mqbridge.rocketmq.wire import compression
+from mqbridge.rocketmq.wire import properties as props
+from mqbridge.rocketmq.wire.batch import decode_batch
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.record import SysFlag
+from mqbridge.wire.javahash import java_string_hash
+from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, hangs_up, refuses, silent, store, until
+
+SINGLE, BATCH = Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE
+ON_A = "broker-a:0"
+
+
+@pytest_asyncio.fixture
+async def producer(client: ClusterClient) -> Producer:
+    return Producer(client.producer("P", TOPIC, max_elapsed_s=5.0), compression="zlib")
+
+
+def bodies(cluster: Cluster, address: str = A, queue: int = 0) -> list[bytes]:
+    return [body for body, _ in cluster.stored[address, queue]]
+
+
+async def test_every_field_has_its_native_place(cluster: Cluster, producer: Producer):
+    body = b"x" * 5000
+    receipt = await producer.send(
+        body, key="shard", keys=["k1", "k2"], msg_type="tag", properties={"own": "1"}, event_time=99, delay_level=3, flag=7
+    )
+    (header,) = cluster.headers(SINGLE)
+    pairs = dict(props.decode(header.properties.encode()))
+    assert len(pairs.pop("UNIQ_KEY")) == 32
+    assert (pairs.pop("mqbridge.event_time"), pairs.pop("mqbridge.order")) == ("99", "0")
+    assert pairs == {"TAGS": "tag", "KEYS": "k1 k2", "own": "1", "__SHARDINGKEY": "shard", "DELAY": "3"}
+    assert (header.flag, header.born_timestamp, header.batch) == (7, 99, False)
+    assert header.sys_flag == SysFlag.COMPRESSED | compression.ZLIB
+    (request,) = cluster.asked[SINGLE]
+    assert compression.decompress(compression.ZLIB, request.body) == body
+    assert receipt.partition == (await producer.partitions())[abs(java_string_hash("shard")) % 4]
+    assert receipt.position == (), "a delayed message is stored elsewhere first"
+
+
+async def test_a_time_of_delivery_is_a_timer(cluster: Cluster, producer: Producer):
+    at = time.time_ns() // 1_000_000 + 60_000
+    cluster.on[Code.GET_BROKER_CONFIG] = refuses(Status.NO_PERMISSION)
+    await producer.send(b"x" * 5000, deliver_at=at)
+    (header,) = cluster.headers(SINGLE)
+    assert dict(props.decode(header.properties.encode()))["TIMER_DELIVER_MS"] == str(at)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ({"delay_level": 1, "deliver_at": 5}, "not both"),
+        ({"delay_level": 19}, "levels 1 to 18"),
+        ({"properties": {"a": "x" * 40_000}}, "bytes of properties"),
+        ({"deliver_at": 1 << 60}, "timerMaxDelaySec"),
+    ],
+)
+async def test_a_message_that_rocketmq_cannot_carry_is_refused_before_sending(
+    cluster: Cluster, producer: Producer, words, problem
+):
+    cluster.on[Code.GET_BROKER_CONFIG] = refuses(Status.NO_PERMISSION)
+    with pytest.raises(MappingError, match=problem):
+        await producer.send(b"x", **words)
+    assert cluster.asked[SINGLE] == cluster.asked[BATCH] == []
+
+
+async def test_wrong_types_are_refused_with_their_message_alone(cluster: Cluster, producer: Producer):
+    done = await asyncio.gather(
+        producer.send(b"1"), producer.send("text"), producer.send(b"2", properties={"a": 1}), return_exceptions=True
+    )
+    assert [type(one).__name__ for one in done] == ["SendReceipt", "TypeError", "TypeError"]
+
+
+async def test_a_key_stays_in_its_queue_and_other_messages_go_round(cluster: Cluster, producer: Producer):
+    for _ in range(8):
+        await producer.send(b"x")
+    assert {queue: len(stored) for queue, stored in cluster.stored.items()} == {(A, 0): 2, (A, 1): 2, (B, 0): 2, (B, 1): 2}
+    assert len({(await producer.send(b"x", key="same")).partition for _ in range(5)}) == 1
+    assert (await producer.send(b"x", key="same", partition="broker-b:0")).partition == "broker-b:0"
+    with pytest.raises(ClusterError, match=r"no queue 'broker-b:9' now; there are: broker-a:0, broker-a:1") as caught:
+        await producer.send(b"x", partition="broker-b:9")
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_sends_side_by_side_travel_together_in_their_order(cluster: Cluster, producer: Producer):
+    receipts = await asyncio.gather(*(producer.send(b"%d" % n, key="k") for n in range(100)))
+    assert [receipt.position for receipt in receipts] == [(n,) for n in range(100)]
+    assert len({receipt.message_id for receipt in receipts}) == 100
+    assert len(cluster.asked[BATCH]) == 1
+    (stored,) = [messages for messages in cluster.stored.values() if messages]
+    assert [body for body, _ in stored] == [b"%d" % n for n in range(100)]
+
+
+async def test_sends_that_come_while_a_request_is_out_go_together_in_the_next(cluster: Cluster, producer: Producer):
+    cluster.on[BATCH] = silent
+    sends = [asyncio.ensure_future(producer.send(b"0", partition=ON_A))]
+    await until(lambda: cluster.asked[BATCH])
+    sends += [asyncio.ensure_future(producer.send(b"%d" % n, partition=ON_A)) for n in range(1, 50)]
+    await asyncio.sleep(0.01)
+    assert len(cluster.asked[BATCH]) == 1
+    cluster.on[BATCH] = store
+    cluster.link_to(A).drop()  # the first is sent again
+    await asyncio.gather(*sends)
+    assert bodies(cluster) == [b"%d" % n for n in range(50)]
+    assert len(decode_batch(cluster.asked[BATCH][-1].body)) == 49
+
+
+async def test_send_waits_for_room(cluster: Cluster, client: ClusterClient):
+    producer = Producer(client.producer("P", TOPIC), max_pending_bytes=4000)
+    cluster.on[BATCH] = silent
+    sends = [asyncio.ensure_future(producer.send(bytes(1000), partition=ON_A)) for _ in range(10)]
+    await until(lambda: cluster.asked[BATCH])
+    await asyncio.sleep(0.01)
+    assert sum(len(decode_batch(request.body)) for request in cluster.asked[BATCH]) == 3
+    cluster.on[BATCH] = store
+    cluster.link_to(A).drop()
+    await asyncio.gather(*sends)
+    await producer.flush()
+    assert len(bodies(cluster)) == 10
+
+
+async def test_a_cancelled_send_that_was_not_encoded_is_not_sent(cluster: Cluster, producer: Producer):
+    await producer.send(b"1", partition=ON_A)
+    sends = [asyncio.ensure_future(producer.send(b"%d" % n, partition=ON_A)) for n in (2, 3, 4)]
+    asyncio.get_running_loop().call_soon(sends[1].cancel)
+    await asyncio.gather(*sends, return_exceptions=True)
+    await producer.flush()
+    assert bodies(cluster)[0] == b"1"
+    assert {b"2", b"4"} <= {*bodies(cluster)}
+
+
+async def test_a_batch_is_one_request(cluster: Cluster, producer: Producer):
+    receipts = await producer.send_batch([OutgoingMessage(b"a", keys=["1"]), OutgoingMessage(b"b")], partition=ON_A)
+    assert [(receipt.partition, receipt.position) for receipt in receipts] == [(ON_A, (0,)), (ON_A, (1,))]
+    assert bodies(cluster) == [b"a", b"b"]
+    ids = {dict(props.decode(properties.encode()))["UNIQ_KEY"] for _, properties in cluster.stored[A, 0]}
+    assert len(ids) == 2
+    assert await producer.send_batch([]) == []
+    for wrong in ([OutgoingMessage(b"a", delay_level=1)], [OutgoingMessage(bytes(2 << 20)), OutgoingMessage(b"")]):
+        with pytest.raises(MappingError, match="do not fit one batch"):
+            await producer.send_batch(wrong)
+
+
+async def test_one_way_waits_for_no_response(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = silent
+    await producer.send_oneway(OutgoingMessage(b"x"), partition=ON_A)
+    await until(lambda: cluster.asked[SINGLE])
+    assert cluster.asked[SINGLE][0].is_oneway
+
+
+async def test_messages_without_a_key_leave_a_dead_broker(cluster: Cluster, producer: Producer):
+    await producer.partitions()
+    cluster.unreachable.add(A)
+    cluster.at[A, BATCH] = hangs_up
+    receipts = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(20)))
+    assert {receipt.partition.partition(":")[0] for receipt in receipts} <= {"broker-a", "broker-b"}
+    waiting = asyncio.ensure_future(producer.send(b"stays", partition=ON_A))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    receipts = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(20)))
+    assert {receipt.partition.partition(":")[0] for receipt in receipts} == {"broker-b"}
+    cluster.unreachable.clear()
+    del cluster.at[A, BATCH]
+    assert (await waiting).partition == ON_A
+
+
+async def test_close_waits_for_receipts_and_then_fails_what_has_none(cluster: Cluster, producer: Producer):
+    cluster.on[BATCH] = silent
+    sends = [asyncio.ensure_future(producer.send(b"%d" % n, partition=ON_A)) for n in range(3)]
+    await until(lambda: cluster.asked[BATCH])
+    sends.append(asyncio.ensure_future(producer.send(b"waits", partition=ON_A)))
+    await asyncio.sleep(0)
+    await producer.close(timeout=0.05)
+    done = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(one) for one in done] == [ConnectionLost] * 4
+    with pytest.raises(ClusterError, match="closed"):
+        await producer.send(b"late")
+    assert producer.closed
+    await producer.close()

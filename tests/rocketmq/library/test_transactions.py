@@ -1,0 +1,231 @@
+"""Transactions: the half, the word, and the question when the word did not come."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import ClusterError, LocalProtocolError, ServerRefused
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.library.outgoing import OutgoingMessage
+from mqbridge.rocketmq.library.transactions import MAX_CHECKS, Half, State, TransactionProducer
+from mqbridge.rocketmq.wire import properties as props
+from mqbridge.rocketmq.wire.bodies.groups import Heartbeat
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import ONEWAY, Command
+from mqbridge.rocketmq.wire.headers.transactions import CheckTransactionHeader, EndTransactionHeader
+from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
+from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, refuses, stored_with, until
+
+SINGLE, END, CHECK = Code.SEND_MESSAGE_V2, Code.END_TRANSACTION, Code.CHECK_TRANSACTION_STATE
+
+
+def unasked(half: Half) -> State:
+    raise AssertionError(half)
+
+
+def ends(cluster: Cluster) -> list[EndTransactionHeader]:
+    return [EndTransactionHeader.decode(command.ext) for command in cluster.asked[END]]
+
+
+def check_request(group: str = "G", topic: str = TOPIC, **more: str) -> Command:
+    properties = props.encode([("UNIQ_KEY", "ID1"), ("PGROUP", group), ("TRAN_MSG", "true"), *more.items()])
+    record = Record(topic, b"half", properties, queue_id=1, queue_offset=5, physical_offset=1000)
+    header = CheckTransactionHeader(5, 1000, "ID1", "ID1", topic=topic)
+    return Command(CHECK, header.encode(), encode_record(record), opaque=3, flag=ONEWAY)
+
+
+@pytest.mark.parametrize("state", State)
+async def test_the_half_the_local_transaction_and_the_word(cluster: Cluster, client: ClusterClient, state: State):
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    ran = []
+
+    async def execute(message: OutgoingMessage, transaction_id: str) -> State:
+        assert len(cluster.asked[SINGLE]) == 1, "the half is stored by now"
+        assert cluster.asked[END] == []
+        ran.append((message.payload, transaction_id))
+        return state
+
+    result = await producer.send(OutgoingMessage(b"x", msg_type="tag", delay_level=3), execute)
+    await until(lambda: cluster.asked[END])
+    assert ran == [(b"x", result.transaction_id)]
+    assert result.state is state
+    (said,) = cluster.headers(SINGLE)
+    pairs = dict(props.decode(said.properties.encode()))
+    assert (pairs.pop("mqbridge.v"), pairs.pop("mqbridge.order")) == ("1", "-"), "as the gateway writes it"
+    assert pairs == {"UNIQ_KEY": result.transaction_id, "TAGS": "tag", "TRAN_MSG": "true", "PGROUP": "G"}, "and no DELAY"
+    assert said.sys_flag == SysFlag.PREPARED
+    (told,) = ends(cluster)
+    assert (told.producer_group, told.topic, told.commit_or_rollback, told.msg_id) == (
+        "G",
+        TOPIC,
+        state.value,
+        result.transaction_id,
+    )
+    assert told.tran_state_table_offset == result.half.offset
+    assert told.commit_log_offset == int(result.half.message_id[16:], 16)
+    assert told.transaction_id == "TX"
+    assert not told.from_transaction_check
+    assert cluster.asked[END][0].is_oneway
+    assert cluster.asked[END][0] in cluster.asked_at[result.half.address]
+    await producer.close()
+
+
+async def test_brokers_know_the_group_before_the_first_half(cluster: Cluster, client: ClusterClient):
+    await client.pool.get(A)
+    await client.pool.get(B)
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    result = await producer.send(OutgoingMessage(b"x"), lambda *_: State.COMMIT)
+    asked = [command.code for command in cluster.asked_at[result.half.address]]
+    assert asked.index(Code.HEART_BEAT) < asked.index(SINGLE)
+    assert Heartbeat.decode(cluster.asked[Code.HEART_BEAT][0].body).producers == ("G",)
+    await producer.close()
+
+
+@pytest.mark.parametrize("code", [Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT])
+async def test_a_half_that_is_not_safe_is_rolled_back(cluster: Cluster, client: ClusterClient, code: int):
+    cluster.on[SINGLE] = stored_with(code)
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    result = await producer.send(OutgoingMessage(b"x"), lambda *_: pytest.fail("it must not run"))
+    await until(lambda: cluster.asked[END])
+    assert (result.state, result.half.status) == (State.ROLLBACK, code)
+    assert ends(cluster)[0].commit_or_rollback == State.ROLLBACK.value
+    await producer.close()
+
+
+async def test_a_half_that_is_refused_runs_nothing(cluster: Cluster, client: ClusterClient):
+    cluster.on[SINGLE] = refuses(Status.MESSAGE_ILLEGAL)
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    with pytest.raises(ServerRefused):
+        await producer.send(OutgoingMessage(b"x"), lambda *_: pytest.fail("it must not run"))
+    assert cluster.asked[END] == []
+    await producer.close()
+
+
+async def test_a_local_transaction_that_raises_is_undecided(cluster: Cluster, client: ClusterClient):
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+
+    def fails(_message: OutgoingMessage, _id: str) -> State:
+        raise ValueError("no such account")
+
+    with pytest.raises(ValueError, match="no such account"):
+        await producer.send(OutgoingMessage(b"x"), fails)
+    await until(lambda: cluster.asked[END])
+    assert ends(cluster)[0].commit_or_rollback == State.UNKNOWN.value
+    assert "no such account" in (cluster.asked[END][0].remark or "")
+    await producer.close()
+
+
+async def test_a_word_that_cannot_be_sent_is_no_failure(cluster: Cluster, client: ClusterClient, caplog):
+    caplog.set_level("INFO")
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+
+    def execute(_message: OutgoingMessage, _id: str) -> State:
+        for address in (A, B):
+            cluster.unreachable.add(address)
+            for link in cluster.links_to(address):
+                link.open = False
+                link.endpoint.connection_lost(None)
+        return State.COMMIT
+
+    result = await producer.send(OutgoingMessage(b"x"), execute)
+    assert result.state is State.COMMIT
+    assert "and will ask" in caplog.text
+    await producer.close()
+
+
+async def test_an_id_that_is_none_is_an_error(cluster: Cluster, client: ClusterClient):
+    answer = {"msgId": "nonsense", "queueId": "0", "queueOffset": "0"}
+
+    def stores(link, request):
+        link.answer(request, ext={**answer, "queueId": request.ext["e"]})
+
+    cluster.on[SINGLE] = stores
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    with pytest.raises(ClusterError, match="an id that is none"):
+        await producer.send(OutgoingMessage(b"x"), lambda *_: State.COMMIT)
+    await producer.close()
+
+
+# --- the question ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+async def test_a_question_is_answered_where_it_came_from(cluster: Cluster, client: ClusterClient, state: State):
+    asked: list[Half] = []
+
+    async def check(half: Half) -> State:
+        asked.append(half)
+        return state
+
+    producer = TransactionProducer(client, "G", TOPIC, check)
+    await client.pool.get(A)
+    cluster.link_to(A).send(check_request(own="1"))
+    await until(lambda: cluster.asked[END])
+    (half,) = asked
+    assert (half.transaction_id, half.record.body, half.properties["own"]) == ("ID1", b"half", "1")
+    (told,) = ends(cluster)
+    assert (told.tran_state_table_offset, told.commit_log_offset, told.commit_or_rollback) == (5, 1000, state.value)
+    assert (told.from_transaction_check, told.msg_id, told.producer_group) == (True, "ID1", "G")
+    assert [command.code for command in cluster.asked_at[A]][-1] == END
+    await producer.close()
+
+
+async def test_questions_for_others_and_nonsense_are_left(cluster: Cluster, client: ClusterClient, caplog):
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    await client.pool.get(A)
+    link = cluster.link_to(A)
+    link.send(check_request(group="other"))
+    link.send(Command(CHECK, {}, b"", flag=ONEWAY))
+    link.send(Command(CHECK, check_request().ext, b"garbage", flag=ONEWAY))
+    link.send(Command(CHECK, check_request().ext, b"", flag=ONEWAY))
+    await asyncio.sleep(0.01)
+    assert "which nobody here has" in caplog.text
+    assert caplog.text.count("could not be handled") == 3
+    assert cluster.asked[END] == []
+    assert link.open
+    await producer.close()
+    link.send(check_request())
+    await asyncio.sleep(0.01)
+    assert cluster.asked[END] == [], "a closed producer is not asked"
+
+
+async def test_a_check_that_raises_says_nothing_and_is_seen(cluster: Cluster, client: ClusterClient, caplog):
+    def check(half: Half) -> State:
+        raise LookupError("the database is down")
+
+    producer = TransactionProducer(client, "G", TOPIC, check)
+    await client.pool.get(A)
+    cluster.link_to(A).send(check_request())
+    await until(lambda: "the database is down" in caplog.text)
+    assert cluster.asked[END] == []
+    await producer.close()
+
+
+async def test_so_many_checks_run_at_once(cluster: Cluster, client: ClusterClient, caplog):
+    gate = asyncio.Event()
+
+    async def check(half: Half) -> State:
+        await gate.wait()
+        return State.COMMIT
+
+    producer = TransactionProducer(client, "G", TOPIC, check)
+    await client.pool.get(A)
+    for _ in range(MAX_CHECKS + 5):
+        cluster.link_to(A).send(check_request())
+    gate.set()
+    await until(lambda: len(cluster.asked[END]) == MAX_CHECKS)
+    assert "one more has to come again" in caplog.text
+    cluster.link_to(A).send(check_request())
+    await until(lambda: len(cluster.asked[END]) == MAX_CHECKS + 1)
+    await producer.close()
+
+
+async def test_one_producer_of_a_group_and_topic(cluster: Cluster, client: ClusterClient):
+    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    with pytest.raises(LocalProtocolError, match="already"):
+        TransactionProducer(client, "G", TOPIC, unasked)
+    other = TransactionProducer(client, "G", "other", unasked)
+    await other.close()
+    await producer.close()
+    again = TransactionProducer(client, "G", TOPIC, unasked)
+    await again.close()

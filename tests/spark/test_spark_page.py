@@ -1,0 +1,43 @@
+"""docs/how-to/spark.md: its Python is run from top to bottom, and what it names is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark.md"
+FOLDER = "/tmp/mqbridge-tour"
+SHOWN = [
+    ["|ann|2026-01-31 12:00:10|    paid|    eu|orders|"],
+    ['|paid|{"start":"2026-01-31T12:00:00.000Z","orders":2}|', '|open|{"start":"2026-01-31T12:01:00.000Z","orders":1}|'],
+    ['|{"item": "book", "price": 12} paid 12|'],
+    ["3 messages"],
+    ["3 messages, as before"],
+    ["3 messages, copied twice"],
+    ["mqbridge.errors.ClusterError: there is no topic 'ordres' in cluster 'log'"],
+]
+
+
+def test_the_tour_runs_from_top_to_bottom(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL))
+    assert FOLDER in code
+    (tmp_path / "tour").mkdir()
+    exec(compile(code.replace(FOLDER, str(tmp_path / "tour")), PAGE.name, "exec"), {})
+    shown = capsys.readouterr().out
+    at = 0
+    for lines in SHOWN:
+        for line in lines:
+            assert line in shown[at:], f"{line} is not shown where the page says so:\n{shown}"
+        at = max(shown.index(line, at) for line in lines)
+    assert "desk" not in shown
+
+
+def test_options_that_the_page_names_exist() -> None:
+    from mqbridge.spark.options import OPTIONS
+
+    text = PAGE.read_text()
+    named = set(re.findall(r'\.option\("(\w+)"', text)) | set(
+        re.findall(r"[(,] ?(\w+)=", "".join(re.findall(r"\.options\((.*?)\)", text)))
+    )
+    assert named <= {option.name for option in OPTIONS}

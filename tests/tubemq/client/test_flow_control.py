@@ -1,0 +1,111 @@
+"""Flow control with the rules of the protocol's own example; time is an argument."""
+
+import pytest
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.tubemq.client.flow_control import MIB, FlowControl, FlowMeter, parse_rules
+
+RULES = """[{"type":0,"rule":[{"start":"08:00","end":"17:30","dltInM":1024,"limitInM":24,"freqInMs":1000}]},
+ {"type":1,"rule":[{"zeroCnt":8,"freqInMs":1000},{"zeroCnt":3,"freqInMs":300}]},
+ {"type":2,"rule":[]},
+ {"type":3,"rule":[{"normFreqInMs":0,"filterFreqInMs":100,"minDataFilterFreqInMs":400}]}]"""
+NOON_GMT_8 = 4 * 3600.0
+NIGHT_GMT_8 = 16 * 3600.0
+
+
+def meter(text: str = RULES, *, filtered: bool = False) -> FlowMeter:
+    control = FlowControl()
+    control.learn((1, text), (-2, ""))
+    return FlowMeter(control, filtered=filtered)
+
+
+def test_without_rules() -> None:
+    plain = FlowMeter(FlowControl(), filtered=True)
+    assert plain.missed() == 0.4
+    assert plain.found(1 << 20, 1 << 40, 0.0, NOON_GMT_8, near_end=True) == 0.0
+
+
+def test_misses_in_a_row() -> None:
+    of = meter()
+    assert [of.missed() for _ in range(9)] == [0.4, 0.4, 0.3, 0.3, 0.3, 0.3, 0.3, 1.0, 1.0]
+    of.found(1, 0, 0.0, 0.0, near_end=False)
+    assert of.missed() == 0.4
+
+
+@pytest.mark.parametrize(("filtered", "near_end", "wait"), [(False, True, 0.0), (True, False, 0.1), (True, True, 0.4)])
+def test_after_success(filtered: bool, near_end: bool, wait: float) -> None:
+    assert meter(filtered=filtered).found(1, 0, 0.0, 0.0, near_end=near_end) == wait
+
+
+def test_a_reader_far_behind_is_limited_in_the_window() -> None:
+    of, lag = meter(), 1025 * MIB
+    assert of.found(MIB, lag, 0.0, NOON_GMT_8, near_end=False) == 0.0
+    assert of.found(MIB, lag, 1.0, NOON_GMT_8, near_end=False) == 1.0, "2 MiB are a twelfth of 24"
+    assert of.found(MIB, lag, 6.0, NOON_GMT_8, near_end=False) == 0.0, "a new slice of 5 s"
+    waits = [of.found(MIB, lag, 6.0 + 5.0 * turn, NOON_GMT_8, near_end=False) for turn in range(1, 10)]
+    assert waits == [0.0] * 9
+    assert of.found(12 * MIB, lag, 59.0, NOON_GMT_8, near_end=False) == 1.0, "the minute's share is used up"
+    assert of.found(MIB, lag, 64.0, NOON_GMT_8, near_end=False) == 0.0, "a new minute"
+
+
+@pytest.mark.parametrize(("lag", "wall"), [(1024 * MIB, NOON_GMT_8), (1025 * MIB, NIGHT_GMT_8)], ids=["not behind", "at night"])
+def test_others_are_not(lag: int, wall: float) -> None:
+    assert meter().found(100 * MIB, lag, 0.0, wall, near_end=False) == 0.0
+
+
+def test_a_groups_rules_come_first() -> None:
+    control = FlowControl()
+    control.learn((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
+    assert control.group_in_force
+    assert FlowMeter(control, filtered=False).missed() == 0.05
+    control.learn((1, " "), (2, " "))
+    assert control.group_in_force, "the same id says nothing new"
+    control.learn((1, " "), (3, " "))
+    assert not control.group_in_force
+    assert control.misses[0] == (3, 0.3), "the default rules are back"
+    assert (control.default_id, control.group_id) == (1, 3)
+
+
+def test_a_groups_rules_that_cannot_be_read_leave_everybodys() -> None:
+    control = FlowControl()
+    control.learn((1, RULES), (2, "no rules"))
+    assert control.waits is not None
+    assert control.in_force
+    assert not control.group_in_force
+
+
+def test_each_kind_of_rule_falls_back_by_itself() -> None:
+    """A group with a rule of its own for misses still obeys everybody's limits and waits."""
+    control = FlowControl()
+    control.learn((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
+    of = FlowMeter(control, filtered=True)
+    assert of.missed() == 0.05
+    assert of.found(1, 0, 0.0, NOON_GMT_8, near_end=False) == 0.1
+    behind = FlowMeter(control, filtered=False)
+    assert behind.found(3 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False) == 1.0
+
+
+def test_a_groups_limit_that_does_not_fit_leaves_everybodys() -> None:
+    night = '[{"type":0,"rule":[{"start":"23:00","end":"23:59","dltInM":30,"limitInM":1,"freqInMs":5000}]}]'
+    control = FlowControl()
+    control.learn((1, RULES), (2, night))
+    assert FlowMeter(control, filtered=False).found(3 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False) == 1.0
+    late = 15.5 * 3600
+    assert FlowMeter(control, filtered=False).found(3 * MIB, 31 * MIB, 0.0, late, near_end=False) == 5.0
+
+
+def test_a_reader_that_the_broker_lets_off() -> None:
+    of = meter(filtered=True)
+    assert of.found(100 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False, escaped=True) == 0.0
+    assert of.found(1, 1025 * MIB, 1.0, NOON_GMT_8, near_end=False) == 1.0, "what it read counts all the same"
+
+
+def test_no_bytes_at_all_are_a_limit_too() -> None:
+    stop = '[{"type":0,"rule":[{"start":"00:00","end":"23:59","dltInM":30,"limitInM":0,"freqInMs":100}]}]'
+    assert meter(stop).found(0, 31 * MIB, 0.0, NOON_GMT_8, near_end=False) == 0.2, "200 ms is the least"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"type":0,"rule":[{"start":"x"}]}]', '[{"type":1,"rule":{}}, 3]'])
+def test_rules_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        parse_rules(text)

@@ -1,0 +1,243 @@
+"""Calls over a real socket: pipelining, late and lost responses, a server that comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import ConnectionLost, RequestTimeout, Unreachable
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.tubemq.client import server_connection as module
+from mqbridge.tubemq.client import tcp_connection as connection_module
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.counters import difference, total
+from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.rpc import GET, READ, RemoteError, decode_request, encode_error, encode_response
+from tests.patience import PATIENCE_S
+
+
+class Server:
+    """Answers each request with what `answer` makes of it: a payload, or None for silence."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[bytes], bytes | None] = lambda body: encode_response(GET, body)
+        self.requests: list[Any] = []
+        self.connections: list[Endpoint] = []
+        self.port = 0
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in self.connections:
+            connection.abort(ConnectionLost("closed by the test"))
+        await asyncio.sleep(0)
+
+    def _accept(self) -> Endpoint:
+        def on_frames(frames: list[bytes]) -> None:
+            for serial, payload in map(split_frame, frames):
+                self.requests.append(decode_request(payload))
+                if (answer := self.answer(self.requests[-1].body)) is not None:
+                    endpoint.send(encode_frame(serial, answer))
+
+        endpoint = Endpoint(measure, on_frames, lambda _: None)
+        self.connections.append(endpoint)
+        return endpoint
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    await server.open()
+    yield server
+    await server.close()
+
+
+@pytest_asyncio.fixture
+async def connection(server: Server) -> AsyncIterator[ServerConnection]:
+    connections = ConnectionPool(timeout_s=5.0)
+    yield connections.to("127.0.0.1", server.port)
+    await connections.close()
+
+
+async def test_many_calls_share_a_connection(server: Server, connection: ServerConnection) -> None:
+    bodies = [b"%d" % number * 3000 for number in range(50)]
+    assert await asyncio.gather(*(connection.request(READ, GET, body) for body in bodies)) == bodies
+    assert len(server.connections) == 1
+    assert {(r.service, r.method, r.timeout_ms) for r in server.requests} == {(READ, GET, 5000)}
+    assert connection.local_host == "127.0.0.1"
+
+
+async def test_what_the_server_throws(server: Server, connection: ServerConnection) -> None:
+    server.answer = lambda _: encode_error("java.lang.Exception", "broken")
+    with pytest.raises(RemoteError, match="broken"):
+        await connection.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    assert await connection.request(READ, GET, b"x") == b"x"
+
+
+async def test_a_lost_connection_fails_what_waits_and_is_made_again(server: Server, connection: ServerConnection) -> None:
+    server.answer = lambda _: None
+    waiting = [asyncio.ensure_future(connection.request(READ, GET, b"x")) for _ in range(3)]
+    while len(server.requests) < 3:
+        await asyncio.sleep(0.001)
+    await server.close()
+    for future in waiting:
+        with pytest.raises(ConnectionLost, match=r"get at 127\.0\.0\.1"):
+            await future
+    with pytest.raises(Unreachable):
+        await connection.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    await server.open()
+    assert await connection.request(READ, GET, b"again") == b"again"
+
+
+async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SWEEP_S", 0.01)
+    connections = ConnectionPool(timeout_s=0.5)
+    connection = connections.to("127.0.0.1", server.port)
+    server.answer = lambda _: None
+    with pytest.raises(RequestTimeout, match="did not answer get"):
+        await connection.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    assert await connection.request(READ, GET, b"y") == b"y"
+    assert len(server.connections) == 2, "nothing came for as long as a request may take: the connection may be dead"
+    server.connections[-1].send(encode_frame(1, encode_response(GET, b"late")))
+    assert await connection.request(READ, GET, b"z") == b"z"
+    await connections.close()
+
+
+async def test_requests_that_go_on_do_not_keep_a_silent_server_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel takes them at once, as it does for a process that is stopped: that somebody asks again is no sign of life."""
+    monkeypatch.setattr(connection_module, "SWEEP_S", 0.01)
+    connections = ConnectionPool(timeout_s=0.5)
+    connection = connections.to("127.0.0.1", server.port)
+    assert await connection.request(READ, GET, b"x") == b"x"
+    server.answer = lambda _: None
+    first = asyncio.ensure_future(connection.request(READ, GET, b"first"))
+    for _ in range(200):
+        if first.done():
+            break
+        others = asyncio.ensure_future(connection.request(READ, GET, b"heartbeat"))
+        others.add_done_callback(lambda future: future.cancelled() or future.exception())
+        await asyncio.sleep(0.05)
+    assert first.done(), "asked 200 times, for twenty times as long as the server may be silent"
+    with pytest.raises(RequestTimeout, match="did not answer get"):
+        await first
+    await connections.close()
+
+
+async def test_nonsense_ends_the_connection(server: Server, connection: ServerConnection) -> None:
+    server.answer = lambda _: b"\x01"
+    with pytest.raises(Exception, match=r"varint|part of|answer"):
+        await connection.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    assert await connection.request(READ, GET, b"y") == b"y"
+    assert len(server.connections) == 2
+
+
+async def test_post_needs_a_connection(connection: ServerConnection) -> None:
+    with pytest.raises(ConnectionLost):
+        connection.post(READ, GET, b"x", lambda _: None)
+    assert not connection.alive
+
+
+async def test_an_idle_connection_is_closed_and_made_again(server: Server) -> None:
+    connections = ConnectionPool(idle_s=0.05)
+    connection = connections.to("127.0.0.1", server.port)
+    assert await connection.request(READ, GET, b"x") == b"x"
+    async with asyncio.timeout(PATIENCE_S):
+        while connection.alive:
+            await asyncio.sleep(0.005)
+    assert connection.counters.snapshot() | {"reclaimed": 1} == connection.counters.snapshot()
+    assert await connection.request(READ, GET, b"y") == b"y"
+    assert len(server.connections) == 2
+    await connections.close()
+
+
+async def test_a_connection_that_waits_for_an_answer_is_not_idle(server: Server) -> None:
+    connections = ConnectionPool(idle_s=0.02)
+    connection = connections.to("127.0.0.1", server.port)
+    server.answer = lambda _: None
+    waiting = asyncio.ensure_future(connection.request(READ, GET, b"x"))
+    await asyncio.sleep(0.1)
+    assert connection.alive
+    assert not waiting.done()
+    await connections.close()
+    with pytest.raises(ConnectionLost):
+        await waiting
+
+
+async def test_a_connection_for_each_partition_or_one_for_all(server: Server) -> None:
+    for shared, count in ((True, 1), (False, 3)):
+        connections = ConnectionPool(shared=shared)
+        places = [connections.to("127.0.0.1", server.port, name) for name in ("1:0", "1:1", "1:0", "")]
+        await asyncio.gather(*(connection.request(READ, GET, b"x") for connection in places))
+        assert len(connections.snapshot()) == count
+        assert sum(counters["connections"] for counters in connections.snapshot().values()) == count
+        assert sum(counters["answers"] for counters in connections.snapshot().values()) == 4
+        await connections.close()
+
+
+async def test_all_who_wait_for_a_connection_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hundred partitions of a Broker that is gone would each wait for the time-outs of all before."""
+    dials = 0
+
+    async def dial(*_: Any, **__: Any) -> Endpoint:
+        nonlocal dials
+        dials += 1
+        await asyncio.sleep(0.01)
+        raise Unreachable("nobody there")
+
+    monkeypatch.setattr(module, "dial", dial)
+    connection = ConnectionPool().to("127.0.0.1", 1)
+    results = await asyncio.gather(*(connection.connected() for _ in range(100)), return_exceptions=True)
+    assert [type(result) for result in results] == [Unreachable] * 100
+    assert dials == 1
+    with pytest.raises(Unreachable):
+        await connection.connected()
+    assert dials == 2
+
+
+async def test_a_session_that_is_asked_for_after_closing_never_connects(server: Server) -> None:
+    """Somebody retries while the client is being closed: nobody would close that connection."""
+    connections = ConnectionPool()
+    await connections.close()
+    connection = connections.to("127.0.0.1", server.port)
+    with pytest.raises(ConnectionLost, match="is closed"):
+        await connection.request(READ, GET, b"x")
+    assert not server.connections
+    assert {one for one in asyncio.all_tasks() if "tubemq" in one.get_name()} == set()
+
+
+async def test_closed_while_it_is_dialled(server: Server) -> None:
+    connections = ConnectionPool()
+    connection = connections.to("127.0.0.1", server.port)
+    connecting = asyncio.ensure_future(connection.connected())
+    await asyncio.sleep(0)
+    await connection.close()
+    with pytest.raises(ConnectionLost):
+        await connecting
+    assert not connection.alive
+    await connections.close()
+
+
+async def test_what_is_counted(server: Server, connection: ServerConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    await connection.request(READ, GET, b"x")
+    server.answer = lambda _: None
+    waiting = asyncio.ensure_future(connection.request(READ, GET, b"x"))
+    await asyncio.sleep(0.02)
+    before = connection.counters.snapshot()
+    await server.close()
+    with pytest.raises(ConnectionLost):
+        await waiting
+    assert {name: count for name, count in difference(connection.counters.snapshot(), before).items() if count} == {"lost": 1}
+    assert total([before, before])["requests"] == 2 * before["requests"] == 4

@@ -1,0 +1,110 @@
+"""String formats: examples of the protocol, round trips, and malformed text."""
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.tubemq.wire import string_formats
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionRef, TopicInfo, TopicMeta
+
+BROKER = Broker(1, "10.0.0.5", 8123)
+PARTITION = PartitionRef(BROKER, "demo", 0)
+
+
+@pytest.mark.parametrize("written", ["1:10.0.0.5:8123", "1:10.0.0.5: ", "1:10.0.0.5:"])
+def test_broker(written: str) -> None:
+    assert string_formats.parse_broker(written) == BROKER
+    assert str(BROKER) == "1:10.0.0.5:8123"
+
+
+def test_partition() -> None:
+    assert string_formats.parse_partition("1:10.0.0.5:8123#demo:0") == PARTITION
+    assert str(PARTITION) == "1:10.0.0.5:8123#demo:0"
+    assert PARTITION.name == "1:0"
+
+
+def test_subscription() -> None:
+    written = "g1_10.0.0.9-77-1-2-Pull-2.5.0@g1#1:10.0.0.5:8123#demo:0"
+    assert string_formats.parse_subscription(written) == PARTITION
+    assert string_formats.format_subscription("g1_10.0.0.9-77-1-2-Pull-2.5.0", "g1", PARTITION) == written
+
+
+def test_failure() -> None:
+    assert string_formats.parse_failure("411:1:10.0.0.5:8123#demo:0") == (411, PARTITION)
+
+
+@pytest.mark.parametrize(
+    ("written", "info"),
+    [
+        ("demo#1:3:1,2:3:1#1048576", TopicInfo("demo", ((1, 3, 1), (2, 3, 1)), 1 << 20)),
+        ("demo#1:3:2#", TopicInfo("demo", ((1, 3, 2),), None)),
+    ],
+)
+def test_topic(written: str, info: TopicInfo) -> None:
+    assert string_formats.parse_topic_info(written) == info
+    assert string_formats.format_topic_info(info) == written
+
+
+def test_the_last_part_of_a_topic_may_be_missing() -> None:
+    assert string_formats.parse_topic_info("demo#1:3:2") == TopicInfo("demo", ((1, 3, 2),), None)
+
+
+def test_condition() -> None:
+    assert string_formats.format_condition("demo", ["t2", "t1"]) == "demo#t1,t2"
+
+
+def test_partition_ids_of_several_stores() -> None:
+    assert string_formats.partition_ids(3, 2) == [0, 1, 2, 10000, 10001, 10002]
+
+
+PARSERS = [
+    string_formats.parse_broker,
+    string_formats.parse_partition,
+    string_formats.parse_subscription,
+    string_formats.parse_failure,
+    string_formats.parse_topic_info,
+]
+
+
+@pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: parse.__name__)
+@given(written=st.one_of(st.text(max_size=30), st.text("0123456789:#,@a ", max_size=30)))
+def test_nonsense_is_a_protocol_error(parse: Callable[[str], object], written: str) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        parse(written)
+
+
+names = st.text("abcXYZ_019", min_size=1, max_size=8)
+brokers = st.builds(Broker, st.integers(0, 2**31 - 1), names, st.integers(1, 65535))
+
+
+@given(st.builds(PartitionRef, brokers, names, st.integers(0, 99_999)))
+def test_partitions_round_trip(ref: PartitionRef) -> None:
+    assert string_formats.parse_partition(str(ref)) == ref
+    assert string_formats.parse_subscription(string_formats.format_subscription("c", "g", ref)) == ref
+    assert string_formats.parse_failure(f"412:{ref}") == (412, ref)
+
+
+def test_topic_metadata_has_stores_first() -> None:
+    meta = TopicMeta("demo", ((1, 2, 3, True), (2, 1, 3, False)))
+    assert string_formats.parse_topic_meta("demo#1:2:3:1,2:1:3:0") == meta
+    assert string_formats.format_topic_meta(meta) == "demo#1:2:3:1,2:1:3:0"
+
+
+@given(
+    st.dictionaries(
+        st.builds(PartitionKey, st.integers(0, 99), names, st.integers(0, 99_999)), st.integers(0, 1 << 60), max_size=5
+    )
+)
+def test_required_offsets_round_trip(offsets: dict[PartitionKey, int]) -> None:
+    assert string_formats.parse_start_offsets(string_formats.format_start_offsets(offsets)) == offsets
+
+
+def test_what_is_held() -> None:
+    refs = [PartitionRef(Broker(1, "h", 1), "demo", 0), PartitionRef(Broker(2, "h", 1), "demo", 10_000)]
+    assert string_formats.format_held("demo", refs) == "demo#1:0,2:10000"
+    assert string_formats.parse_held("demo#1:0,2:10000") == [ref.key for ref in refs]
+    assert string_formats.parse_held("demo#") == []
