@@ -1,5 +1,6 @@
 """Reads one partition of a consumer, pack by pack, while the consumer holds it."""
 
+import asyncio
 from collections.abc import Collection
 from datetime import tzinfo
 
@@ -28,6 +29,8 @@ class PartitionFeed:
         self._failures = 0
         """Rejections of the pack at that offset."""
         self._seeks = 0
+        """Number of completed seeks."""
+        self._one_seek = asyncio.Lock()
         self._problem: PartitionProblem | None = None
 
     async def run(self) -> None:
@@ -45,9 +48,13 @@ class PartitionFeed:
 
     async def seek(self, offset: int, index: int = 0, *, exact: bool = True) -> None:
         """Read on at the message `index` counted from `offset`. Raises LaneRevoked and ClusterError."""
-        self._seeks += 1
+        async with self._one_seek:
+            await self._seek(offset, index, exact=exact)
+
+    async def _seek(self, offset: int, index: int = 0, *, exact: bool = True) -> None:
         begin = await self.partition.seek(offset, exact=exact)
         # Nothing is awaited from here on: the next pack is read with these.
+        self._seeks += 1
         skip = messages_to_skip(offset, index, begin, self.partition.max_offset)
         self._skipped = (begin, ()) if skip is None else (begin, range(skip[1]))
         self._failures = 0
@@ -102,16 +109,18 @@ class PartitionFeed:
         """Have the gap raised once, then read on behind it, unless the program seeks."""
         problem: MqbridgeError = error
         resume = EARLIEST_OFFSET if error.resume is None else error.resume[0]
+        seeks = self._seeks
         while True:
             self._problem = PartitionProblem(problem)
             self._queue.put(self._problem)
             await self._problem.handled.wait()
-            is_withdrawn, self._problem = self._problem.is_withdrawn, None
-            if is_withdrawn:
-                return
-            try:
-                await self.seek(resume)
-            except ClusterError as failed:
-                problem = failed
-            else:
-                return
+            self._problem = None
+            async with self._one_seek:  # the program may have begun a seek when it received the error
+                if self._seeks != seeks:
+                    return
+                try:
+                    await self._seek(resume)
+                except ClusterError as failed:
+                    problem = failed
+                else:
+                    return

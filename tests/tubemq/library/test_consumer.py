@@ -8,8 +8,10 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.library.received import ReceivedMessage
+from mqbridge.tubemq.client.partition_registration import REGISTER_TRIES
 from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.library.consumer import Consumer
+from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.payload import checksum, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.kit.conversation import until
@@ -119,6 +121,32 @@ async def test_seek_to_a_message_and_to_both_ends(client: TubeMQClient, cluster:
         assert consumer.acknowledge(left), "its pack was confirmed before the seek"
 
 
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_seek_keeps_its_index_when_a_get_is_in_flight(client: TubeMQClient, cluster: Model, steps: int) -> None:
+    store(cluster, "single", 0, BODIES)
+    async with client.consumer("single", "g") as consumer:
+        messages = await received(consumer, 5)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await consumer.seek(messages[2])
+        assert bodies_of(await received(consumer, 8)) == BODIES[2:10]
+
+
+async def test_a_seek_that_fails_keeps_what_is_acknowledged(client: TubeMQClient, cluster: Model) -> None:
+    store(cluster, "single", 0, BODIES)
+    async with client.consumer("single", "g") as consumer:
+        messages = await received(consumer, 5)
+        first, second, _ = await received(consumer, 3, acknowledge=False)
+        consumer.acknowledge(first)
+        registrations = cluster.faults.counts[rpc.PARTITION_REGISTER]
+        for number in range(1, REGISTER_TRIES + 1):
+            cluster.faults.plan[rpc.PARTITION_REGISTER, registrations + number] = codes.INTERNAL_ERROR
+        with pytest.raises(ClusterError):
+            await consumer.seek(messages[2])
+        assert consumer.negative_acknowledge(second)
+        assert bodies_of(await received(consumer, 4)) == BODIES[6:10]
+
+
 async def test_what_a_seek_leaves_behind_cannot_be_acknowledged(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES)
     async with client.consumer("single", "g") as consumer:
@@ -159,6 +187,20 @@ async def test_a_gap_is_raised_once_and_reading_goes_on_behind_it(client: TubeMQ
             with pytest.raises(GapError):
                 await consumer.receive(PATIENCE_S)
         assert bodies_of(await received(consumer, 8)) == BODIES[12:]
+
+
+async def test_a_seek_that_answers_a_gap_decides_where_reading_goes_on(client: TubeMQClient, cluster: Model) -> None:
+    store(cluster, "single", 0, BODIES)
+    async with client.consumer("single", "g") as consumer:
+        messages = await received(consumer, COUNT)
+        await consumer.seek(messages[5])
+        again = await received(consumer, 5, acknowledge=False)
+        cluster.broker.deleted["single", 0] = 12 * STEP
+        consumer.negative_acknowledge(again[0])
+        with pytest.raises(GapError):
+            await consumer.receive(PATIENCE_S)
+        await consumer.seek(messages[16])
+        assert bodies_of(await received(consumer, 2)) == BODIES[16:18]
 
 
 async def test_seek_to_the_earliest_message_of_a_truncated_partition(client: TubeMQClient, cluster: Model) -> None:
