@@ -126,15 +126,17 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._window.drain()
-        error = SenderClosed(f"the producer of topic {self.topic!r} was closed before this message was stored")
-        self._window.abort(error)
-        for result in list(self._unanswered):
-            settle(result, error)
-        await self._ordered.close(0.0)
-        await self._any_partition.close(0.0)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._window.drain()
+        finally:
+            error = SenderClosed(f"the producer of topic {self.topic!r} was closed before this message was stored")
+            self._window.abort(error)
+            for result in list(self._unanswered):
+                settle(result, error)
+            await self._ordered.close(0.0)
+            await self._any_partition.close(0.0)
 
     async def __aenter__(self) -> Self:
         return self

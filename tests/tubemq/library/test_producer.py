@@ -11,7 +11,7 @@ from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire import rpc
 from tests.patience import PATIENCE_S
-from tests.tubemq.client.model import Model
+from tests.tubemq.client.model import BROKER, Model
 
 
 def stored(cluster: Model, topic: str, partition: int) -> list[Message]:
@@ -168,3 +168,16 @@ def test_a_wrong_url_is_explained(url: str, problem: str) -> None:
 def test_a_wrong_time_zone_is_explained() -> None:
     with pytest.raises(ConfigError, match="is not a time zone"):
         TubeMQClient("tubemq://host", time_zone="Mars/Olympus")
+
+
+async def test_a_close_that_is_cancelled_fails_what_has_no_receipt(client: TubeMQClient, cluster: Model) -> None:
+    producer = await client.producer("single")
+    cluster.away.add((BROKER.host, BROKER.port))
+    cluster.to(BROKER.host, BROKER.port).cut(ConnectionLost("cut"))
+    sending = asyncio.ensure_future(producer.send(b"x", key="k"))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.close(), 0.01)
+    with pytest.raises(ConnectionLost, match="closed before"):
+        await asyncio.wait_for(sending, PATIENCE_S)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tubemq send to")]
