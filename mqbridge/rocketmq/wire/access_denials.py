@@ -8,7 +8,7 @@
                   No default permission for topic:NAME | No default permission for group:NAME
                   Need admin permission for request code=17, but accessKey=NAME is not
 
-Code 16 also means that a topic or a broker is closed for reading or writing; code 1 means nearly anything.
+Code 16 also means that a topic or a broker does not permit reading or writing; code 1 is also the code of most other errors.
 """
 
 import re
@@ -42,18 +42,18 @@ class ResourceType(Enum):
 
 
 class AccessDenial(NamedTuple):
-    """A denied request. `version` is the access control's, 1 or 2; `resource_type` and `resource` lack a permission."""
+    """A denied request. `version` is that of the access control, 1 or 2; a missing permission is for `resource`."""
 
     reason: DenialReason
     version: int
     resource_type: ResourceType = ResourceType.CLUSTER
     resource: str = ""
     source: str = ""
-    """Our address as the broker sees it, which policies may name."""
+    """Our address as the broker sees it; policies may be limited to addresses."""
 
     @property
     def of_credentials(self) -> bool:
-        """True if other credentials help."""
+        """True if the credentials are wrong; False if their user lacks a permission."""
         return self.reason is not DenialReason.PERMISSION
 
 

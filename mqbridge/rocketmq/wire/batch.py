@@ -18,11 +18,14 @@ Element = tuple[int, bytes, bytes]
 """Flag, body and properties of a message."""
 
 OVERHEAD_BYTES = _PREFIX.size + _U16.size
-"""Bytes of a message besides its body and its properties."""
+"""Bytes of a message without its body and its properties."""
 
 
 def encode_element(body: bytes, properties: bytes, flag: int = 0) -> bytes:
-    """Encode one message; a batch is these joined. Raises LocalProtocolError beyond MAX_BYTES of properties, or 32 bits."""
+    """Encode one message; a batch is the concatenation of its messages.
+
+    Raises LocalProtocolError for more than MAX_BYTES of properties, or a flag beyond 32 bits.
+    """
     size = len(properties)
     if size > MAX_BYTES:
         raise LocalProtocolError(f"{size} bytes of properties; a message carries up to {MAX_BYTES}")
@@ -45,7 +48,7 @@ def encode_batch(elements: Iterable[Element]) -> bytes:
 def decode_batch(data: bytes, max_messages: int | None = None) -> list[Element]:
     """Return flag, body and properties of each message.
 
-    Raises RemoteProtocolError for bytes that cannot be cut, and for more than `max_messages` messages.
+    Raises RemoteProtocolError for bytes that cannot be split into messages, and for more than `max_messages` messages.
     """
     elements: list[Element] = []
     at, end = 0, len(data)

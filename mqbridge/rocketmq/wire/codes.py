@@ -8,11 +8,11 @@ from typing import NamedTuple
 from mqbridge.errors import Failure, ServerRefused
 
 VERSION = 479
-"""The version that we announce: 5.3.3. A NameServer writes standard JSON to 401 and later, a broker filters by SQL from 232."""
+"""The version that mqbridge announces: 5.3.3. Name servers send standard JSON from 401 on, brokers filter by SQL from 232 on."""
 V5_0_0 = 413
 """The version that 5.0.0 announces."""
 STANDARD_JSON_VERSION = 401
-"""Clients of a lower version read routes whose keys are bare numbers."""
+"""Lower versions expect routes whose keys are bare numbers, not strings."""
 LANGUAGE = "PYTHON"
 
 

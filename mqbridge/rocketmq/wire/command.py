@@ -7,8 +7,8 @@
     8       n     header
     8+n     rest  body
 
-A server responds in the encoding of its choice, so the type byte of each frame decides. Binary headers have 16 bits for
-the code: POP requests do not fit.
+A server may respond in either encoding, so the receiver reads the encoding of each frame. Binary headers have 16 bits for the
+code, too few for the codes of POP requests.
 """
 
 import struct
@@ -53,7 +53,7 @@ class Command:
     opaque   the request's correlation id, int32, repeated by its response
     ext      the custom header (extFields), text by name; never None
     remark   the server's text, mostly about an error
-    binary   it came with a binary header: respond with `encode(answer, binary=request.binary)`
+    binary   True if it was received with a binary header: respond with `encode(response, binary=request.binary)`
     """
 
     __slots__ = ("binary", "body", "code", "ext", "flag", "language", "opaque", "remark", "version")
@@ -91,7 +91,7 @@ class Command:
         return Command(code, ext, body, opaque=self.opaque, flag=RESPONSE, remark=remark, binary=self.binary)
 
     def __repr__(self) -> str:
-        kind = "answer" if self.is_response else "oneway" if self.is_oneway else "request"
+        kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         remark = f", remark={self.remark!r}" if self.remark else ""
         return f"Command({kind} {self.code}, opaque={self.opaque}, ext={self.ext}, {len(self.body)} bytes{remark})"
 
@@ -105,7 +105,7 @@ def measure(data: bytes, at: int) -> int:
     total, type_and_size = _unpack_prefix(data, at)
     if not 4 <= total <= MAX_FRAME_BYTES - 4:
         raise RemoteProtocolError(
-            _wrong_protocol(data[at]) if data[at] > 1 else f"a frame of {total} bytes; 4 to {MAX_FRAME_BYTES - 4} are allowed"
+            _wrong_protocol(data[at]) if data[at] > 1 else f"a frame of {total} bytes; allowed are 4 to {MAX_FRAME_BYTES - 4}"
         )
     if type_and_size >> 24 > BINARY or type_and_size & _MAX_HEADER_BYTES > total - 4:
         raise RemoteProtocolError(
@@ -145,7 +145,7 @@ def decode(frame: bytes) -> Command:
 
 
 def decode_at(data: bytes, at: int, end: int) -> Command:
-    """Decode the complete frame in `data[at:end]`, copying its body once. Raises as `decode`."""
+    """Decode the complete frame in `data[at:end]`, copying its body once. Raises RemoteProtocolError for an invalid header."""
     type_and_size: int = _unpack_prefix(data, at)[1]
     header = at + PREFIX_BYTES
     body = header + (type_and_size & _MAX_HEADER_BYTES)
@@ -155,7 +155,7 @@ def decode_at(data: bytes, at: int, end: int) -> Command:
 
 
 # --- JSON headers ---------------------------------------------------------------------------------------------------------
-# Java requires extFields, with texts as values. Members are written in the order of their names, as fastjson does.
+# Java requires extFields, and strings as their values. Members are written in alphabetical order, as fastjson writes them.
 # Old C++ clients send numbers and booleans as values.
 
 
@@ -235,7 +235,7 @@ def _text(name: str, value: object) -> str:
 
 # --- binary headers -------------------------------------------------------------------------------------------------------
 # code i16, language i8, version i16, opaque i32, flag i32, remark (i32 length), ext fields (i32 length of all together, then
-# key with i16 and value with i32 length). Java reads an empty key or value as null, which is as good as absent.
+# key with i16 and value with i32 length). Java reads an empty key or value as null, so both are skipped here.
 
 
 def _encode_binary(command: Command) -> bytes:
@@ -259,7 +259,7 @@ def _decode_binary(frame: bytes, end: int) -> Command:
         (size,) = _SIZE.unpack_from(frame, at)
         at += 4
         if size != end - at:
-            raise RemoteProtocolError(f"a binary header with {size} bytes of fields where {end - at} are left")
+            raise RemoteProtocolError(f"a binary header announces {size} bytes of fields, and has {end - at}")
         ext = _read_fields(frame, at, end)
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a binary header of {end - PREFIX_BYTES} bytes that cannot be read: {error}") from error

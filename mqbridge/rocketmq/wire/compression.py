@@ -1,7 +1,7 @@
-"""Compression of a message's body: zlib streams, LZ4 frames, Zstandard frames, named by three bits of the system flag.
+"""Compression of a message's body: zlib streams, LZ4 frames or Zstandard frames; three bits of the system flag name the codec.
 
-A stored body does not tell its original size, so decompression has a limit. Clients before 4.9.4 know zlib only, write it
-with the bits 0, and read everything else as zlib too: send them no other codec.
+A stored body does not contain its original size, so decompression has a limit. Clients before 4.9.4 know only zlib: they write it
+with the bits 0, and read every body as zlib. Other codecs are for groups without such clients.
 """
 
 import zlib
@@ -17,19 +17,22 @@ ZSTD = 0x200
 ZLIB = 0x300
 
 NAMES = {"lz4": LZ4, "zstd": ZSTD, "zlib": ZLIB}
-"""The codecs as configuration spells them."""
+"""Codecs by their name in the configuration."""
 
 LEVEL = 5
-"""Of zlib and Zstandard: the default of the Java clients."""
+"""Compression level of zlib and Zstandard, as the Java clients' default."""
 MAX_PLAIN_BYTES = 32 << 20
-"""Clients refuse bodies above 4 MiB before they compress them; this leaves room for clients with a raised limit."""
+"""Default limit of a decompressed body. Clients compress bodies up to 4 MiB, unless their limit is raised."""
 
 _FIRST_BUFFER_RATIO = 16
 _MIN_FIRST_BUFFER = 64 << 10
-"""First buffer of an LZ4 or Zstandard body: multiple of its size, and minimum. Clearing MAX_PLAIN_BYTES takes milliseconds."""
+"""Size of the first buffer for an LZ4 or Zstandard body: a multiple of the compressed size, and a minimum.
+
+A buffer of MAX_PLAIN_BYTES for every body would cost milliseconds, because Python clears it.
+"""
 
 _LZ4_HEADER = bytes.fromhex("04224d18 60 70 73")
-"""Magic, independent blocks, up to 4 MiB each, and the checksum of these two bytes."""
+"""Magic number, flags (independent blocks), maximum block size (4 MiB), and the checksum of the last two."""
 _LZ4_BLOCK_BYTES = 4 << 20
 _LZ4_STORED = 0x80000000
 """Flag in the size of a block stored uncompressed."""
@@ -37,7 +40,7 @@ _LZ4_END = bytes(4)
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Compress a body."""
+    """Compress a body. Raises LocalProtocolError for an unknown codec."""
     match codec:
         case 0x300 | 0:
             return zlib.compress(data, LEVEL)
@@ -83,7 +86,7 @@ def _inflate(data: bytes, limit: int) -> bytes:
     stream = zlib.decompressobj()
     plain = stream.decompress(data, limit + 1)  # one byte more reveals a longer stream
     if len(plain) > limit or not stream.eof:
-        raise zlib.error("too long" if len(plain) > limit else "the stream does not end")
+        raise zlib.error("too long" if len(plain) > limit else "the stream is cut off")
     return plain
 
 

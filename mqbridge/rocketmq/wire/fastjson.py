@@ -1,9 +1,9 @@
 """Parser for JSON as fastjson writes it: keys may be bare numbers or objects.
 
-A Every key becomes text: a number its digits, an object its source text. So `{0:1}` reads like `{"0":1}`, and a map by queue
-like standard JSON with the queue's object in a string, which is the form we write.
+Every key becomes text: a number becomes its digits, an object its source text. So `{0:1}` reads like `{"0":1}`. A map whose keys
+are queues reads like standard JSON with the queue's object as a string, which is the form that mqbridge writes.
 
-Standard JSON, nearly every body, goes through orjson; this parser gets the rest.
+Nearly every body is standard JSON, which orjson parses; this parser is the fallback for all others.
 """
 
 import re
@@ -111,7 +111,7 @@ def read(name: str, body: bytes, build: Callable[[dict[str, Any]], T]) -> T:
 
 
 def text(value: Any) -> str:
-    """Return a string; nothing else counts as text."""
+    """Return the value, which must be a string."""
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:40]!r} is not text")
     return value
@@ -123,7 +123,7 @@ def loose_text(value: Any) -> str:
 
 
 def whole(value: Any) -> int:
-    """Return an integer, which may be quoted."""
+    """Return a 64-bit integer, which may be quoted."""
     number = value if type(value) is int else int(value)
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{str(value)[:40]} exceeds 64 bits")
@@ -131,12 +131,12 @@ def whole(value: Any) -> int:
 
 
 def flag(value: Any) -> bool:
-    """Return a boolean; everything but true is false, as in Java."""
+    """Return a boolean, which may be quoted; everything but true is false, as in Java."""
     return value is True or str(value).lower() == "true"
 
 
 def items(value: Any) -> list[Any]:
-    """Return a list."""
+    """Return the value, which must be a list."""
     if not isinstance(value, list):
         raise TypeError(f"{str(value)[:40]} is not a list")
     return value

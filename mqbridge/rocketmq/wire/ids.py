@@ -39,7 +39,7 @@ def parse_host(text: str) -> bytes:
 
 
 def offset_id(host: bytes, physical_offset: int) -> str:
-    """Return the id of the record at this offset of this broker's commit log."""
+    """Return the id of the record at this physical offset; `host` is the broker's address as the record stores it."""
     return (host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
@@ -55,7 +55,7 @@ def parse_offset_id(text: str) -> tuple[bytes, int]:
 
 
 class UniqueIds:
-    """Makes unique ids. `process` and `constant` tell two makers apart; one maker repeats no id within a month.
+    """Generates unique ids, without a repeat within a month. `process` and `constant` distinguish generators.
 
     `address` is an IP of 4 or 16 bytes; `start` sets the first value of the counter.
     """
@@ -70,13 +70,13 @@ class UniqueIds:
         self._last_ms = 0
 
     def make(self, ms_of_month: int) -> str:
-        """Return the next id; the caller supplies the time."""
+        """Return the next id. The argument is the current time, in ms since the month began."""
         prefix, counter = self.reserve(ms_of_month, 1)
         return f"{prefix}{counter:04X}"
 
     def reserve(self, ms_of_month: int, count: int) -> tuple[str, int]:
         """Reserve up to MAX_RESERVED ids: return their common prefix and the first counter, the last four digits of an id."""
-        # The counter has 16 bits. When it wraps, the id's time advances even if the clock has not; it never goes back.
+        # The counter has 16 bits. When it wraps, the time in the id advances even if the clock does not; it never goes back.
         counter = self._counter + 1 & 0xFFFF
         if counter + count > MAX_RESERVED or not counter:
             counter = 0
@@ -89,4 +89,4 @@ class UniqueIds:
 
 MAX_RESERVED = 1 << 16
 _MONTH_MS = 27 * 86_400_000
-"""When the time of the month falls by more than this, the next month has begun."""
+"""If `ms_of_month` falls by more than this, a new month has begun."""

@@ -1,8 +1,8 @@
-"""Receipts of popped messages, and the three strings of a POP answer from which the client makes them.
+"""Receipt handles of popped messages, and the three strings of a POP response from which the client builds them.
 
 startOffsetInfo   R Q start;...              R: 0 for the topic, 1 and 2 for its retry topic in the old and the new spelling
 msgOffsetInfo     R Q offset,offset,...;...  the offsets popped; the index in the list identifies a message
-orderCountInfo    R Q count;... or R qoQ%offset count;...    how often an orderly group received them
+orderCountInfo    R Q count;... or R qoQ%offset count;...    number of deliveries to an orderly group
 
 receipt           start popTime invisibleTime reviveQueue R broker queue offset     (separated by blanks)
 """

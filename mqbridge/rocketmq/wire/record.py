@@ -19,8 +19,8 @@
     88+n    1+t    topic (2+t in V2)
     ...     2+p    properties
 
-The sizes must add up exactly: a reader that misses the end of a record loses every record behind it. Damage inside a record whose
-sizes add up is a `defect` of that record alone.
+The sizes must add up exactly: without the end of a record, none of the records behind it can be found. Damage inside a record
+whose sizes add up is a `defect` of that record alone.
 """
 
 import struct
@@ -33,7 +33,7 @@ from mqbridge.wire.checksum import crc32
 
 V1 = 0xDAA320A7
 V2 = 0xDAA320AB
-"""Has two bytes for the length of the topic; 4.9 clients cannot read it."""
+"""Layout with two bytes for the length of the topic; 4.9 clients cannot read it."""
 CHECKSUM_MASK = 0x7FFFFFFF
 
 MAX_V1_TOPIC_BYTES = 127
@@ -44,12 +44,13 @@ MAX_TOPIC_BYTES = 255
 MAX_INNER_MESSAGES = 0x7FFF
 """Limit of an inner batch: the broker's index counts its messages with 16 bits."""
 MAX_UNPACKED_BYTES = 256 << 20
-"""Limit for one response of all bodies that are compressed or inner batches, unpacked.
+"""Limit, per response, of the unpacked size of all compressed bodies and inner batches.
 
-A thousand times the 256 KiB of a broker's response, zlib's maximum ratio; a Zstandard body may claim 32 MiB in 30 bytes.
+It is 1024 times the 256 KiB of a broker's response, because zlib compresses by at most about that ratio. A Zstandard body of 30
+bytes may unpack to 32 MiB.
 """
 OBJECT_BYTES = 512
-"""Memory of an unpacked message besides its body: a message of an inner batch may have as few as 22 bytes."""
+"""Bytes charged for each unpacked message in addition to its body, because a message of an inner batch may have only 22 bytes."""
 
 
 class SysFlag:
@@ -157,13 +158,13 @@ class Record:
 def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message; calls cost more than branches
     """Decode every record, inner batches unwrapped.
 
-    Raises RemoteProtocolError for bytes that cannot be cut into records, and for those that unpack to more than
-    MAX_UNPACKED_BYTES: nobody could tell which of them to leave out.
+    Raises RemoteProtocolError for bytes that cannot be split into records, and for records that unpack to more than
+    MAX_UNPACKED_BYTES together.
 
-    An inner batch is stored as a whole: a pull that starts inside of it gets the messages before, too. Drop those below the
-    offset that was asked for.
+    A broker stores an inner batch as a whole, so a pull that starts inside of it also returns the messages before its offset: the
+    caller must drop those.
     """
-    # The hot path: one unpack straight into the attributes, the checks on local names. The topic is mostly the same for all.
+    # The hot path: one unpack assigns the attributes, and checks use local variables. Most records have the same topic.
     records: list[Record] = []
     append, new, unpack, checksum = records.append, Record.__new__, _fixed, crc32
     at, end = 0, len(body)
@@ -232,7 +233,7 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
 
 
 def _unpack_ipv6(record: Record, body: bytes, at: int, sys_flag: int) -> tuple[int, int]:
-    """Decode again the fields behind a host of 20 bytes; return the offset and the length of the body."""
+    """Decode the fields from the hosts on again, with IPv6 addresses; return the index and the length of the body."""
     layout = _LAYOUTS[sys_flag & _IPV6]
     if len(body) - at < layout.size:
         raise RemoteProtocolError(_malformed(body, at, f"{len(body) - at} bytes are left for a record with IPv6 hosts"))
@@ -281,7 +282,7 @@ def _unpack(record: Record) -> list[Record]:
 
 
 def _deduct(budget: int, unpacked: list[Record]) -> int:
-    """Return the rest of MAX_UNPACKED_BYTES after these. Raises RemoteProtocolError if it is exceeded."""
+    """Return the budget without the bytes of these records. Raises RemoteProtocolError if they exceed it."""
     budget -= sum([len(record.body) + OBJECT_BYTES for record in unpacked])
     if budget < 0:
         raise RemoteProtocolError(f"the records of one response unpack to more than {MAX_UNPACKED_BYTES} bytes: request fewer")
@@ -315,14 +316,14 @@ def _unwrap(record: Record) -> list[Record]:
 def encode_record(record: Record) -> bytes:
     """Encode the record as a broker stores it. Raises LocalProtocolError if a field is too large.
 
-    `body` is stored as it is: if `sys_flag` says compressed, it must be. The bits of the hosts are derived from their sizes.
+    `body` is stored unchanged: it must be compressed if `sys_flag` says so. The size of a host sets its IPv6 bit.
     """
     topic, body, properties = record.topic.encode(), record.body, record.properties
     born, stored = len(record.born_host), len(record.store_host)
     if len(topic) > MAX_TOPIC_BYTES or len(properties) > MAX_BYTES or not {born, stored} <= {8, IPV6_HOST_BYTES}:
         raise LocalProtocolError(
-            f"a record has up to {MAX_TOPIC_BYTES} bytes of topic, {MAX_BYTES} of properties and hosts of 8 or 20,"
-            f" not {len(topic)}, {len(properties)}, {born} and {stored}"
+            f"a record has at most {MAX_TOPIC_BYTES} bytes of topic, at most {MAX_BYTES} bytes of properties,"
+            f" and hosts of 8 or 20 bytes; this one has {len(topic)}, {len(properties)}, {born} and {stored}"
         )
     family = (SysFlag.BORN_IPV6 if born > 8 else 0) | (SysFlag.STORE_IPV6 if stored > 8 else 0)
     layout = _LAYOUTS[family]

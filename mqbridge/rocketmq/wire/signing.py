@@ -1,7 +1,7 @@
 """Request signatures, the same for the access control of 4.x and of 5.3.
 
 HMAC-SHA1 over the values of all header fields, in the order of their names, and the body. Code, opaque, flag and remark are not
-signed. Signing is the last step, repeated for every request whose fields changed.
+signed. Signing is the last step before encoding; a request whose fields changed is signed again.
 """
 
 import base64
@@ -12,11 +12,11 @@ ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of the field
 CREDENTIALS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
-"""Fields that must not be forwarded."""
+"""Fields that a gateway must not forward."""
 
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""A field that brokers leave out of the signature: 4.x always, 5.3 in requests of UNSIGNED_QUERY_VERSION or less."""
+"""A field that 4.x brokers never sign, and 5.3 brokers not in requests that announce UNSIGNED_QUERY_VERSION or less."""
 UNSIGNED_QUERY_VERSION = 399
 _NOT_SIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 
