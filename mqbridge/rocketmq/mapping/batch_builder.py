@@ -5,13 +5,13 @@ from collections.abc import Callable
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element
 
 OnFull = Callable[[list[Element], int, int], None]
-"""Gets the elements of a full batch, the index of its first message and its header's timestamp (ms)."""
+"""Callback that receives a full batch: its elements, the index of its first message, its header's timestamp (ms)."""
 
 _INT64 = (1 << 63) - 1
 
 
 def born_at(time: int | None, now: int) -> int:
-    """Return the born timestamp (ms) for a message of this time; `now` if it has none, or one that brokers refuse."""
+    """Return the born timestamp (ms) for an event time; `now` for None, and for a time that brokers refuse."""
     return time if time is not None and 0 < time <= _INT64 else now
 
 
@@ -27,7 +27,7 @@ class BatchBuilder:
         self._begin = self._born = 0
 
     def add(self, index: int, born: int, element: Element) -> None:
-        """Add a message, to a new batch if it does not fit; `born` is the header's timestamp if it is the first of a batch."""
+        """Add a message, to a new batch if it does not fit. The header's timestamp is `born` of the first message."""
         size = OVERHEAD_BYTES + len(element[1]) + len(element[2])
         if not self._elements or size > self._free or len(self._elements) >= self._max_messages:
             self.close()

@@ -1,6 +1,6 @@
-"""Restores the order of a message's properties, which brokers change when a message is sent alone: `mqbridge.order`.
+"""Property `mqbridge.order`: the order of a message's properties, which brokers change when a message is sent alone.
 
-Its value lists, for each property in order, its index among all properties sorted by name; `-` means no properties.
+The value lists, for each property in order, its index among all properties sorted by name; `-` means no properties.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def write_order(names: Sequence[str]) -> str:
 
 
 def read_order(text: str) -> list[int] | None:
-    """Parse a value to indexes; None if no gateway wrote it."""
+    """Parse the value to indexes; None if it is not a valid order, and so not written by a gateway."""
     try:
         order = [] if text == "-" else [read_number(index) for index in text.split(",")]
     except ValueError:

@@ -1,7 +1,7 @@
 r"""Escapes properties that the property string cannot hold: `mqbridge.x.N.NAME`, with name and value percent-encoded.
 
-These are repeats, empty names and values, separators (\x01, \x02), and user properties with a system name. N tells repeats apart.
-Of pairs with the same name the last stays plain, because RocketMQ clients read the last one.
+Escaped are repeated names, empty names and values, texts with a separator (\x01, \x02), and user properties with a system name.
+N distinguishes repeated names. The last pair of a repeated name stays plain, because RocketMQ clients read the last one.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def _is_plain(name: str) -> bool:
 
 
 _plain_names = BoundedCache(_is_plain)
-"""By name: True if a property of this name needs no escaping, provided that its value needs none."""
+"""By name: True if the name needs no escaping."""
 
 
 def escape(pairs: Sequence[Pair]) -> list[Pair]:
@@ -33,7 +33,7 @@ def escape(pairs: Sequence[Pair]) -> list[Pair]:
         for index, (name, value) in enumerate(pairs)
         if value and "\x01" not in value and "\x02" not in value and (is_plain_name(name) or _plain_names[name])
     }
-    if len(last) == len(pairs):  # as usual
+    if len(last) == len(pairs):  # the usual case: nothing to escape
         return list(pairs)
     escaped: list[Pair] = []
     count = 0

@@ -1,4 +1,4 @@
-"""Limits of a send request, and a broker's limits of one message."""
+"""Limits of a send request, and the broker's limits of one message."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ MAX_PROPERTIES_BYTES = MAX_BYTES - BROKER_BYTES
 class Limits:
     """Limits of a batch, and the broker's limits of one message.
 
-    `levels` are the delays (ms) from level 1 on of a broker with levels only; empty for a broker that delays until any time.
+    `levels` are the delays (ms), from level 1 on, of a broker that supports only delay levels; empty if it delays until any time.
     """
 
     __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages")
@@ -37,7 +37,10 @@ class Limits:
         return self.max_bytes, self.max_messages, self.max_message_bytes, self.max_delay_ms, self._levels
 
     def delay(self, deliver_at: int, now: int) -> Pair:
-        """Return the property that delays a message until then, or a little longer. Raises ValueError if that is too long."""
+        """Return the property that delays a message until `deliver_at` (ms), or up to the next delay level.
+
+        Raises ValueError if the broker does not support so long a delay.
+        """
         wait = deliver_at - now
         if wait > self.max_delay_ms:
             setting = "messageDelayLevel" if self._levels else "timerMaxDelaySec"

@@ -1,7 +1,7 @@
 """Property string of a record -> properties and fields of the message. `write_block` is the other direction.
 
-If the string has a pair that only gateways write, a gateway wrote it: then the record's born timestamp is no event time, and a
-UNIQ_KEY behind that pair was made by a broker for a message without one, because brokers append.
+A string with a pair that only gateways write was written by a gateway. Then the record's born timestamp is no event time, and a
+UNIQ_KEY behind that pair is dropped: brokers append one to a message that has none.
 """
 
 from enum import Enum
@@ -24,11 +24,11 @@ PLACEHOLDER = b"\x00"
 _FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
 _MAX_TIME = (1 << 63) - 1
 _MAX_DIGITS = len(str(_MAX_TIME))
-"""A longer text is no time, and Python parses no numbers of more than 4300 digits."""
+"""Longer texts are not parsed: they are no times, and Python raises ValueError for numbers of more than 4300 digits."""
 
 
 class ReadBlock(NamedTuple):
-    """Properties and message fields of a property string; the fields of a message without a body contain `payload`.
+    """Properties and message fields of a property string; for a missing or empty body, the fields contain `payload`.
 
     `from_gateway`: a gateway wrote the string.
     """
@@ -39,7 +39,7 @@ class ReadBlock(NamedTuple):
 
 
 def read_block(block: bytes, *, flag: int, blank: bool) -> ReadBlock:
-    """Decode a property string. `flag` is the record's; `blank`: its body is PLACEHOLDER. Raises RemoteProtocolError."""
+    """Decode a property string. `flag` is the record's flag; `blank`: the body is PLACEHOLDER. Raises RemoteProtocolError."""
     split = _SplitBlock(block, blank=blank)
     properties, carried = tuple(split.user_pairs), dict[str, Any]()
     if split.has_reserved:
@@ -78,7 +78,7 @@ def first_key(keys: tuple[str, ...]) -> str | None:
 
 
 def _synthetic(flag: int, system: dict[str, str], fields: dict[str, Any], properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
-    """Return properties for values that no field holds, unless the message has a property of that name."""
+    """Return the properties FLAG and SHARDED for values that no field holds; a property of the same name takes precedence."""
     found = []
     sharding_key = system.get(Name.SHARDING_KEY)
     if sharding_key is not None and sharding_key == first_key(fields.get("keys", ())):
@@ -90,7 +90,7 @@ def _synthetic(flag: int, system: dict[str, str], fields: dict[str, Any], proper
 
 
 class _Kind(Enum):
-    """The kind of a stored property, by its name."""
+    """The kind of a stored property, which its name determines."""
 
     USER, UNIQUE, FIELD, IGNORED, RESERVED = range(5)
 

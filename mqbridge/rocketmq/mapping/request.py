@@ -19,7 +19,7 @@ from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element, encode_batch
 from mqbridge.rocketmq.wire.properties import VALUE_END, Name, name_prefix
 
 IDS_PER_RESERVATION = 256
-"""Ids reserved at once: a tenth of the time of single reservations."""
+"""Ids per reservation, which takes a tenth of the time that single reservations take."""
 
 Reserve = Callable[[int], tuple[str, int]]
 """Reserves consecutive ids: returns their common prefix and the first counter, the last four hex digits of an id."""
@@ -32,8 +32,8 @@ _LATER_ID = _ID_END + _ID
 class EncodedRequest:
     """The content of one send request: a batch, or one message with its properties.
 
-    `indexes` locate its messages among the messages to send, `born` is the header's timestamp (ms). A `delayed` message is first
-    stored elsewhere: the offset in the broker's response is not an offset of its queue.
+    `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the header's timestamp (ms). A broker
+    stores a `delayed` message in another topic first, so the offset in the response is not an offset of the target queue.
     """
 
     __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
@@ -62,11 +62,12 @@ class EncodedRequest:
 def encode(
     messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
 ) -> tuple[list[EncodedRequest], list[MessageFailure]]:
-    """Encode messages, in order, to batches and single sends; returns a failure for each message that RocketMQ cannot hold.
+    """Encode messages, in order, to batches and single sends; return a failure for each message that RocketMQ cannot hold.
 
-    `origin` is the prefix of every origin stamp, None for no stamps. A message whose `deliver_at` lies after `now` (ms) is sent
-    alone, with a timer. `reserve_ids` makes ids for messages without one: only with a UNIQ_KEY do Java consumers see the same
-    message id on every delivery. Such an id stands behind the gateway's pairs, where readers take it for a broker's.
+    `origin` is the prefix of every origin stamp, None for no stamps. A message whose `deliver_at` is after `now` (ms) is sent
+    alone, with a timer. `reserve_ids` makes ids for messages without one: Java consumers see the same message id on every
+    delivery only if the message has a UNIQ_KEY. The new id follows the gateway's own pairs, so `read_block` drops it like an id
+    that a broker added.
     """
     if compiled is not None:
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
@@ -95,7 +96,7 @@ def _request(
 def encode_plain(
     messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
 ) -> tuple[list[EncodedRequest], list[MessageFailure]]:
-    """Encode as `encode`, without the compiled module."""
+    """Encode like `encode`, without the compiled module."""
     builder = _RequestBuilder(limits, origin, now, reserve_ids)
     builder.add_all(messages)
     return builder.requests, builder.failures
@@ -114,7 +115,7 @@ class _RequestBuilder:
         self._batch = BatchBuilder(limits.max_bytes, limits.max_messages, partial(_add_batch, self.requests))
 
     def add_all(self, messages: Sequence[Message]) -> None:
-        """Add messages in order, or refuse them."""
+        """Add messages in order; record a failure for each that cannot be sent."""
         origin, now, with_id = self._origin, self._now, self._with_id
         add, max_bytes = self._batch.add, self._limits.max_message_bytes - OVERHEAD_BYTES
         for index, message in enumerate(messages):
@@ -134,14 +135,14 @@ class _RequestBuilder:
             if len(block) > MAX_PROPERTIES_BYTES:
                 self._refuse(index, too_many(block))
             elif len(body) + len(properties) > max_bytes:
-                # The broker's limit leaves no room for a batch of its own, which would keep its properties in order.
+                # A batch, which would keep the order of its properties, exceeds the broker's limit by its framing.
                 self._add_alone(index, message, stamp, None)
             else:
                 add(index, born_at(message.event_time, now), (flag, body, properties))
         self._batch.close()
 
     def _with_id(self, block: bytes) -> bytes:
-        """Return the property string with exactly one UNIQ_KEY: of several, Java shows the last."""
+        """Return the property string with a UNIQ_KEY, added only if it has none: of several, Java shows the last."""
         if self._ids is None or (block.find(_ID) >= 0 and (block.startswith(_ID) or _LATER_ID in block)):
             return block
         return block + next(self._ids)
@@ -184,7 +185,11 @@ class _RequestBuilder:
 
 
 def _add_batch(requests: list[EncodedRequest], elements: list[Element], begin: int, born: int) -> None:
-    """A function: as a method, `_RequestBuilder` and its batch form a cycle that holds all bytes until garbage collection."""
+    """Append the request of a complete batch.
+
+    This is no method: with one, `_RequestBuilder` and its batch would form a reference cycle that keeps all bytes until garbage
+    collection.
+    """
     requests.append(EncodedRequest(encode_batch(elements), range(begin, begin + len(elements)), born=born, is_batch=True))
 
 

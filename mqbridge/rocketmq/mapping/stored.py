@@ -11,15 +11,15 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class Pull(Protocol):
-    """Bytes of records, of which only those in `records` count: see `client.pulled_records`."""
+    """The bytes of a pull, and its records that the filter and the offsets admit: see `client.pulled_records`."""
 
     @property
     def fields(self) -> tuple[bytes, int, int, frozenset[str]]:
-        """Arguments of the compiled decoder: the bytes, the first offset, the next offset, the tags that pass."""
+        """Arguments of the compiled decoder: the bytes, the first offset, the next offset, the subscribed tags."""
 
     @property
     def records(self) -> list[Record]:
-        """The records that count. Raises RemoteProtocolError."""
+        """The admitted records. Raises RemoteProtocolError."""
 
 
 def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
@@ -32,7 +32,7 @@ def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
 
 
 def decode_plain(pulls: Sequence[Pull]) -> list[Message]:
-    """Decode as `decode_pulls`, without the compiled module."""
+    """Decode like `decode_pulls`, without the compiled module."""
     return [read(record) for pull in pulls for record in pull.records]
 
 

@@ -2,7 +2,7 @@
 
     user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
 
-It has at least one pair that only gateways write; all of these stand behind the user's.
+The string has at least one pair that only gateways write; all of these follow the user's pairs.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from mqbridge.rocketmq.mapping.table import EMPTY, ESCAPED_NAMES, FLAG, ORDER, S
 from mqbridge.rocketmq.wire.properties import EMPTY_VALUE, NAME_END, TRANSIENT_PREFIX, VALUE_END, Name, join
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "event_time")
-"""The fields that no system property holds; `origin_properties` writes the other two."""
+"""The fields that no system property holds; `origin_properties` writes `origin` and `hops`."""
 _SYNTHETIC = frozenset({FLAG, SHARDED})
 _INT32 = range(-(1 << 31), 1 << 31)
 
@@ -33,7 +33,8 @@ _INT32 = range(-(1 << 31), 1 << 31)
 def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> tuple[bytes, int]:
     """Return the property string of a message, and its flag. Raises UnicodeEncodeError for lone surrogates.
 
-    `alone`: it is a single send, so its broker reorders the properties; `delay`: the pair that makes the broker delay it.
+    `alone`: the message is a single send, so the broker reorders the properties. `delay`: the property that makes the broker
+    delay the message.
     """
     properties, flag, sharded = _take_synthetic(message)
     system_pairs, not_in_system = _write_system(message, delay, sharded=sharded)
@@ -50,7 +51,7 @@ def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair
 
 
 def _are_plain_names(properties: Sequence[Pair]) -> bool:
-    """Return True if the names differ, and none is a system name or possibly a gateway's."""
+    """Return True if the names are distinct, and none is a system property or contains a reserved prefix."""
     names = {name for name, _ in properties}
     if len(names) < len(properties) or not names.isdisjoint(ESCAPED_NAMES):
         return False
@@ -59,12 +60,12 @@ def _are_plain_names(properties: Sequence[Pair]) -> bool:
 
 
 def _is_unambiguous(text: str, count: int) -> bool:
-    """Return True if `count` pairs, all with a name, can be split again: the counts reveal a separator inside a pair."""
+    """Return True if the text splits into its `count` pairs again: no value is empty, no pair contains a separator."""
     return text.count(NAME_END) == text.count(VALUE_END) == count and EMPTY_VALUE not in text
 
 
 def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
-    """Return the properties that `read_block` does not add, the flag, and True if __SHARDINGKEY stands beside KEYS."""
+    """Return the properties without those that `read_block` adds, the flag, and True if __SHARDINGKEY repeats the first key."""
     properties = message.properties
     flag, sharded = 0, False
     if not properties or properties[-1][0] not in _SYNTHETIC:  # as usual
@@ -90,18 +91,18 @@ def _flag(text: str) -> int:
 
 
 def _is_derived(message: Message) -> bool:
-    """Return True if a reader derives the key from the index keys."""
+    """Return True if the key is the one that a reader derives from the index keys."""
     keys = message.keys
     return message.key == (first_key(keys) if keys else None)
 
 
 def _is_writable(text: str | bytes | None) -> TypeGuard[str]:
-    """Return True for a text that the property string can hold as a value."""
+    """Return True for a text that can be a value in the property string."""
     return isinstance(text, str) and text != "" and NAME_END not in text and VALUE_END not in text
 
 
 def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
-    """Return the system properties, and the fields that they cannot hold exactly: a delay level is not a time."""
+    """Return the system properties, and the fields that they cannot hold exactly (a delay level is no exact time)."""
     pairs = [] if delay is None else [delay]
     not_in_system: list[str] = []
     msg_type, keys, key = message.msg_type, message.keys, message.key
