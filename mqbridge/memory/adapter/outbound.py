@@ -74,7 +74,7 @@ class MemoryOutbound:
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Queue for the worker."""
         if not 0 <= partition < self.partitions:
-            raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, there is no {partition}")
+            raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, and no partition {partition}")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Receipt] = loop.create_future()
         if self._closed:

@@ -1,4 +1,4 @@
-"""What the gateway sees of RocketMQ; `ADAPTER` registers it."""
+"""RocketMQ's side of the adapter interface; `ADAPTER` registers it."""
 
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 

@@ -1,6 +1,6 @@
 """Adapter of a RocketMQ cluster: queues are partitions, offsets are positions.
 
-Every inbound has its own client, because Brokers identify the members of a group by client id.
+Every inbound has its own client, because Brokers identify the members of a group by client ID.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class RocketMQ:
         return RocketMQOperations(self._client, self)
 
     async def connect(self) -> None:
-        """Connect to a name server and find a Broker; with TLS or credentials, check that every Broker accepts us."""
+        """Connect to a name server and find the Brokers; with TLS or credentials, check that each Broker accepts this client."""
         self.connectivity.open()
         self._connected = client = self._make_client()
         try:
@@ -83,7 +83,7 @@ class RocketMQ:
             raise
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close what was opened."""
+        """Close the client; at the deadline, without waiting for pending responses."""
         self.connectivity.close()
         client, self._connected = self._connected, None
         if client is not None:
@@ -114,7 +114,7 @@ class RocketMQ:
         return None if route is None else Topic(topic, tuple(map(partition_name, route.read_queues())))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create or grow a topic; every master gets the same number of queues, so there may be a few more than requested."""
+        """Create or grow a topic; every master gets the same number of queues, so the topic may get a few more than requested."""
         await self.check_create(topic, partitions)
         admin = self._client.admin
         route = await self._client.routes.get(topic, fresh=True)
@@ -123,16 +123,16 @@ class RocketMQ:
             await admin.create_topic(topic, -(-partitions // len(masters)))
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Check the name and the number, and that a Broker is available."""
+        """Check the topic name and the number of queues, and that a Broker is available."""
         if partitions < 1:
-            raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it one at least")
+            raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it at least one queue")
         check_topic(topic)
         await self._client.admin.masters()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """Return the first and the next offset of every queue."""
         stats = await self._client.admin.topic_stats(topic)
-        return {partition_name(queue): Bounds((held.min_offset,), (held.max_offset,)) for queue, held in stats.items()}
+        return {partition_name(queue): Bounds((offsets.min_offset,), (offsets.max_offset,)) for queue, offsets in stats.items()}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the committed offsets of a group."""
@@ -153,7 +153,7 @@ class RocketMQ:
     # --- reading and writing -------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read a range of a queue with a reader that has no group."""
+        """Yield the batches of a range of offsets of one queue, read without a group."""
         names = {partition_name(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
         if partition not in names:
             raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no queue {partition}", Failure.FATAL)
@@ -164,11 +164,11 @@ class RocketMQ:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Measure in offsets: a unit is a message, or a hole in a compacted topic."""
+        """Measure the range in offsets: a unit is one message, or one missing offset of a compacted topic."""
         return dense_unit_ranges(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group with a client of its own."""
+        """Join the group with a new client, which the inbound owns."""
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
         for topic in spec.topics:
             await self._route(topic)
@@ -195,7 +195,7 @@ class RocketMQ:
         return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group))
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Check the topics, the filter, the rights to consume, and that the group exists or can be created."""
+        """Check the topics, the filter and the permission to consume, and that the group exists or can be created."""
         routes = [await self._route(topic) for topic in spec.topics]
         _subscriptions(spec)
         await check_group_can_be_joined(self._client, spec.group)
@@ -206,34 +206,38 @@ class RocketMQ:
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a producer for a topic."""
         options = _outbound_options(spec)
-        client, most = self._client, self._config.max_message_size
+        client, max_message_bytes = self._client, self._config.max_message_size
         route = await self._route(spec.topic)
         if not route.write_queues():
-            raise ClusterError(f"no queue of {spec.topic!r} in cluster {self.name!r} may be written to", Failure.FATAL)
+            raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} has no writable queue", Failure.FATAL)
         levels = await self._delay_levels(route)
         producer = client.producer(
             options.producer_group,
             spec.topic,
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
             max_elapsed_s=spec.resend_s,
-            max_message_bytes=most,
+            max_message_bytes=max_message_bytes,
             fail_behind=spec.ordered,
         )
-        outbound = RocketMQOutbound(self, producer, spec, route.write_queues(), max_message_bytes=most, delay_levels=levels)
+        queues = route.write_queues()
+        outbound = RocketMQOutbound(self, producer, spec, queues, max_message_bytes=max_message_bytes, delay_levels=levels)
         outbound.on_close(client.routes.watch(spec.topic, outbound.follow))
         return outbound
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Check that the topic exists and has writable queues, and that we may write to it."""
+        """Check that the topic exists and has writable queues, and the permission to produce to it."""
         await (await self.outbound(spec)).close()
         if self._credentials is not None:
             route, options = await self._route(spec.topic), _outbound_options(spec)
             await check_may_produce(self._client, options.producer_group, route)
-            if spec.sender is not None:  # its stored messages will be read back
+            if spec.sender is not None:  # `resume` reads its stored messages back
                 await check_may_consume(self._client, READER_GROUP, route)
 
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
-        """Return the levels of the first Broker that has levels only, else none. Each Broker is asked until it has answered."""
+        """Return the delay levels of the first Broker that cannot delay until any time, else none.
+
+        A Broker's answer is remembered; a Broker that did not answer is queried again by the next call.
+        """
         for address in route.masters():
             if address not in self._levels:
                 try:
@@ -242,7 +246,7 @@ class RocketMQ:
                     raise
                 except ClusterError as error:
                     log.warning(
-                        "assuming that %s delays messages until any time: its delay levels cannot be queried now: %s",
+                        "assuming that Broker %s supports delays of any length, because the query of its delay levels failed: %s",
                         address,
                         error,
                     )
@@ -261,7 +265,10 @@ def _subscriptions(spec: InboundSpec) -> tuple[Subscription, ...]:
 def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions) -> Subscription:
     if options.sql is not None:
         if spec.msg_types:
-            raise ConfigError("a RocketMQ subscription filters by tags or by SQL92", hint="Give `msg_types` or `options.sql`")
+            raise ConfigError(
+                "a RocketMQ subscription filters by tags or by SQL92, not by both",
+                hint="Give either `msg_types` or `options.sql`",
+            )
         return sql92(topic, options.sql)
     return tagged(topic, spec.msg_types) if spec.msg_types else everything(topic)
 

@@ -17,7 +17,7 @@ from mqbridge.secret import IS_SHOWN, Secret
 
 SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"
 BATCH_BYTES = 1 << 20
-"""A larger batch gains nothing; Brokers accept up to 4 MiB."""
+"""Default size of a batch. Larger batches are not faster; Brokers accept up to 4 MiB."""
 
 
 class RocketMQAuth(Options):
@@ -28,11 +28,11 @@ class RocketMQAuth(Options):
     )
     secret_key: Secret = Field(description="Its secret key, which is the user's password; it is never sent.")
     security_token: Secret | None = Field(
-        default=None, description="What a token service gives along with keys that last for a while."
+        default=None, description="The security token that a token service issues together with temporary keys."
     )
 
     def make(self) -> Credentials:
-        """Make the credentials, which are read when needed."""
+        """Return the credentials; their secrets are read on use."""
         return Credentials(self.access_key, self.secret_key, self.security_token)
 
 
@@ -52,12 +52,12 @@ class RocketMQCluster(ClusterModel):
         default=None,
         description="Credentials where Brokers have access control switched on; files are read again while the gateway runs.",
     )
-    request_timeout: Duration = Field(default=5.0, ge=0.5, le=600.0, description="How long to wait for an answer.")
+    request_timeout: Duration = Field(default=5.0, ge=0.5, le=600.0, description="How long to wait for a response.")
     heartbeat: Duration = Field(
-        default=30.0, ge=0.5, le=60.0, description="Time between heartbeats; a Broker forgets a client after 120 s without one."
+        default=30.0, ge=0.5, le=60.0, description="Time between heartbeats; a Broker removes a client after 120 s without one."
     )
     refresh: Duration = Field(
-        default=30.0, ge=0.1, description="Time between looks at the routes: how fast new queues and moved Brokers are seen."
+        default=30.0, ge=0.1, description="Time between route queries: how soon new queues and moved Brokers are noticed."
     )
     max_message_size: Size = Field(
         default=MAX_MESSAGE_BYTES,
@@ -90,7 +90,7 @@ class RocketMQCluster(ClusterModel):
 
 
 class RocketMQInboundOptions(BaseModel):
-    """Consuming from RocketMQ."""
+    """Options of a route that consumes from RocketMQ."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,31 +107,31 @@ class RocketMQInboundOptions(BaseModel):
     orderly: bool = Field(
         default=False,
         description="Lock queues at the Broker as orderly Java consumers do. Each queue is read in order in any case; the lock"
-        " keeps another member from reading it at the same time while the group is being divided anew.",
+        " stops another member from reading it at the same time during a rebalance.",
     )
     retries: bool = Field(
         default=True,
-        description="Also take what members of the group have sent back (`%RETRY%GROUP`), as every push consumer does.",
+        description="Also consume messages that members of the group sent back (`%RETRY%GROUP`), as every push consumer does.",
     )
     pull_messages: int = Field(
         default=1024,
         ge=1,
         le=65536,
-        description="Most messages asked for in one pull. Brokers give 32 unless maxTransferCountOnMessageInMemory and -InDisk,"
-        " and the byte limits beside them, are raised.",
+        description="Maximum number of messages requested per pull. Brokers return at most 32 unless"
+        " maxTransferCountOnMessageInMemory and -InDisk, and the corresponding byte limits, are raised.",
     )
 
 
 class RocketMQOutboundOptions(BaseModel):
-    """Producing to RocketMQ."""
+    """Options of a route that produces to RocketMQ."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     producer_group: str = Field(default="mqbridge", min_length=1, max_length=120, description="The producer group.")
-    batch_messages: int = Field(default=2000, ge=1, le=100_000, description="Most messages of one send.")
+    batch_messages: int = Field(default=2000, ge=1, le=100_000, description="Maximum number of messages per send.")
     batch_bytes: Size = Field(
-        default=BATCH_BYTES, ge=1, le=4 << 20, description="Most bytes of one send; a larger message is sent alone."
+        default=BATCH_BYTES, ge=1, le=4 << 20, description="Maximum bytes per send; a larger message is sent alone."
     )
     in_flight: int = Field(
-        default=4, ge=1, le=64, description="Most sends to one queue at the same time, where the route keeps no order."
+        default=4, ge=1, le=64, description="Maximum number of concurrent sends to one queue, on routes that keep no order."
     )

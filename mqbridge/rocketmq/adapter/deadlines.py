@@ -1,4 +1,4 @@
-"""Closing within a deadline."""
+"""Closes a client within a deadline."""
 
 import asyncio
 import logging
@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 async def by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
-    """Run `closing`; at the deadline cancel it and log that."""
+    """Run `closing`; at the deadline cancel it and log a warning with this name."""
     try:
         async with asyncio.timeout(seconds_until(deadline)):
             await closing
     except TimeoutError:
-        log.warning("%s was closed without waiting for every answer: the deadline has passed", name)
+        log.warning("%s was closed before every pending request had a response: the deadline has passed", name)

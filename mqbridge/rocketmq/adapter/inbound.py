@@ -52,7 +52,7 @@ class RocketMQInbound:
                     partition = Partition(self._cluster, topic, f"{broker}:{number}", await self._index(assigned))
                     self._new_lanes.put_nowait(RocketMQLane(partition, assigned))
                 else:
-                    send_back = partial(self._send_back.later, assigned.queue)
+                    send_back = partial(self._send_back.later, assigned.queue)  # a retry queue
                     self._retries = [queue for queue in self._retries if not queue.assigned.revoked]
                     self._retries.append(RetryQueue(assigned, self._cluster, self._topics, self._new_lanes.put_nowait, send_back))
         except MqbridgeError as error:

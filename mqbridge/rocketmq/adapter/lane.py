@@ -1,7 +1,7 @@
-"""A lane: the messages of one queue as batches.
+"""A lane: delivers the messages of one queue as batches.
 
-Pulls that wait are joined, because a batch costs the gateway the same whether it holds one message or thousands, and a Broker
-returns 32 messages per pull unless its limits are raised. They are decoded to messages only on demand.
+Buffered pulls are joined, because a batch costs the gateway the same whether it holds one message or thousands, and a Broker
+returns 32 messages per pull unless its limits are raised. Pulls are decoded to messages only on demand.
 """
 
 import asyncio
@@ -21,11 +21,14 @@ from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 FORMAT = "rocketmq.records"
 """Batches whose `data` is a list of consecutive pulls."""
 BATCH_BYTES = 1 << 20
-"""Approximate limit of joined pulls."""
+"""A batch is complete when its pulls have at least this size."""
 
 
 class RocketMQLane:
-    """One assigned queue. Acknowledging moves the group's offset of the queue; a batch's handle is its run (`queue_state`)."""
+    """Lane of one assigned queue. Acknowledging advances the group's offset.
+
+    A batch's handle is the run in which it was pulled; every seek or reset of offsets begins a new run (see `queue_state`).
+    """
 
     def __init__(self, partition: Partition, assigned: AssignedQueue) -> None:
         self.partition = partition
@@ -33,14 +36,14 @@ class RocketMQLane:
         self._assigned = assigned
         assigned.holds_budget = True
         self._budgeted: tuple[Batch | None, int] = None, 0
-        """The last batch, and its bytes (filtered messages included) on the consumer's budget until the core counts them."""
+        """The last batch and its bytes, filtered messages included, which the consumer's budget counts until the route does."""
         self._run = -1
         self._in_flight = 0
         """Batches of this run that are delivered and not yet acknowledged."""
 
     @property
     def caught_up(self) -> bool:
-        """True if the last pull reached the end of the queue, and nothing waits here."""
+        """True if the last pull reached the end of the queue, and no pull is buffered."""
         return self._assigned.caught_up
 
     async def receive(self) -> Batch:
@@ -48,14 +51,14 @@ class RocketMQLane:
         while True:
             self._release_budget()
             pulls = gather(self._assigned, await self._assigned.receive())
-            if (run := self._assigned.state.run) != self._run:  # after our seek, or an administrator's reset
+            if (run := self._assigned.state.run) != self._run:  # after a seek of ours, or an administrator's reset of offsets
                 self._run, self._in_flight = run, 0
             batch = make_batch(self.partition, pulls, run)
             self._budgeted = batch, sum(pulled.size for pulled in pulls)
             if batch is not None:
                 self._in_flight += 1
                 return batch
-            if not self._in_flight:  # the filter removed all: no acknowledgement will come
+            if not self._in_flight:  # the filter removed every message, so no acknowledgement would advance the offset
                 self._assigned.commit(pulls[-1].next)
 
     def acknowledge(
@@ -64,7 +67,7 @@ class RocketMQLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Commit up to the end of this batch: everything before it is stored."""
+        """Commit the offset behind this batch: it and all batches before it are stored."""
         self._release_budget(batch)
         if batch.handle == self._run:
             self._in_flight = max(0, self._in_flight - 1)
@@ -88,7 +91,7 @@ class RocketMQLane:
     async def seek(self, position: Position) -> None:
         """Continue at this offset; the group's offset moves there too."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"{self.partition} was taken away or released")
+            raise LaneRevoked(f"{self.partition} was revoked or released")
         await self._assigned.seek(position[0])
 
     async def release(self, deadline: float | None = None) -> None:
@@ -97,7 +100,7 @@ class RocketMQLane:
 
 
 def gather(assigned: AssignedQueue, first: PulledRecords) -> list[PulledRecords]:
-    """Join a pull and those that wait behind it, up to BATCH_BYTES, or to MAX_UNPACKED_BYTES when decompressed."""
+    """Join `first` and the buffered pulls behind it, up to about BATCH_BYTES, or MAX_UNPACKED_BYTES when decompressed."""
     pulls, size, unpacked = [first], first.size, first.max_unpacked_bytes
     while size < BATCH_BYTES and unpacked < MAX_UNPACKED_BYTES and (pulled := assigned.take()) is not None:
         pulls.append(pulled)
@@ -107,7 +110,7 @@ def gather(assigned: AssignedQueue, first: PulledRecords) -> list[PulledRecords]
 
 
 def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | None = None) -> Batch | None:
-    """Make the batch of consecutive pulls; None if the filter removed all messages."""
+    """Return one batch for consecutive pulls; None if the filter removed all messages."""
     nonempty = [pulled for pulled in pulls if pulled.count]
     if not nonempty:
         return None

@@ -1,6 +1,6 @@
-"""Administrative operations on groups and topics: list members, move a group, find the offset of a time, show settings.
+"""Administrative operations on groups and topics: list members, move a group, find offsets by time, show settings.
 
-A Broker knows a group's members; each member knows its queues and is queried through the Broker.
+A Broker knows the members of a group. Each member reports its own queues, and is queried through the Broker.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ def partition_name(queue: Queue) -> str:
 
 
 class TopicQueries(Protocol):
-    """Queries to the cluster."""
+    """Queries about topics, answered by the adapter's cluster."""
 
     async def queues(self, topic: str) -> Sequence[Queue]:
-        """The queues of a topic. Raises ClusterError."""
+        """Return the queues of a topic. Raises ClusterError."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset of every queue."""
+        """Return the first and the next offset of every queue, by partition name."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The group's offsets."""
+        """Return the committed offsets of a group, by partition name."""
 
 
 class RocketMQOperations:
@@ -63,27 +63,31 @@ class RocketMQOperations:
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the connected members of the group, each with the queues of the topic that it reports."""
         found = await self._groups.consumers(group)
-        if found is None or topic not in {one.topic for one in found.subscriptions}:
+        if found is None or topic not in {subscription.topic for subscription in found.subscriptions}:
             return []
-        held = await asyncio.gather(*(self._queues(group, topic, one) for one in found.connections))
-        return [Member(one.client_id, one.address, names) for one, names in zip(found.connections, held, strict=True)]
+        members = found.connections
+        queues = await asyncio.gather(*(self._queues(group, topic, member) for member in members))
+        return [Member(member.client_id, member.address, names) for member, names in zip(members, queues, strict=True)]
 
     async def _queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
-        """Return a member's queues; None if it does not answer or has none to report (a client of a 5.x proxy)."""
+        """Return a member's queues; None if it does not answer or cannot report any (a client of a 5.x proxy)."""
         ext = RunningInfoHeader(group, member.client_id).encode()
         for address in (await self._admin.masters()).values():
             try:
-                answer = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
+                response = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
             except ClusterError:
-                continue  # it may be connected to another Broker
-            queues = RunningInfo.decode(answer.body).queues
+                continue  # the member may be connected to another Broker
+            queues = RunningInfo.decode(response.body).queues
             return tuple(partition_name(queue) for queue in sorted(queues) if queue.topic == topic)
         return None
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Commit these offsets for the group. FATAL while it is connected: its members would continue from their own offsets."""
+        """Commit these offsets for the group.
+
+        Raises ClusterError (FATAL) while the group has members, because they would overwrite the offsets with their own.
+        """
         if (found := await self._groups.consumers(group)) is not None and found.connections:
-            names = ", ".join(one.client_id for one in found.connections)
+            names = ", ".join(member.client_id for member in found.connections)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
         known = {partition_name(queue): queue for queue in await self._topics.queues(topic)}
         if unknown := positions.keys() - known.keys():
@@ -93,7 +97,7 @@ class RocketMQOperations:
         await self._groups.write(group, {known[name]: position[0] for name, position in positions.items()})
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Return the offset of the first message stored at this time or later, by partition."""
+        """Return the offset of the first message stored at or after this time (ms since 1970), by partition."""
         queues = await self._topics.queues(topic)
         offsets = await asyncio.gather(*(self._positions.at(queue, time_ms) for queue in queues))
         return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
@@ -103,7 +107,7 @@ class RocketMQOperations:
         return dense_newest(await self._topics.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """Return the topic's settings; a value that differs between Brokers lists each Broker."""
+        """Return the topic's settings; where Brokers differ, the text lists the value at each Broker."""
         found: dict[str, dict[str, str]] = {}
         for broker, config in (await self._admin.topic_config(topic)).items():
             for name, value in _topic_settings(config).items():
@@ -111,20 +115,20 @@ class RocketMQOperations:
         return {name: _joined(values) for name, values in found.items()}
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Warn about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not."""
+        """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not."""
         configs = await self._admin.at_masters(self._admin.broker_config)
         retention_hours = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
         if not retention_hours:
             return []
         hours = min(retention_hours)
-        kept = f"fileReservedTime={hours}"
+        setting = f"fileReservedTime={hours}"
         if group is None:
-            return target_warnings(topic, kept, hours * 3600.0)
-        late = round((now_s() - hours * 3600 * LATE) * 1000)
-        of_group, bounds, younger = await asyncio.gather(
-            self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late)
+            return target_warnings(topic, setting, hours * 3600.0)
+        late_ms = round((now_s() - hours * 3600 * LATE) * 1000)
+        committed, bounds, at_late = await asyncio.gather(
+            self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late_ms)
         )
-        return group_warnings(topic, group, kept, of_group, bounds, younger)
+        return group_warnings(topic, group, setting, committed, bounds, at_late)
 
 
 def _topic_settings(config: TopicConfig) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Produces batches to one topic; ordered routes send one at a time per queue, because Brokers handle requests concurrently."""
+"""Produces batches to one topic.
+
+Ordered routes have one request in flight per queue, because Brokers handle the requests of a connection concurrently.
+"""
 
 import asyncio
 import logging
@@ -29,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class RocketMQOutbound:
-    """Producer of a route for one topic."""
+    """Outbound of a route to one topic."""
 
     formats = ()
 
@@ -55,7 +58,7 @@ class RocketMQOutbound:
         )
         self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
         self._pending: dict[asyncio.Future[Receipt], tuple[Queue, list[asyncio.Future[SendResult]]]] = {}
-        """The queue and the requests of each send without a receipt."""
+        """The queue and the requests of each send that has no receipt yet."""
         self._origin_of = spec.origin_of
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -67,11 +70,15 @@ class RocketMQOutbound:
         return len(self._queues)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when this is closed."""
+        """Call `callback` when the outbound is closed."""
         self._on_close.append(callback)
 
     def follow(self, route: TopicRoute) -> None:
-        """Adopt the topic's current queues. An absent Broker keeps its indexes; indexes of removed queues go to other queues."""
+        """Adopt the topic's current queues.
+
+        Queues of a Broker that is absent from the route keep their indexes, because it may return. An index whose queue is no
+        longer writable is assigned to another queue.
+        """
         queues, known = route.write_queues(), self._queues
         if len(queues) > len(known):
             self._queues = list(queues)
@@ -86,7 +93,7 @@ class RocketMQOutbound:
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Send a share in order; the receipt has the positions of its messages."""
         if not 0 <= partition < len(self._queues):
-            raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, there is no {partition}")
+            raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, and no partition {partition}")
         if self._closed:
             return closed(repr(self._spec.topic))
         prefix = self._origin_of(share.batch.partition)
@@ -106,7 +113,7 @@ class RocketMQOutbound:
         return future
 
     def _queue_of(self, partition: int, receipt: "asyncio.Future[Receipt]") -> Queue:
-        """Return the queue of a send: the previous send's queue until that has its receipt, or this one could overtake it."""
+        """Return the queue to send to: while the partition's previous send has no receipt, its queue, to keep their order."""
         queue, waiting = self._last_sent.get(partition, (None, None))
         if queue is None or waiting is None or waiting.done():
             queue = self._queues[partition]
@@ -119,7 +126,7 @@ class RocketMQOutbound:
         return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Withdraw sends that wait in the queues; requests that a Broker may have wait for their answers."""
+        """Withdraw sends that are still queued; requests that a Broker may have received wait for their responses."""
         by_queue: dict[Queue, set[asyncio.Future[SendResult]]] = {}
         for send in sends:
             if (pending := self._pending.get(send)) is not None:
@@ -129,11 +136,14 @@ class RocketMQOutbound:
             self._producer.withdraw(queue, found)
 
     def partition_of(self, key: bytes) -> int:
-        """Choose like the Java client's hash selector: the absolute hash code of the key, modulo the number of queues."""
+        """Return the partition of a key, as the Java client's hash selector: absolute hash code modulo the number of queues."""
         return _HASHES[key] % len(self._queues)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Read back the last stored positions. Other producers cannot be fenced: Brokers have no sequence numbers."""
+        """Return the last stored source positions, read back from the topic.
+
+        Other producers cannot be fenced, because Brokers have no sequence numbers.
+        """
         partitions = {index: partition_name(queue) for index, queue in enumerate(self._queues)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 

@@ -1,4 +1,4 @@
-"""Checks what Brokers would refuse, without joining a group or creating a topic."""
+"""Checks for refusals by Brokers, made before joining a group or creating a topic."""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ AUTO_CREATE = "autoCreateSubscriptionGroup"
 
 
 async def check_admission(client: ClusterClient, addresses: Iterable[str]) -> None:
-    """Raises ClusterError (FATAL) if a Broker refuses our certificate or credentials. Unreachable Brokers are skipped."""
+    """Raise ClusterError (FATAL) if a Broker refuses our certificate or credentials. Skip unreachable Brokers."""
     if not client.pool.is_locked:
         return
     results = await asyncio.gather(*map(client.pool.get, addresses), return_exceptions=True)
@@ -22,13 +22,13 @@ async def check_admission(client: ClusterClient, addresses: Iterable[str]) -> No
 
 
 async def check_group_can_be_joined(client: ClusterClient, group: str) -> None:
-    """Raises ClusterError (FATAL) for an invalid name, and for a group that a Broker lacks and does not create automatically."""
+    """Raise ClusterError (FATAL) for an invalid name, and for a group that a Broker lacks and does not create automatically."""
     check_group(group)
     check_group(retry_topic(group))
     known = (await client.groups.configs()).get(group, {})
     for broker, address in (await client.admin.masters()).items():
         if broker not in known and (await client.admin.broker_config(address)).get(AUTO_CREATE) == "false":
             raise ClusterError(
-                f"Broker {broker} has no group {group!r} and does not create it ({AUTO_CREATE}=false): create it",
+                f"Broker {broker} has no group {group!r} and does not create it ({AUTO_CREATE}=false): create it there",
                 Failure.FATAL,
             )

@@ -80,7 +80,7 @@ class TubeMQOutbound:
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Encode the share and submit it to the partition's send queue."""
         if not 0 <= partition < self.partitions:
-            raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, there is no {partition}")
+            raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, and no partition {partition}")
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(ClusterError(f"the outbound into {self._spec.topic!r} is closed", Failure.FATAL))
