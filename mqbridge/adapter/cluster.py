@@ -1,4 +1,4 @@
-"""A cluster: its capabilities, and every request that the gateway makes to it."""
+"""The `Cluster` protocol: a cluster's capabilities, and every request that the gateway makes to it."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,84 +16,89 @@ class Capabilities:
     """Features of a cluster; routes are checked against them before anything starts."""
 
     seek: bool = False
-    """A lane can be moved to a position."""
+    """Lanes support `InboundLane.seek`."""
     empty_payload: bool = True
-    """Stores messages with an empty payload."""
+    """The cluster stores messages with an empty payload."""
     delay: bool = False
-    """Can delay a message until its `deliver_at`."""
+    """The cluster can delay a message until its `deliver_at`."""
     create_topics: bool = True
+    """`Cluster.create` is supported."""
     list_topics: bool = True
+    """`Cluster.topics` is supported."""
     group_topics: int | None = None
     """Maximum number of topics that one group may read; None means no limit."""
     growing_outbound: bool = False
-    """An open outbound sees new partitions of its topic by itself; otherwise the route is restarted to see them."""
+    """An open outbound detects new partitions of its topic; otherwise the gateway reopens the outbound to use them."""
 
 
 class Cluster(Protocol):
-    """A configured cluster; owns its connections."""
+    """A configured cluster, with its connections."""
 
     name: str
     capabilities: Capabilities
 
     @property
     def operations(self) -> Operations | None:
-        """Requests for people; None if the system, or this configuration of it, does not support them."""
+        """Administrative requests; None if the system does not support them, or not with this configuration."""
 
     async def connect(self) -> None:
-        """Prove that the cluster is reachable and accepts our credentials. Raises ClusterError; may then be called again."""
+        """Check that the cluster is reachable and accepts our credentials.
+
+        Raises ClusterError; the caller may then call `connect` again.
+        """
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close every connection. Inbounds and outbounds are closed before it."""
+        """Close every connection. The caller closes all inbounds and outbounds first."""
 
     async def topics(self) -> list[str]:
-        """Return all topic names that this client may see (only with `Capabilities.list_topics`)."""
+        """Return the names of all topics that our credentials may list (only with `Capabilities.list_topics`)."""
 
     async def describe(self, topic: str) -> Topic | None:
         """Return the topic, or None if it does not exist."""
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create the topic or grow it to this number of partitions; do nothing if it has them."""
+        """Create the topic, or grow it to this number of partitions; do nothing if it has that many already."""
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Raise what `create` would raise, as far as this can be found without changing the cluster."""
+        """Raise the errors that `create` would raise and that can be found without changing the cluster."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """Return the first and next position by partition name."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return the position, by partition name, from which the group would resume; partitions never committed are left out.
+        """Return the position from which the group would resume, by partition name.
 
-        An acknowledgement appears here with a short delay. On some systems joining commits the start. Raises ClusterError (FATAL)
-        if the cluster cannot tell.
+        Partitions without a commit are left out. An acknowledgement appears here after a short delay. On some systems, joining a
+        group commits its start position. Raises ClusterError (FATAL) if the cluster cannot report committed positions.
         """
 
     def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the batches of one partition from `begin` up to, not including, `end`, without joining a group.
 
-        Moves no group and leaves none behind. Begins and ends exactly there, also inside a unit of storage such as an entry or a
-        pack; each batch's `next` is exact. Without `end`, continues with new messages as they arrive. Ends early, without an
-        error, if the partition holds less. Close the generator (`aclose`) if it is not read to its end. Raises ClusterError,
-        and GapError if data in the range was lost.
+        Neither moves nor creates a group. Both limits are exact, also inside a storage unit such as a Pulsar entry or a TubeMQ
+        pack, and so is each batch's `next`. Without `end`, continues with new messages as they arrive. Ends early, without an
+        error, if the partition ends before `end`. Close the generator (`aclose`) if you stop before its end. Raises
+        ClusterError, and GapError if data in the range was lost.
         """
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range from `begin` up to, not including, `end` as countable units; empty for an empty range.
 
-        If a range is split where units begin, `read` of the parts gives exactly the messages of the whole. The first unit range
-        begins at `begin`, or later if nothing was stored or lost in between. Raises ClusterError.
+        If the range is split where units begin, `read` of all parts yields exactly the messages of the whole range. The first
+        unit range begins at `begin`, or later if no message was stored or lost between the two. Raises ClusterError.
         """
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group. Raises ClusterError (FATAL if the topic does not exist)."""
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Raise what `inbound` would raise, as far as this can be found without changing the cluster: does not join the group."""
+        """Raise the errors that `inbound` would raise and that can be found without joining the group."""
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a producer into an existing topic. Raises ClusterError (FATAL if the topic does not exist)."""
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Raise what `outbound` and its sends would raise, as far as this can be found without changing the cluster.
+        """Raise the errors that `outbound` and its sends would raise and that can be found without changing the cluster.
 
         A missing permission is FATAL; the text names the principal, the missing permission, and how to grant it.
         """
@@ -103,9 +108,9 @@ class Connectivity(Protocol):
     """Reachability of a cluster's servers, for the log, health and metrics; totals only grow."""
 
     reconnects: int
-    """Connections to servers that had been connected before."""
+    """Connections made again to servers that were connected before."""
     failures: int
-    """Connections that could not be made, or that were closed because the server was silent."""
+    """Connection attempts that failed, and connections closed because the server was silent."""
     retries: int
     """Sends that were retried."""
 
@@ -120,7 +125,7 @@ class Connectivity(Protocol):
 
 @runtime_checkable
 class Expiring(Protocol):
-    """Optional extension of a cluster: the expiry times of the certificates and tokens that it presents and receives."""
+    """Optional extension of a cluster: expiry times of our certificates and tokens, and of the servers' certificates."""
 
     @property
     def expiries(self) -> Mapping[str, float]:
@@ -129,6 +134,6 @@ class Expiring(Protocol):
 
 @runtime_checkable
 class Connected(Protocol):
-    """Optional extension of a cluster with connections: it reports their state and logs each outage itself."""
+    """Optional extension of a cluster that has connections: it reports their state, and logs each outage itself."""
 
     connectivity: Connectivity

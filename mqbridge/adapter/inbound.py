@@ -1,4 +1,4 @@
-"""The source side: a membership in a group, and a lane per partition."""
+"""The source side of the contract: an `Inbound` is a membership in a group, with one `InboundLane` per assigned partition."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Start(Enum):
-    """Where a group without a committed position begins."""
+    """Where a group begins in partitions without a committed position."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -22,34 +22,35 @@ class Start(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InboundSpec:
-    """What to consume. Empty `msg_types` means all; an adapter may filter at the server, the core filters again."""
+    """The topics and the group of an inbound, and how it reads."""
 
     topics: tuple[str, ...]
     group: str
     start: Start = Start.EARLIEST
     msg_types: frozenset[str] = frozenset()
+    """Message types to read; empty means all. An adapter may filter at the server; the gateway filters in any case."""
     max_bytes: int = 64 << 20
-    """Maximum bytes that the inbound may read ahead of the core, over all lanes; a larger batch is handed out alone."""
+    """Maximum bytes that the inbound may read ahead, over all lanes; a batch larger than this is read alone."""
     options: "BaseModel | None" = None
     """The system's own settings (`Adapter.inbound_options`)."""
     initial_partitions: Mapping[str, frozenset[str]] | None = None
-    """Names of the partitions, by topic, that existed when the group first began; None if unknown."""
+    """Names of the partitions, by topic, that existed when the route first joined the group; None if unknown."""
 
     def start_of(self, topic: str, partition: str) -> Start:
         """Return where the group begins in a partition without a committed position.
 
-        `start` applies only to the partitions that exist at first. Later ones (a new topic that matches a pattern, an added
-        partition) are read from the beginning: starting at the end would lose messages without a gap.
+        `start` applies only to the initial partitions. Later ones (of a new topic that matches a pattern, or added to a topic)
+        are read from the beginning: starting at the end would lose messages without reporting a gap.
         """
-        is_known = self.initial_partitions is None or partition in self.initial_partitions.get(topic, ())
-        return self.start if is_known else Start.EARLIEST
+        is_initial = self.initial_partitions is None or partition in self.initial_partitions.get(topic, ())
+        return self.start if is_initial else Start.EARLIEST
 
 
 class InboundLane(Protocol):
-    """One ordered stream of a source: a partition, for as long as it is assigned to us.
+    """One assignment of a partition to this member, and the ordered stream of its batches.
 
-    A lane object stands for one assignment (generation): after revocation, acknowledging does nothing. Unless its inbound
-    acknowledges individually, batches are acknowledged in the order in which they were received.
+    Each assignment has its own lane object: after the revocation, acknowledging on the old object does nothing. Unless the
+    inbound has `individual_ack`, the caller acknowledges batches in the order in which it received them.
     """
 
     partition: Partition
@@ -59,50 +60,51 @@ class InboundLane(Protocol):
 
     @property
     def caught_up(self) -> bool:
-        """True if the last response of the source said that there are no more messages."""
+        """True if the source reported in its last response that the partition has no more messages."""
 
     async def receive(self) -> Batch:
-        """Wait for the next batch; a system with one batch in flight also waits until the last one is acknowledged or rejected.
+        """Wait for the next batch; cancelling this call loses no message.
 
-        A batch counts against `InboundSpec.max_bytes` until the next `receive`, or until it is acknowledged or rejected: the core
-        calls `receive` only when its own budget has charged the batch before, so every byte that a waiting lane holds is counted.
-        Cancellation loses nothing.
+        A system that allows one batch in flight also waits until the previous batch is acknowledged or rejected.
+
+        A batch counts against `InboundSpec.max_bytes` until it is acknowledged or rejected, or until the next `receive`. The
+        gateway calls `receive` only after it has charged the previous batch to its own budget, so every byte is always counted.
 
         Raises LaneRevoked when the partition was revoked or released, GapError when the source lost data, ClusterError.
         """
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Acknowledge these messages of the batch (None: all that are left), stored as `receipt` says; does not wait.
+        """Acknowledge the messages of the batch at `indexes`, without waiting; None means all not acknowledged yet.
 
-        `indexes` is given only if the inbound acknowledges individually.
+        `indexes` requires `individual_ack`. `receipt` has the positions at which a target stored the messages.
         """
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Have the unacknowledged messages of this batch, which were not stored, delivered again, after at least `delay_s`.
+        """Request redelivery of the batch's unacknowledged messages, which were not stored, after at least `delay_s`.
 
-        `failures` give the reasons, by index in the batch; empty if unknown. Without individual acknowledgement everything after
-        them is delivered again too, in order.
+        `failures` gives the reasons, by index in the batch; it is empty if they are unknown. Without `individual_ack`, all later
+        messages of the partition are delivered again too, in order.
         """
 
     async def seek(self, position: Position) -> None:
         """Continue from this position (only with `Capabilities.seek`). Raises LaneRevoked, ClusterError."""
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit what is acknowledged and give the partition back; unacknowledged messages will be delivered again.
+        """Commit all acknowledgements and release the partition; unacknowledged messages will be delivered again.
 
-        The group decides who gets them: the partition may come back to this member, as a new lane. Raises nothing: a commit or
-        release that fails is logged.
+        The group may assign the partition to this member again, as a new lane. Raises nothing: a failed commit or release is
+        logged.
         """
 
 
 class Inbound(Protocol):
-    """A membership in a group of one cluster."""
+    """A membership in a consumer group of one cluster."""
 
     individual_ack: bool
-    """Messages may be acknowledged in any order; only rejected messages are delivered again."""
+    """True if messages may be acknowledged in any order, and only rejected messages are delivered again."""
 
     def lanes(self) -> AsyncIterator[InboundLane]:
-        """Yield lanes as they are assigned; ends when the inbound is closed. Raises ClusterError if it cannot continue."""
+        """Yield a lane for each assigned partition until the inbound is closed. Raises ClusterError if it cannot continue."""
 
     async def close(self, deadline: float | None = None) -> None:
-        """Leave the group. Lanes that are not released yet are released first, with their acknowledgements."""
+        """Release all lanes that are still assigned, including their acknowledgements, and leave the group."""

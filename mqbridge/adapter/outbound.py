@@ -1,4 +1,4 @@
-"""The target side: a producer into one topic."""
+"""The target side of the contract: an `Outbound` is a producer of one topic."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -15,29 +15,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OutboundSpec:
-    """Where and how to send. One outbound serves one topic."""
+    """The topic of an outbound, and how it sends."""
 
     topic: str
     ordered: bool = True
     """Messages of one partition must be stored in the order in which they were sent."""
     stamp_origin: bool = True
-    """Write `mqbridge.origin` on messages that come from a source: the batch's partition and the message's position."""
+    """Stamp `mqbridge.origin` on messages that come from a source: the batch's partition and the message's position."""
     max_elapsed_s: float | None = None
     """How long transient failures are retried before they are reported; None means forever."""
     options: "BaseModel | None" = None
     """The system's own settings (`Adapter.outbound_options`)."""
     sender: str | None = None
-    """A producer name that is unique in this topic; everything sent under it comes from one source partition.
+    """A producer name that is unique in this topic; all messages sent under it come from one source partition.
 
-    A system that can deduplicate keeps a second producer of the name out until the first is gone, and numbers messages by their
-    source positions, so that a duplicate send is stored once. The caller then calls `resume` before the first send and after
-    every failure, and leaves out what is stored already; positions that do not ascend fail with ClusterError. A system that
-    cannot deduplicate does not repeat a send whose response was lost: it reports the failure at once, and the caller asks
-    `resume` what is stored.
+    A system that can deduplicate admits no second producer of this name while the first is connected. It numbers messages by
+    their source positions, and so stores a repeated send once. The caller calls `resume` before the first send and after every
+    failure, and leaves out messages that are stored already; positions that do not ascend fail with ClusterError.
+
+    A system that cannot deduplicate does not repeat a send whose response was lost. It reports the failure at once, and the
+    caller finds out with `resume` which messages are stored.
     """
     retries_unanswered: bool = True
-    """False: a system that cannot deduplicate never repeats a send with a lost response, also without a `sender`. The caller then
-    checks what is stored."""
+    """False: even without a `sender`, a system that cannot deduplicate never repeats a send whose response was lost.
+
+    The caller then finds out itself which messages are stored.
+    """
 
     @property
     def resend_s(self) -> float | None:
@@ -46,8 +49,8 @@ class OutboundSpec:
 
     @property
     def origin_of(self) -> Callable[[Partition], str | None]:
-        """A function from the source partition to the prefix of stamped origins; it gives None if messages keep their origin."""
-        return _stamped_origin if self.stamp_origin else _kept_origin
+        """The function that returns the origin prefix to stamp for a source partition; None if messages keep their origin."""
+        return _stamped_origin if self.stamp_origin else _no_stamp
 
 
 @lru_cache(maxsize=4096)  # called once per batch
@@ -55,7 +58,7 @@ def _stamped_origin(source: Partition) -> str | None:
     return None if source is NO_SOURCE else origin_prefix(source)
 
 
-def _kept_origin(source: Partition) -> str | None:  # noqa: ARG001 - the same for every source
+def _no_stamp(source: Partition) -> str | None:  # noqa: ARG001 - the same for every source
     return None
 
 
@@ -64,33 +67,34 @@ class Outbound(Protocol):
 
     @property
     def formats(self) -> Collection[str]:
-        """Formats of batches that are written without decoding them into messages."""
+        """Batch formats (`Batch.format`) that this outbound sends without decoding the batch into messages."""
 
     @property
     def partitions(self) -> int:
         """Number of partitions of the target.
 
-        May grow while the outbound is open, never shrink. It is read for every batch, and every partition below it accepts sends
-        at once (see `Capabilities.growing_outbound`).
+        May grow while the outbound is open, never shrink. The gateway reads it for every batch; each partition with a smaller
+        index accepts sends at once (see `Capabilities.growing_outbound`).
         """
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Send in order, without waiting; the future gives the receipt. The share is encoded before this returns.
+        """Queue a share for sending, without waiting; return the future of its receipt.
 
-        `share.held_bytes` then is what is held until the receipt besides the batch itself.
+        The share is encoded before this returns, and `share.held_bytes` is set to the bytes that the outbound holds until the
+        receipt, besides the batch itself.
 
-        Transient failures are retried inside, in order, until `max_elapsed_s`; the failures of a receipt are therefore those that
-        a retry does not help. If the outbound is `ordered` and a message fails for a reason other than REFUSED, every later send
-        to that partition made before its receipt fails too: nothing overtakes. The future itself fails only if the outbound was
-        closed or its cluster refuses everything (ClusterError with Failure.FATAL).
+        The outbound retries transient failures, in order, until `max_elapsed_s`. If it is `ordered` and a message fails for a
+        reason other than REFUSED, all sends to that partition that were queued before its receipt fail too, so that no message
+        overtakes another. The future fails only if the outbound was closed or the cluster refuses every request (ClusterError,
+        FATAL).
         """
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Cancel the part of these sends that is not on the wire; another consumer holds their source partition now.
+        """Cancel the requests of these sends that are not on the wire: their source partition has another consumer now.
 
-        Requests that were never handed to the network, or that wait for a retry, are never sent: the receipt lists them as
-        failures with RETRY. Requests on the wire stay there. A receipt comes only when none of its send is on the wire any more:
-        until then its bytes may be in use. Other sends to the same partition continue, also later ones. Finished sends are
+        Requests that were not handed to the network yet, or that are scheduled for a retry, are never sent; the receipt lists
+        their messages as failures with RETRY. Requests on the wire are not cancelled, and the receipt is set only when they have
+        ended, because their bytes may be in use until then. Other sends to the same partition continue. Finished sends are
         ignored.
         """
 
@@ -98,13 +102,15 @@ class Outbound(Protocol):
         """Return the partition that the system's own producers would choose for this key."""
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last position of this source partition that each target partition holds; those without any are left out.
+        """Return the last position of this source partition that each target partition has stored, by partition index.
 
-        The result is read from the origins stamped on the stored messages, so it is right after any crash; or, with a `sender`,
-        from the system's deduplication state. `since` gives a position of each target partition before which nothing is searched.
-        If the system can fence, other producers are fenced off until this outbound is closed: all of them, or with a `sender`
+        Target partitions without a message of the source are left out. The result comes from the origins stamped on the stored
+        messages, so it is correct after any crash; with a `sender`, it may come from the system's deduplication state. `since`
+        limits the search: nothing before this position of a target partition is searched.
+
+        If the system supports fencing, other producers are fenced until this outbound is closed: all of them, or with a `sender`
         only those of the same name. Raises ClusterError, RETRY while another such producer is connected.
         """
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for sends in flight until the deadline, then close; sends without a receipt fail with FATAL."""
+        """Wait for sends in flight until the deadline, then close; sends that have no receipt then fail with FATAL."""

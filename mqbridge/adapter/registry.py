@@ -20,7 +20,7 @@ class ClusterModel(BaseModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """Make the configuration from a URL such as `system://host:port`. Raises ValueError."""
+        """Make the configuration from a URL such as `system://host:port`. Raises ValueError if the URL is not supported."""
         raise ValueError(f"{url.partition('://')[0]} clusters cannot be given by a URL; write a configuration file")
 
 
@@ -32,9 +32,10 @@ class MakeCluster(Protocol):
 
 
 Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
-"""Takes a message, its origin's prefix and the time (ms); returns the message as the system's native names and values.
+"""Function that shows how a message would look in the system: native field names and values.
 
-Raises MappingError for a message that the system cannot represent.
+It takes the message, the origin prefix to stamp and the current time (ms). It raises MappingError for a message that the system
+cannot represent.
 """
 
 
@@ -48,10 +49,10 @@ class Adapter:
     outbound_options: type[BaseModel]
     make_cluster: MakeCluster
     table: FieldTable
-    """The mapping of every field of its messages."""
+    """Describes how each message field is mapped to the system."""
     preview: Preview
     uniform_groups: bool = False
-    """All members of a group must have the same subscription: otherwise they are refused, or take messages from each other."""
+    """True if all members of a group must have the same subscription: others are refused, or take each other's messages."""
 
 
 GROUP = "mqbridge.adapters"

@@ -9,7 +9,7 @@ from mqbridge.message import Position
 class Topic:
     """A topic as its cluster describes it; `partitions` is sorted, and `Partition.index` is an index in it.
 
-    `aliases` are further names of the same topic that an origin may contain; loop prevention compares all of them.
+    `aliases` are further names of the same topic that an origin may contain; loop prevention checks for all of them.
     """
 
     name: str
@@ -27,11 +27,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class UnitRange:
-    """One or more consecutive units of a partition; ranges are counted in units and split between them.
+    """One or more consecutive units of a partition. A unit is the smallest amount that the system counts.
 
-    Unit k begins at `first` plus `step * k` in the component with the index `component`; later components are 0. The last unit
-    ends where the next unit range begins, or with the range. A unit is what the system counts: mostly one message, on some
-    systems a few, or none.
+    A unit is one message on most systems; on others it holds several messages, or none. Unit k begins at `first` plus `step * k`
+    in the position's component with index `component`; components after it are 0. The last unit ends where the next unit range
+    begins, or at the end of the measured range.
     """
 
     first: Position
@@ -40,8 +40,8 @@ class UnitRange:
     component: int = 0
 
     def position(self, unit: int) -> Position:
-        """Return where this unit begins; `count` gives where a further unit would begin."""
+        """Return the position at which this unit begins; with `count`, the position after the last unit."""
         if not unit:
             return self.first
-        first, at = self.first, self.component
-        return (*first[:at], first[at] + self.step * unit, *(0 for _ in first[at + 1 :]))
+        first, changed = self.first, self.component
+        return (*first[:changed], first[changed] + self.step * unit, *(0 for _ in first[changed + 1 :]))
