@@ -67,7 +67,7 @@ def _positions(count: int, stored: Sequence[tuple[Sequence[int], PositionsOf, An
     return found
 
 
-def closed(what: str) -> "asyncio.Future[Receipt]":
+def closed_outbound_future(what: str) -> "asyncio.Future[Receipt]":
     """Return a failed future, for a send to a closed outbound."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     future.set_exception(ClusterError(f"the outbound into {what} is closed", Failure.FATAL))

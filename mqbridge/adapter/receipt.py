@@ -7,12 +7,12 @@ from mqbridge.message import Position
 
 
 class MessageFailure:
-    """A message of a share that was not stored: its index in the share, and the reason."""
+    """A message that was not stored: its index in the share (or batch), the kind of failure, and the reason as text."""
 
-    __slots__ = ("index", "kind", "reason")
+    __slots__ = ("failure_kind", "index", "reason")
 
-    def __init__(self, index: int, kind: Failure, reason: str) -> None:
-        self.index, self.kind, self.reason = index, kind, reason
+    def __init__(self, index: int, failure_kind: Failure, reason: str) -> None:
+        self.index, self.failure_kind, self.reason = index, failure_kind, reason
 
 
 class Receipt:
@@ -30,12 +30,12 @@ class Receipt:
 
     @property
     def positions(self) -> Sequence[Position]:
-        """One position per message of the share; () for a message that was not stored, or if the system does not tell."""
+        """One position per message of the share; () for a message that was not stored, or whose position is not known."""
         if callable(self._positions):
             self._positions = self._positions()
         return self._positions
 
     @property
-    def position(self) -> Position:
-        """The highest position, () if the system does not tell."""
+    def highest_position(self) -> Position:
+        """The highest position of the stored messages; () if none is known."""
         return max(self.positions, default=())

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mqbridge.adapter.deadlines import deadline_of, seconds_until
+from mqbridge.adapter.deadlines import resolve_deadline, seconds_until
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.message import Partition, Position, format_position, parse_position
@@ -91,7 +91,7 @@ class Checkpoints:
 
     async def close(self, deadline: float | None = None) -> None:
         """Write the remaining positions, retrying until the deadline, and close."""
-        deadline = deadline_of(deadline)
+        deadline = resolve_deadline(deadline)
         while self._unwritten:
             await self._write_recorded(min(BUSY_S, seconds_until(deadline)))
             if not seconds_until(deadline):

@@ -42,7 +42,7 @@ class Refusals:
 
         An aborted lane sends nothing more, no dead letters either: the next consumer of its partition meets the same refusals.
         """
-        retryable = [failure for failure in receipt.failures if failure.kind is not Failure.REFUSED]
+        retryable = [failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED]
         if retryable or aborted:
             first = (retryable or receipt.failures)[0]
             count, why = len(retryable or receipt.failures), first.reason
@@ -107,11 +107,11 @@ class Refusals:
         second = receipt.failures[0]
         first = failures[second.index]
         message = _name(ticket, share, first.index)
-        verb = "" if second.kind is Failure.REFUSED else "not stored "
+        verb = "" if second.failure_kind is Failure.REFUSED else "not stored "
         return DeliveryError(
             f"{message} was refused by {target.label} ({first.reason}) and {verb}by its dead-letter topic {letters.label} "
             f"({second.reason})",
-            second.kind,
+            second.failure_kind,
         )
 
 

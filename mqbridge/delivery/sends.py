@@ -68,4 +68,4 @@ def _has_failed(future: "asyncio.Future[Receipt]") -> bool:
     """Return True if a finished send has to be repeated before everything after it."""
     if future.cancelled() or future.exception() is not None:
         return True
-    return any(failure.kind is not Failure.REFUSED for failure in future.result().failures)
+    return any(failure.failure_kind is not Failure.REFUSED for failure in future.result().failures)

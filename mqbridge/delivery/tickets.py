@@ -120,7 +120,7 @@ class Tickets:
     def fail(self, ticket: Ticket, share: Share, failures: Sequence[MessageFailure]) -> None:
         """End one leg with `failures` (by index in the share, not empty): the batch is delivered again when the lane ends."""
         ticket.legs -= 1
-        ticket.failures += [MessageFailure(share.index_in_batch(one.index), one.kind, one.reason) for one in failures]
+        ticket.failures += [MessageFailure(share.index_in_batch(one.index), one.failure_kind, one.reason) for one in failures]
         self._leg_ended(ticket)
 
     def abandon(self) -> list[Ticket]:

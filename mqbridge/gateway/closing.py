@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.net.tasks import collect_error, spawn
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ async def close_by(deadline: float | None, what: str, *closing: Coroutine[Any, A
 
     Raises the exception of the first of the others that failed.
     """
-    last = deadline_of(deadline) + GRACE_S
+    last = resolve_deadline(deadline) + GRACE_S
     tasks = [spawn(one, what, quiet=True) for one in closing]
     await settle_by(last, what, *tasks)
     for task in tasks:
@@ -39,7 +39,7 @@ async def cancel_by(deadline: float | None, what: str, *tasks: "asyncio.Task[Any
     live = [task for task in tasks if task is not None and not task.done()]
     for task in live:
         task.cancel()
-    await settle_by(deadline_of(deadline) + GRACE_S, what, *live)
+    await settle_by(resolve_deadline(deadline) + GRACE_S, what, *live)
     for task in live:
         if task.done():
             collect_error(task)  # code that needs the error asks the task

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Start
-from mqbridge.adapter.operations import Operations, dense_backlog
+from mqbridge.adapter.operations import Operations, backlog_from_offsets
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.gateway.route import Route
 from mqbridge.message import Position
@@ -111,7 +111,7 @@ async def _backlog(cluster: Cluster, operations: Operations, topic: str, route: 
         return counted
     bounds = {name: one for name, one in (await cluster.bounds(topic)).items() if name in uncommitted and len(one.next) == 1}
     begins: dict[str, Position] = {name: one.first for name, one in bounds.items()}
-    return {**counted, **dense_backlog(begins, bounds)}
+    return {**counted, **backlog_from_offsets(begins, bounds)}
 
 
 def _held(route: Route, topic: str) -> Collection[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery
@@ -89,7 +89,7 @@ class GroupMembership:
                 await self._ending.wait()
         finally:
             self._ending.set()
-            self._deadline = deadline = deadline_of(self._deadline)
+            self._deadline = deadline = resolve_deadline(self._deadline)
             now = self._loop.time()
             for delivery in self._live:  # a lane that is assigned from here on stops before it starts
                 delivery.stop(now + (deadline - now) * DRAIN_SHARE)

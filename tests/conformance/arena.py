@@ -72,7 +72,7 @@ class Arena:
     async def send(self, outbound: Outbound, partition: int, messages: Sequence[Message]) -> Receipt:
         receipt = await self.within(outbound.send(partition, Share(Batch.of(messages, SOURCE))))
         assert [(failure.index, failure.reason) for failure in receipt.failures] == []
-        assert len(receipt.position) > 0
+        assert len(receipt.highest_position) > 0
         await self.within(self.harness.settle())
         return receipt
 

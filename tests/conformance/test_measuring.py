@@ -3,7 +3,7 @@
 import itertools
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.unit_ranges import cut_evenly, position_behind, units_of
+from mqbridge.adapter.unit_ranges import count_units, position_after, split_evenly
 from mqbridge.message import Position
 from tests.conformance.arena import Arena, numbers
 from tests.conformance.test_reading import messages_of, read, topic_of
@@ -24,7 +24,7 @@ async def test_a_range_may_be_cut_at_every_unit(arena: Arena, cluster: Cluster) 
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     unit_ranges = await arena.within(cluster.measure(topic, name, bounds.first, bounds.next))
     assert bounds.first <= unit_ranges[0].first < bounds.next
-    edges = [bounds.first, *(position_behind(unit_ranges, unit, bounds.next) for unit in range(1, units_of(unit_ranges) + 1))]
+    edges = [bounds.first, *(position_after(unit_ranges, unit, bounds.next) for unit in range(1, count_units(unit_ranges) + 1))]
     assert edges == sorted(set(edges))
     assert await pieces_of(arena, cluster, topic, name, edges) == list(range(SIZE))
 
@@ -38,7 +38,7 @@ async def test_ranges_may_begin_and_end_inside_stored_units(arena: Arena, cluste
         begin, end = edges[first], edges[last]
         unit_ranges = await arena.within(cluster.measure(topic, name, begin, end))
         for pieces in (2, 5):
-            cut = cut_evenly(unit_ranges, begin, end, pieces)
+            cut = split_evenly(unit_ranges, begin, end, pieces)
             assert (cut[0][0], cut[-1][1]) == (begin, end)
             inner = [piece[1] for piece in cut]
             assert await pieces_of(arena, cluster, topic, name, [begin, *inner]) == list(range(first, last)), (

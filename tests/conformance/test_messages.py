@@ -93,7 +93,7 @@ async def test_refused_messages_are_reported_by_index(arena: Arena, cluster: Clu
     messages = numbered(0, 5)
     messages[1], messages[3] = Message(b"raw", defect="damaged"), Message(b"raw", defect="damaged")
     receipt = await arena.within(outbound.send(0, Share(Batch.of(messages, SOURCE))))
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
     assert all(failure.reason for failure in receipt.failures)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     received, _ = await arena.take(lane, 3)
@@ -106,7 +106,7 @@ async def test_a_too_large_message_is_refused_and_blocks_nothing(arena: Arena, c
     receipt = await arena.within(
         outbound.send(0, Share(Batch.of([Message(b"0"), Message(bytes(17 << 20)), Message(b"2")], SOURCE)))
     )
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     received, _ = await arena.take(lane, 2)
     assert numbers(received) == [0, 2]

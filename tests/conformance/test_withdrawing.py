@@ -38,8 +38,10 @@ async def test_unsent_requests_are_withdrawn(arena: Arena, cluster: Cluster, lat
         assert not any(one.done() for one in (*mine, *others))
         outbound.withdraw([*mine, before])
         for receipt in await arena.within(asyncio.gather(*mine)):
-            assert [(failure.index, failure.kind) for failure in receipt.failures] == [(n, Failure.RETRY) for n in range(EACH)]
-            assert receipt.position == ()
+            assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [
+                (n, Failure.RETRY) for n in range(EACH)
+            ]
+            assert receipt.highest_position == ()
         assert not any(one.done() for one in others)
     for receipt in await arena.within(asyncio.gather(*others)):
         assert receipt.failures == []
@@ -63,7 +65,7 @@ async def test_receipts_of_withdrawn_sends_on_the_wire_are_correct(arena: Arena,
     assert all(not receipt.failures for receipt in receipts[10:]), "the sends of others go on"
     expected: list[int] = []
     for turn, receipt in enumerate(receipts):
-        assert {failure.kind for failure in receipt.failures} <= {Failure.RETRY}
+        assert {failure.failure_kind for failure in receipt.failures} <= {Failure.RETRY}
         failed = {failure.index for failure in receipt.failures}
         expected += [turn * EACH + n for n in range(EACH) if n not in failed]
     await arena.send(outbound, 0, numbered(100, 101))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import cut_evenly, dense_unit_ranges, position_behind, units_of
+from mqbridge.adapter.unit_ranges import count_units, position_after, split_evenly, unit_ranges_from_offsets
 from mqbridge.message import Position
 
 counts = st.lists(st.integers(1, 50), max_size=8)
@@ -32,15 +32,15 @@ def test_units_begin_a_step_apart_and_only_the_first_in_the_middle() -> None:
 
 
 def test_a_dense_range_is_one_stretch() -> None:
-    assert dense_unit_ranges((5,), (9,)) == [UnitRange((5,), 4)]
-    assert dense_unit_ranges((5,), (5,)) == dense_unit_ranges((6,), (5,)) == []
+    assert unit_ranges_from_offsets((5,), (9,)) == [UnitRange((5,), 4)]
+    assert unit_ranges_from_offsets((5,), (5,)) == unit_ranges_from_offsets((6,), (5,)) == []
 
 
 @given(counts, st.integers(0, 5), st.integers(0, 5))
 def test_positions_ascend_unit_by_unit_up_to_the_end(sizes: list[int], begin: int, index: int) -> None:
     unit_ranges, end = ledgers(sizes, begin, index)
-    total = units_of(unit_ranges)
-    positions = [position_behind(unit_ranges, unit, end) for unit in range(total + 3)]
+    total = count_units(unit_ranges)
+    positions = [position_after(unit_ranges, unit, end) for unit in range(total + 3)]
     assert positions[: total + 1] == sorted(set(positions[: total + 1]))
     assert positions[0] == (unit_ranges[0].first if unit_ranges else end)
     assert positions[total:] == [end] * 3
@@ -50,14 +50,14 @@ def test_positions_ascend_unit_by_unit_up_to_the_end(sizes: list[int], begin: in
 def test_pieces_are_whole_even_and_never_empty(sizes: list[int], pieces: int, begin: int, index: int) -> None:
     unit_ranges, end = ledgers(sizes, begin, index)
     first: Position = unit_ranges[0].first if unit_ranges else end
-    cut = cut_evenly(unit_ranges, first, end, pieces)
-    assert len(cut) == min(pieces, units_of(unit_ranges))
+    cut = split_evenly(unit_ranges, first, end, pieces)
+    assert len(cut) == min(pieces, count_units(unit_ranges))
     if not cut:
         return
     assert (cut[0][0], cut[-1][1]) == (first, end)
     assert all(before[1] == after[0] for before, after in itertools.pairwise(cut))
     assert all(one < other for one, other in cut)
-    units = [position_behind(unit_ranges, unit, end) for unit in range(units_of(unit_ranges))]
+    units = [position_after(unit_ranges, unit, end) for unit in range(count_units(unit_ranges))]
     held = [sum(one <= unit < other for unit in units) for one, other in cut]
     assert sum(held) == len(units)
     assert max(held) - min(held) <= 1

@@ -32,7 +32,7 @@ async def main(path, number):
         receipt = await outbound.send(0, Share(Batch.of(messages)))
         assert not receipt.failures
         # One write per send: the pipe takes it whole or not at all.
-        os.write(1, b"%d %d %d\\n" % (first, count, receipt.position[0]))
+        os.write(1, b"%d %d %d\\n" % (first, count, receipt.highest_position[0]))
 
     running = set()
     while True:

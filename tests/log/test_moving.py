@@ -116,7 +116,7 @@ async def test_nothing_overtakes_what_was_not_stored_in_time(open_log: OpenLog, 
     lock.execute("ROLLBACK")
     lock.close()
     for receipt in [await first, *await asyncio.gather(*behind)]:
-        assert [failure.kind for failure in receipt.failures] == [Failure.RETRY]
+        assert [failure.failure_kind for failure in receipt.failures] == [Failure.RETRY]
     again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
     assert again.positions == [(0,), (1,), (2,)]
 
@@ -131,7 +131,7 @@ async def test_what_is_taken_back_in_a_transaction_that_fails_is_not_tried_again
         await asyncio.sleep(0)
     outbound.withdraw([mine])
     async with asyncio.timeout(PATIENCE_S):
-        assert [failure.kind for failure in (await mine).failures] == [Failure.RETRY]
+        assert [failure.failure_kind for failure in (await mine).failures] == [Failure.RETRY]
         assert not other.done()
         lock.execute("ROLLBACK")
         lock.close()

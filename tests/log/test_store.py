@@ -65,14 +65,14 @@ async def test_sends_of_one_turn_share_a_transaction(open_log: OpenLog, monkeypa
     outbound = await outbound_of(await open_log())
     receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(50)))
     assert groups == [50]
-    assert [receipt.position for receipt in receipts] == [(turn,) for turn in range(50)]
+    assert [receipt.highest_position for receipt in receipts] == [(turn,) for turn in range(50)]
 
 
 async def test_long_sends_are_cut_and_short_ones_merged(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     receipt = await outbound.send(0, Share(Batch.of(numbered(0, ROW_MESSAGES * 2 + 1))))
-    assert receipt.position == (ROW_MESSAGES * 2,)
+    assert receipt.highest_position == (ROW_MESSAGES * 2,)
     assert [count for (count,) in rows(cluster, "SELECT count FROM batch ORDER BY base")] == [ROW_MESSAGES, ROW_MESSAGES, 1]
     for turn in range(5):
         await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
@@ -182,7 +182,7 @@ async def test_a_full_disk_holds_appends_up_in_order_until_there_is_space(open_l
     assert not big.done()
     assert not small.done()
     await cluster.store.write(lambda connection: connection.execute("PRAGMA max_page_count=1000000").fetchone())
-    assert [receipt.position for receipt in await asyncio.gather(big, small)] == [(0,), (1,)]
+    assert [receipt.highest_position for receipt in await asyncio.gather(big, small)] == [(0,), (1,)]
 
 
 async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
@@ -191,8 +191,8 @@ async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
     pages = await cluster.store.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await cluster.store.write(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
     receipt = await outbound.send(0, Share(Batch.of([Message(bytes(100_000)), Message(b"x")])))
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
-    assert receipt.position == ()
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    assert receipt.highest_position == ()
 
 
 async def test_nothing_overtakes_what_the_file_refused(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ async def test_what_is_sent_to_a_closed_log_fails(open_log: OpenLog, when: str) 
 async def test_two_writers_interleave(open_log: OpenLog) -> None:
     outbounds = [await outbound_of(await open_log()) for _ in range(2)]
     sends = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(100) for outbound in outbounds]
-    positions = [receipt.position[0] for receipt in await asyncio.gather(*sends)]
+    positions = [receipt.highest_position[0] for receipt in await asyncio.gather(*sends)]
     assert sorted(positions) == list(range(200))
     assert positions[::2] == sorted(positions[::2])
     assert positions[1::2] == sorted(positions[1::2])

@@ -48,17 +48,17 @@ async def inbound(cluster: MemoryCluster) -> AsyncIterator[Inbound]:
 async def test_refuse_by_predicate(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.refuse = lambda message: "odd" if int(message.payload or b"0") % 2 else None
     receipt = await outbound.send(0, Share(Batch.of(numbered(0, 4))))
-    assert [(failure.index, failure.kind, failure.reason) for failure in receipt.failures] == [
+    assert [(failure.index, failure.failure_kind, failure.reason) for failure in receipt.failures] == [
         (1, Failure.REFUSED, "odd"),
         (3, Failure.REFUSED, "odd"),
     ]
-    assert receipt.position == (1,)
+    assert receipt.highest_position == (1,)
 
 
 async def test_transient_failures_are_retried_in_order(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.transient = 3
     receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(3)))
-    assert [receipt.position for receipt in receipts] == [(0,), (1,), (2,)]
+    assert [receipt.highest_position for receipt in receipts] == [(0,), (1,), (2,)]
     assert broker.faults.transient == 0
 
 
@@ -66,7 +66,7 @@ async def test_transient_failures_are_reported_when_time_is_up(cluster: MemoryCl
     broker.faults.transient = 1_000_000
     outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.05))
     receipt = await outbound.send(0, Share(Batch.of(numbered(0, 2))))
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
     await outbound.close()
 
 
@@ -84,12 +84,12 @@ async def test_receipts_held_back(broker: Broker, outbound: MemoryOutbound, inbo
     await lane.receive()
     assert not receipt.done()
     broker.release_receipts()
-    assert (await receipt).position == (0,)
+    assert (await receipt).highest_position == (0,)
 
 
 async def test_delays_change_nothing_but_time(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
     broker.faults.receipt_delay_s = broker.faults.receive_delay_s = 0.001
-    assert (await outbound.send(0, Share(Batch.of(numbered(0, 3))))).position == (2,)
+    assert (await outbound.send(0, Share(Batch.of(numbered(0, 3))))).highest_position == (2,)
     lane = await anext(inbound.lanes())
     assert numbers((await lane.receive()).messages) == [0, 1, 2]
 
@@ -180,7 +180,7 @@ async def test_an_open_outbound_grows_with_its_topic(growing: bool) -> None:
     outbound = await cluster.outbound(OutboundSpec("t"))
     await cluster.create("t", 3)
     assert outbound.partitions == (3 if growing else 1)
-    assert (await outbound.send(outbound.partitions - 1, Share(Batch.of(numbered(0, 2))))).position == (1,)
+    assert (await outbound.send(outbound.partitions - 1, Share(Batch.of(numbered(0, 2))))).highest_position == (1,)
     assert len(cluster.broker.topics["t"][outbound.partitions - 1].messages) == 2
     await outbound.close()
     forget("growing")
@@ -211,7 +211,7 @@ async def test_nothing_overtakes_what_could_not_be_stored(cluster: MemoryCluster
     await receipts[0]  # the others have time left
     broker.reconnect()
     found = [await receipt for receipt in receipts]
-    assert [[failure.kind for failure in receipt.failures] for receipt in found] == [[Failure.RETRY]] * 3
+    assert [[failure.failure_kind for failure in receipt.failures] for receipt in found] == [[Failure.RETRY]] * 3
     again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
     assert again.positions == [(0,), (1,), (2,)]
 

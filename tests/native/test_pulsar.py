@@ -160,7 +160,7 @@ def comparable(encoded: EncodeResult) -> object:
     def fields(entry: EncodedEntry) -> object:
         return entry.metadata.SerializePartialToString(), entry.payload, entry.indexes, entry.count
 
-    return [fields(entry) for entry in encoded[0]], [(one.index, one.kind, one.reason) for one in encoded[1]]
+    return [fields(entry) for entry in encoded[0]], [(one.index, one.failure_kind, one.reason) for one in encoded[1]]
 
 
 def check_encode(found: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> None:

@@ -54,7 +54,9 @@ def must_agree(
     made, failures = encode(messages, origin, limits, NOW, reserve if start else None)
     wanted, refused = encode_plain(plain or messages, origin, limits, NOW, reserve_plain if start else None)
     assert fields(made) == fields(wanted)
-    assert [(one.index, one.kind, one.reason) for one in failures] == [(one.index, one.kind, one.reason) for one in refused]
+    assert [(one.index, one.failure_kind, one.reason) for one in failures] == [
+        (one.index, one.failure_kind, one.reason) for one in refused
+    ]
     assert asked == asked_plain
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.unit_ranges import position_behind, units_of
+from mqbridge.adapter.unit_ranges import count_units, position_after
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.cluster import ADAPTER
@@ -184,11 +184,11 @@ async def test_only_what_is_too_large_fails(ends):
     outbound = await ends.outbound(cluster, topic)
     sent = [*messages(0), Message(bytes(6 << 20)), *messages(2), Message(b"", defect="broken"), *messages(4)]
     receipt = await outbound.send(0, Share(Batch.of(sent, SOURCE)))
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
     lane = await first_lane(await ends.inbound(cluster, topic))
     found = await read(lane, 3)
     assert [message.payload for message in found] == [b"0", b"2", b"4"]
-    assert receipt.position == found[-1].position
+    assert receipt.highest_position == found[-1].position
 
 
 @pytest.mark.cluster
@@ -394,7 +394,7 @@ async def test_a_message_in_chunks_belongs_to_the_piece_of_a_range_that_has_its_
     await one.send(MessageMetadata(), b"C" * 2500)
     bounds = (await cluster.bounds(topic))["0"]
     unit_ranges = await cluster.measure(topic, "0", bounds.first, bounds.next)
-    assert (len(unit_ranges), units_of(unit_ranges)) == (2, 5 + 4 + 8 + 3)
+    assert (len(unit_ranges), count_units(unit_ranges)) == (2, 5 + 4 + 8 + 3)
 
     async def payloads(begin, end) -> list[bytes]:
         async with aclosing(cluster.read(topic, "0", begin, end)) as batches:
@@ -402,8 +402,8 @@ async def test_a_message_in_chunks_belongs_to_the_piece_of_a_range_that_has_its_
 
     whole = await payloads(bounds.first, bounds.next)
     assert len(whole) == 11
-    for unit in range(1, units_of(unit_ranges)):
-        cut = position_behind(unit_ranges, unit, bounds.next)
+    for unit in range(1, count_units(unit_ranges)):
+        cut = position_after(unit_ranges, unit, bounds.next)
         assert await payloads(bounds.first, cut) + await payloads(cut, bounds.next) == whole, cut
     await asyncio.gather(one.close(), other.close())
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import position_behind, units_of
+from mqbridge.adapter.unit_ranges import count_units, position_after
 from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.message import Position
 from mqbridge.pulsar.adapter.cluster import ADAPTER
@@ -63,7 +63,7 @@ def test_every_entry_of_the_range_is_one_unit(sizes: list[int], data: Any) -> No
     begin, end = sorted(data.draw(st.tuples(st.sampled_from(ends), st.sampled_from(ends))))
     unit_ranges = unit_ranges_between(begin, end, entries)
     within = [place for place in places if begin <= place < end]
-    assert [position_behind(unit_ranges, unit, end) for unit in range(units_of(unit_ranges))] == within
+    assert [position_after(unit_ranges, unit, end) for unit in range(count_units(unit_ranges))] == within
 
 
 async def test_an_address_that_is_a_guess_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

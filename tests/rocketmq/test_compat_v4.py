@@ -125,7 +125,7 @@ async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_ol
     assert (await first_of(cluster, again)).deliver_at == due
     too_late = await outbound.send(0, Share(Batch.of([Message(b"x", deliver_at=due + 3 * 3_600_000)])))
     [failure] = too_late.failures
-    assert failure.kind is Failure.REFUSED
+    assert failure.failure_kind is Failure.REFUSED
     assert "the broker holds messages for 7200000 ms at most (messageDelayLevel)" in failure.reason
 
 

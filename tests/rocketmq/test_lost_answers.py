@@ -49,5 +49,5 @@ async def test_a_lost_answer_is_reported_at_once_where_it_is_asked_for(
         cluster.on[code] = stored_but_not_answered
     receipt = await receipt_of(send(outbound, b"1"))
     assert bodies(cluster) == [b"1"] * times
-    assert [failure.kind for failure in receipt.failures] == ([Failure.RETRY] if times == 1 else [])
+    assert [failure.failure_kind for failure in receipt.failures] == ([Failure.RETRY] if times == 1 else [])
     assert not (await receipt_of(send(outbound, b"2"))).failures

@@ -87,7 +87,7 @@ def test_damage_is_a_defect_of_one_message() -> None:
     assert second.defect is None
     made, failures = encode([second, first, second], None, Limits(), NOW)
     assert [list(outgoing.indexes) for outgoing in made] == [[0], [2]]
-    assert [(failure.index, failure.kind) for failure in failures] == [(1, Failure.REFUSED)]
+    assert [(failure.index, failure.failure_kind) for failure in failures] == [(1, Failure.REFUSED)]
 
 
 def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
@@ -199,7 +199,7 @@ def test_what_the_broker_would_refuse_is_refused_with_the_limit() -> None:
     ]
     made, failures = encode(sent, None, limits, NOW)
     assert [list(outgoing.indexes) for outgoing in made] == [[4]]
-    assert [(failure.index, failure.kind) for failure in failures] == [(index, Failure.REFUSED) for index in range(4)]
+    assert [(failure.index, failure.failure_kind) for failure in failures] == [(index, Failure.REFUSED) for index in range(4)]
     for failure, word in zip(failures, ["takes 100 ", f"{MAX_BYTES}", "1000 ms", "Unicode"], strict=True):
         assert word in failure.reason
 

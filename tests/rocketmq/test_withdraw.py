@@ -73,7 +73,7 @@ async def receipt_of(send: "asyncio.Future[Receipt]") -> Receipt:
 
 
 def failed(receipt: Receipt) -> list[tuple[int, Failure]]:
-    return [(failure.index, failure.kind) for failure in receipt.failures]
+    return [(failure.index, failure.failure_kind) for failure in receipt.failures]
 
 
 async def test_what_waits_is_taken_back_and_what_is_on_its_way_stays(cluster: Cluster, outbound: RocketMQOutbound) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import dense_unit_ranges
+from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Partition, Position
@@ -71,7 +71,7 @@ class FakeCluster:
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         self._ask("measure")
-        return dense_unit_ranges(begin, end)
+        return unit_ranges_from_offsets(begin, end)
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         self._ask("read")

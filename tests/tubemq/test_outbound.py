@@ -38,7 +38,7 @@ def share(*bodies: bytes) -> Share:
 
 
 def kinds(receipt: Receipt) -> list[Failure]:
-    return [failure.kind for failure in receipt.failures]
+    return [failure.failure_kind for failure in receipt.failures]
 
 
 def stored(broker: FakeBroker) -> list[bytes]:
@@ -71,7 +71,7 @@ async def test_what_was_refused_for_itself_fails_alone() -> None:
     broker = FakeBroker(200, 400, 200)
     outbound = outbound_to(broker)
     receipt = await outbound.send(0, share(b"0", b"1", b"2"))
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
     assert stored(broker) == [b"0", b"2"]
     await outbound.close()
 
@@ -86,7 +86,7 @@ async def test_what_waits_is_taken_back_and_others_go_on() -> None:
     await asyncio.sleep(0)
     outbound.withdraw(ours)
     receipt = await asyncio.wait_for(ours[1], PATIENCE_S)
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
     assert not ours[0].done(), "its first message is on its way"
     while broker.held or not theirs[0].done():
         broker.held.pop(0)()

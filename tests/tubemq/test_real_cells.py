@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.unit_ranges import cut_evenly
+from mqbridge.adapter.unit_ranges import split_evenly
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.tubemq.adapter.cluster import ADAPTER
 from mqbridge.tubemq.client import stable_range_reader
@@ -82,7 +82,7 @@ async def test_positions_do_not_depend_on_where_reading_begins(tubemq: TubeMQ, c
         assert between == whole[first:last]
         unit_ranges = await cluster.measure(topic, name, whole[first][1], whole[last][1])
         pieces = [
-            await read(cluster, topic, name, *piece) for piece in cut_evenly(unit_ranges, whole[first][1], whole[last][1], 3)
+            await read(cluster, topic, name, *piece) for piece in split_evenly(unit_ranges, whole[first][1], whole[last][1], 3)
         ]
         assert [number for piece, _ in pieces for number, _ in piece] == [number for number, _ in whole[first:last]]
 

@@ -16,12 +16,12 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.registry import Adapter, ClusterModel
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import dense_unit_ranges
+from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
 from mqbridge.message import Batch, Partition, Position, Share
 from mqbridge.net.budget import Budget
 from mqbridge.net.read_ahead import ReadAheadAccount
-from mqbridge.receipts import closed
+from mqbridge.receipts import closed_outbound_future
 from mqbridge.stored_positions import last_stored
 from mqbridge_files.records import TABLE, decode, encode, preview
 from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folder
@@ -132,7 +132,7 @@ class FilesCluster:
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """A unit is a line."""
-        return dense_unit_ranges(begin, end)
+        return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> "FilesInbound":
         """Join a group."""
@@ -318,7 +318,7 @@ class FilesOutbound:
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Store what can be stored; a disk that takes nothing needs a person."""
         if self._closed:
-            return closed(f"topic {self._spec.topic!r}")
+            return closed_outbound_future(f"topic {self._spec.topic!r}")
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         lines: dict[int, bytes] = {}
         failures: list[MessageFailure] = []

@@ -88,8 +88,8 @@ class Sender:
         self.refused += len(receipt.failures)
         self.stored += count - len(receipt.failures)
         self.reasons += [failure.reason for failure in receipt.failures][: REASONS_KEPT - len(self.reasons)]
-        if receipt.position:
-            self.positions[partition] = receipt.position
+        if receipt.highest_position:
+            self.positions[partition] = receipt.highest_position
 
     async def finish(self) -> None:
         """Wait until every message has its receipt. Raises ClusterError if the outbound failed."""

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from mqbridge.adapter.operations import Member, dense_backlog, dense_newest
+from mqbridge.adapter.operations import Member, backlog_from_offsets, newest_from_offsets
 from mqbridge.adapter.topics import Bounds
 from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
@@ -44,7 +44,7 @@ class LogOperations:
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Messages from the group's offsets to the ends."""
-        return dense_backlog(await self._topics.committed(topic, group), await self._topics.bounds(topic))
+        return backlog_from_offsets(await self._topics.committed(topic, group), await self._topics.bounds(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """The living members, of this process and others, with their leases."""
@@ -65,7 +65,7 @@ class LogOperations:
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """So many before the end."""
-        return dense_newest(await self._topics.bounds(topic), count)
+        return newest_from_offsets(await self._topics.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """The limits of the log, which hold for every topic of it."""

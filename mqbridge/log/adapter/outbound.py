@@ -15,7 +15,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.log.wire.records import encode_record, encode_row
 from mqbridge.message import Message, Partition, Position, Share, format_position
-from mqbridge.receipts import closed
+from mqbridge.receipts import closed_outbound_future
 from mqbridge.stored_positions import last_stored
 
 ROW_BYTES = 512 << 10
@@ -45,7 +45,7 @@ class LogOutbound:
         """Store in order; messages that are too large or cannot be encoded are refused, the others are stored."""
         loop = asyncio.get_running_loop()
         if self._closed:
-            return closed(f"topic {self._spec.topic!r}")
+            return closed_outbound_future(f"topic {self._spec.topic!r}")
         partition_id = self._id(partition)
         future: asyncio.Future[Receipt] = loop.create_future()
         records, indexes, failures = self._encode(share)

@@ -9,7 +9,7 @@ from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import dense_unit_ranges
+from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
 from mqbridge.memory.adapter.config import MemoryConfig, MemoryOptions
 from mqbridge.memory.adapter.inbound import MemoryInbound, make_batch
@@ -119,7 +119,7 @@ class MemoryCluster:
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """By offsets: a unit is a message."""
-        return dense_unit_ranges(begin, end)
+        return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""

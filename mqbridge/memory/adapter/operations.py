@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from mqbridge.adapter.operations import Member, dense_backlog, dense_newest
+from mqbridge.adapter.operations import Member, backlog_from_offsets, newest_from_offsets
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.memory.broker import Broker, Progress, StoredPartition
@@ -41,7 +41,7 @@ class MemoryOperations:
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Messages from the group's offsets to the ends."""
-        return dense_backlog(await self._cluster.committed(topic, group), await self._cluster.bounds(topic))
+        return backlog_from_offsets(await self._cluster.committed(topic, group), await self._cluster.bounds(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """The members that want the topic."""
@@ -68,7 +68,7 @@ class MemoryOperations:
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """So many before the end."""
-        return dense_newest(await self._cluster.bounds(topic), count)
+        return newest_from_offsets(await self._cluster.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Nothing can be set."""

@@ -28,7 +28,7 @@ from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.receipts import ReceiptAggregator, closed
+from mqbridge.receipts import ReceiptAggregator, closed_outbound_future
 from mqbridge.stored_positions import last_stored
 
 SequenceIds = tuple[int | None, int | None]
@@ -71,7 +71,7 @@ class PulsarOutbound:
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Send in order; the receipt has the positions of the stored messages."""
         if self._closed:
-            return closed(repr(self._spec.topic))
+            return closed_outbound_future(repr(self._spec.topic))
         sequence_ids: Iterable[SequenceIds] = ASSIGNED_BY_PRODUCER
         try:
             if self._sender_sequence is None:

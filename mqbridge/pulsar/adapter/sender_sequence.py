@@ -135,6 +135,6 @@ class SenderSequence:
         if receipt.cancelled() or receipt.exception() is not None:
             is_stored = False
         else:
-            is_stored = all(failure.kind is Failure.REFUSED for failure in receipt.result().failures)
+            is_stored = all(failure.failure_kind is Failure.REFUSED for failure in receipt.result().failures)
         if not is_stored:
             self._interrupted.add(partition)

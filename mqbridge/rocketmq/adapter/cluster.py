@@ -14,7 +14,7 @@ from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import dense_unit_ranges
+from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking
@@ -165,7 +165,7 @@ class RocketMQ:
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Measure the range in offsets: a unit is one message, or one missing offset of a compacted topic."""
-        return dense_unit_ranges(begin, end)
+        return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join the group with a new client, which the inbound owns."""

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
-from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.errors import MqbridgeError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
@@ -67,7 +67,7 @@ class RocketMQInbound:
     async def close(self, deadline: float | None = None) -> None:
         """Release all queues and leave the group, in one task: a cancelled caller only stops waiting for it."""
         if self._closing is None:
-            at = deadline_of(deadline)
+            at = resolve_deadline(deadline)
             self._closing = spawn(self._close(at), f"closing {self._consumer.name}")
         await asyncio.shield(self._closing)
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Partition, Position
@@ -96,7 +96,7 @@ class RocketMQLane:
 
     async def release(self, deadline: float | None = None) -> None:
         """Commit acknowledged messages and release the queue."""
-        await self._assigned.release(deadline_of(deadline))
+        await self._assigned.release(resolve_deadline(deadline))
 
 
 def gather(assigned: AssignedQueue, first: PulledRecords) -> list[PulledRecords]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from time import time as now_s
 from typing import Protocol
 
-from mqbridge.adapter.operations import Member, dense_backlog, dense_newest
+from mqbridge.adapter.operations import Member, backlog_from_offsets, newest_from_offsets
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
@@ -58,7 +58,7 @@ class RocketMQOperations:
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Return the number of messages behind the group's offset, by partition."""
-        return dense_backlog(*await asyncio.gather(self._topics.committed(topic, group), self._topics.bounds(topic)))
+        return backlog_from_offsets(*await asyncio.gather(self._topics.committed(topic, group), self._topics.bounds(topic)))
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the connected members of the group, each with the queues of the topic that it reports."""
@@ -104,7 +104,7 @@ class RocketMQOperations:
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """Return the position `count` messages before the end, by partition."""
-        return dense_newest(await self._topics.bounds(topic), count)
+        return newest_from_offsets(await self._topics.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Return the topic's settings; where Brokers differ, the text lists the value at each Broker."""

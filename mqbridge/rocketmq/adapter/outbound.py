@@ -16,7 +16,7 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import LocalProtocolError
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Partition, Position, Share
-from mqbridge.receipts import ReceiptAggregator, closed
+from mqbridge.receipts import ReceiptAggregator, closed_outbound_future
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.operations import partition_name
 from mqbridge.rocketmq.client.queue_producer import QueueProducer
@@ -95,7 +95,7 @@ class RocketMQOutbound:
         if not 0 <= partition < len(self._queues):
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, and no partition {partition}")
         if self._closed:
-            return closed(repr(self._spec.topic))
+            return closed_outbound_future(repr(self._spec.topic))
         prefix = self._origin_of(share.batch.partition)
         encoded, failures = encode(
             share.messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked, LocalProtocolError, MqbridgeError
 from mqbridge.message import Batch, Partition, Position
@@ -145,4 +145,4 @@ class RetryLane:
 
     async def release(self, deadline: float | None = None) -> None:
         """Release the whole retry queue; messages that are not acknowledged stay uncommitted and come again."""
-        await self._queue.release(deadline_of(deadline))
+        await self._queue.release(resolve_deadline(deadline))

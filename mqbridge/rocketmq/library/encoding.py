@@ -68,7 +68,7 @@ class MessageEncoder:
             for request in found:
                 request.indexes = range(request.indexes.start + index, request.indexes.stop + index)
             requests += found
-            failures += [MessageFailure(failure.index + index, failure.kind, failure.reason) for failure in refused]
+            failures += [MessageFailure(failure.index + index, failure.failure_kind, failure.reason) for failure in refused]
             index += len(part)
         return requests, failures
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import position_behind, units_of
+from mqbridge.adapter.unit_ranges import count_units, position_after
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
 from mqbridge.message import Position, format_position
@@ -108,9 +108,9 @@ class ClusterView:
 
     async def density(self, key: Key, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]) -> Density | None:
         """What the first units of a range are made of, None where there is nothing any more. Raises ClusterError."""
-        units, most = SAMPLE_UNITS, units_of(unit_ranges)
+        units, most = SAMPLE_UNITS, count_units(unit_ranges)
         while True:  # the first units may hold nothing
-            until = position_behind(unit_ranges, min(units, most), end)
+            until = position_after(unit_ranges, min(units, most), end)
             sample = partial(_sample, key=key, begin=begin, until=until, unit_ranges=unit_ranges)
             found = await self._ask(sample, f"sampling {spoken(key)}")
             if found is not None or units >= most:

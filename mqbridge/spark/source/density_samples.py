@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import units_of
+from mqbridge.adapter.unit_ranges import count_units
 from mqbridge.message import Position
 from mqbridge.spark.source.admission import Density, Lag
 from mqbridge.spark.source.cluster_queries import ClusterView
@@ -25,7 +25,7 @@ class Densities:
         self, ranges: Mapping[Key, tuple[Position, Position]], unit_ranges: Mapping[Key, Sequence[UnitRange]]
     ) -> dict[Key, Lag]:
         """What lies in these ranges, about. Raises ClusterError."""
-        units = {key: units_of(found) for key, found in unit_ranges.items()}
+        units = {key: count_units(found) for key, found in unit_ranges.items()}
         longest = {key[0]: key for key in sorted(ranges, key=lambda key: units[key]) if units[key]}
         await asyncio.gather(*(self._learn(key, *ranges[key], unit_ranges[key]) for key in longest.values()))
         return {key: Lag(count, self._known.get(key[0], (Density(), 0.0))[0]) for key, count in units.items()}

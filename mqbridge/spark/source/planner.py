@@ -11,7 +11,7 @@ from collections import Counter
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.adapter.unit_ranges import position_behind
+from mqbridge.adapter.unit_ranges import position_after
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
@@ -163,7 +163,7 @@ class StreamPlanner:
         if least is not None and sum(lag.rows for lag in lags.values()) < least:
             return {}
         units = admit(lags, rows, size)
-        return {key: position_behind(unit_ranges[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
+        return {key: position_after(unit_ranges[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         if isinstance(limit, ReadAllAvailable):

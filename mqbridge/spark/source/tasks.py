@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import cut_evenly, units_of
+from mqbridge.adapter.unit_ranges import count_units, split_evenly
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Position
 from mqbridge.spark.ranges.rows import RangeRow
@@ -76,7 +76,7 @@ async def _measured(view: ClusterView, settings: SourceSettings, ranges: Ranges)
     indexes = await _indexes(view, ranges) if settings.is_ranges else {}
     tasks: list[RangeTask] = []
     for key, (begin, end) in sorted(ranges.items()):
-        cuts = cut_evenly(unit_ranges[key], begin, end, pieces[key]) or [(begin, end)]
+        cuts = split_evenly(unit_ranges[key], begin, end, pieces[key]) or [(begin, end)]
         rows, size = round(lags[key].rows / len(cuts)), round(lags[key].size / len(cuts))
         tasks += [RangeTask(key, *cut, len(cuts) > 1, indexes[key] if indexes else 0, rows, size) for cut in cuts]
     return tasks
@@ -101,7 +101,7 @@ def pieces_of(lags: Mapping[Key, Lag], least: int | None, most_rows: int | None)
 
 
 def _counted(unit_ranges: Mapping[Key, Sequence[UnitRange]]) -> dict[Key, Lag]:
-    return {key: Lag(units_of(one)) for key, one in unit_ranges.items()}
+    return {key: Lag(count_units(one)) for key, one in unit_ranges.items()}
 
 
 async def _indexes(view: ClusterView, ranges: Ranges) -> dict[Key, int]:

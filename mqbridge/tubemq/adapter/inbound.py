@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
 
-from mqbridge.adapter.deadlines import deadline_of, seconds_until
+from mqbridge.adapter.deadlines import resolve_deadline, seconds_until
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Partition, Position
@@ -110,7 +110,7 @@ class TubeMQLane:
 
     async def release(self, deadline: float | None = None) -> None:
         """Release the partition."""
-        await self._held.release(deadline_of(deadline))
+        await self._held.release(resolve_deadline(deadline))
 
     def _is_current(self, batch: Batch) -> bool:
         pack: Pack = batch.handle

@@ -161,7 +161,10 @@ async def test_an_outbound_takes_back_the_sends_of_a_source(broker: Broker, clie
     outbound.withdraw([one, three])
     await until(lambda: one.done() and three.done())
     for future in (one, three):
-        assert [(failure.index, failure.kind) for failure in future.result().failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+        assert [(failure.index, failure.failure_kind) for failure in future.result().failures] == [
+            (0, Failure.RETRY),
+            (1, Failure.RETRY),
+        ]
     await until(lambda: broker.asked[BaseCommand.PRODUCER])
     asked = broker.asked[BaseCommand.PRODUCER][-1]
     broker.link.send(producer_success=pb.CommandProducerSuccess(request_id=asked.request_id, producer_name="p"))

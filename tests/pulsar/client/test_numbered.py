@@ -145,7 +145,7 @@ async def test_a_message_that_was_given_up_late_moves_nothing(senders: Senders, 
     outbound = await senders.resumed()
     for source in ([entries[0], late, *entries[1:]], [late]):
         receipt = await outbound.send(0, Share(make_batch(SOURCE, source, None, (7, 20, 0))))
-        assert [failure.kind for failure in receipt.failures] == [Failure.REFUSED]
+        assert [failure.failure_kind for failure in receipt.failures] == [Failure.REFUSED]
     expected = [0] * len(stored) + [1, 2][len(stored) :] + [1, 2, 1, 2]
     assert payloads(senders.stored) == expected
 
@@ -184,7 +184,7 @@ async def test_what_the_broker_has_is_stored_and_nobody_says_where(senders: Send
     receipt = await send(again, range(3, 8))
     assert (receipt.failures, [bool(position) for position in receipt.positions]) == ([], [False, False, True, True, True])
     receipt = await send(await senders.resumed(), range(3, 8))
-    assert (receipt.failures, receipt.position) == ([], ())
+    assert (receipt.failures, receipt.highest_position) == ([], ())
     assert payloads(senders.stored) == list(range(8))
 
 
@@ -250,9 +250,9 @@ async def test_after_a_failure_only_a_resume_goes_on(senders: Senders) -> None:
     senders.store.on[BaseCommand.SEND] = answer
     senders.store.link.drop()
     async with asyncio.timeout(PATIENCE_S):
-        assert [failure.kind for failure in (await lost).failures] == [Failure.RETRY] * 2
+        assert [failure.failure_kind for failure in (await lost).failures] == [Failure.RETRY] * 2
     receipt = await send(outbound, [2, 3])
-    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
     assert await outbound.resume(SOURCE) == {}
     await send(outbound, range(4))
     assert payloads(senders.stored) == [0, 1, 2, 3]
