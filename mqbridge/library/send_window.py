@@ -16,9 +16,10 @@ class SendWindow:
         self.max_bytes = max_bytes
         self.bytes = 0
         """Total size of the admitted messages."""
-        self._pending: dict[int, None] = {}
-        """Numbers of all messages that wait or are in flight, oldest first."""
-        self._next = 0
+        self._pending: set[int] = set()
+        """Numbers of all messages that wait or are in flight."""
+        self._oldest = self._next = 0
+        """No message before `_oldest` is pending."""
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._resuming = 0
         """Admitted calls whose coroutine has not resumed yet: a new call must not overtake them."""
@@ -32,7 +33,7 @@ class SendWindow:
             raise self._error
         number = self._next
         self._next += 1
-        self._pending[number] = None
+        self._pending.add(number)
         if not self._waiting and not self._resuming and self._fits(size):
             self.bytes += size
             return number
@@ -56,7 +57,7 @@ class SendWindow:
     def leave(self, number: int, size: int) -> None:
         """Release the bytes of a message that is stored, failed or cancelled; admit waiting calls and wake `drain` calls."""
         self.bytes -= size
-        self._pending.pop(number, None)
+        self._pending.discard(number)
         self._admit()
         while self._drains and self._is_drained(self._drains[0][0]):
             waiter = self._drains.popleft()[1]
@@ -79,7 +80,9 @@ class SendWindow:
                 waiter.set_exception(error)
 
     def _is_drained(self, before: int) -> bool:
-        return not self._pending or next(iter(self._pending)) >= before
+        while self._oldest < before and self._oldest not in self._pending:
+            self._oldest += 1
+        return self._oldest >= before
 
     def _fits(self, size: int) -> bool:
         return not self.bytes or self.bytes + size <= self.max_bytes

@@ -1,6 +1,7 @@
 """The bound of what a producer has on its way, and the order of the calls that wait for room."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -93,3 +94,15 @@ async def test_after_an_abort_waiting_and_new_calls_fail() -> None:
     for call in (waiting, window.enter(1)):
         with pytest.raises(ClusterError, match="closed"):
             await call
+
+
+async def test_a_drain_of_many_messages_takes_little_time() -> None:
+    window = SendWindow(1 << 30)
+    numbers = [await window.enter(1) for _ in range(80_000)]
+    drained = asyncio.ensure_future(window.drain())
+    await asyncio.sleep(0)
+    begun = time.process_time()
+    for number in numbers:
+        window.leave(number, 1)
+    assert time.process_time() - begun < 2.0, "it grows with the number of messages, not with its square"
+    await drained
