@@ -76,6 +76,7 @@ class Producer:
         None. The receipt of a message with a delay has no position. Raises ClusterError, and MappingError for a message that
         RocketMQ cannot carry.
         """
+        self._check_open()
         message = OutgoingMessage(payload, key, keys, msg_type, properties, event_time, deliver_at, delay_level, flag)
         if deliver_at is not None and self._encoder.delay_levels is None:
             await self._ask_delay_levels()
@@ -96,6 +97,7 @@ class Producer:
         Raises as `send`, and MappingError for messages that do not fit one batch: more than 1000, more than 1 MiB, or with a
         delay.
         """
+        self._check_open()
         if not messages:
             return []
         requests, failures = self._encoder.encode(messages)
@@ -114,6 +116,7 @@ class Producer:
 
     async def send_oneway(self, message: OutgoingMessage, *, partition: str | None = None) -> None:
         """Send a message without a response: nothing tells whether it is stored. Raises ClusterError, MappingError."""
+        self._check_open()
         queue = await self._choose(message, partition)
         request = self._encoder.encode_alone(message)
         await self._queue_producer.send_oneway(
@@ -129,7 +132,6 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        deadline = self._loop.time() + timeout
         try:
             async with asyncio.timeout(timeout):
                 await self._window.drain()
@@ -141,7 +143,7 @@ class Producer:
             self._window.abort(error)
             for batcher in self._batchers.values():
                 batcher.fail_all(error)
-            await self._queue_producer.close(max(0.0, deadline - self._loop.time()))
+            await self._queue_producer.close(0.0)  # the messages that are pending now have no time left
 
     async def __aenter__(self) -> Self:
         return self
@@ -153,12 +155,14 @@ class Producer:
 
     async def _choose(self, message: OutgoingMessage, partition: str | None) -> Queue:
         """Choose the queue; asks for the route only when no queue is known, so calls side by side keep their order."""
-        if self._closed:
-            raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
         queues = await self._queue_producer.queues()
         if partition is None:
             return self._queue_producer.choose(message.queue_key)
         return find_queue(self.topic, queues, partition)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
 
     def _batcher(self, queue: Queue) -> QueueBatcher:
         batcher = self._batchers.get(queue)

@@ -73,16 +73,24 @@ class QueueBatcher:
                 size += pending.size
         try:
             requests, failures = self._encoder.encode([pending.message for pending in batch])
-        except Exception as error:  # noqa: BLE001 - a message of wrong types: its caller has to learn of it
-            for pending in batch:
-                self._fail(pending, error)
-            return
+        except Exception:  # noqa: BLE001 - one of the messages has fields of wrong types
+            batch = [pending for pending in batch if self._is_encodable(pending)]
+            requests, failures = self._encoder.encode([pending.message for pending in batch])
         for failure in failures:
             self._fail(batch[failure.index], MappingError(f"a message for {self._queue.topic}: {failure.reason}"))
         for request in requests:
             messages = [batch[index] for index in request.indexes]
             stored = self._hand_over(request, movable=all(pending.movable for pending in messages))
             stored.add_done_callback(partial(self._stored, messages, request.delayed))
+
+    def _is_encodable(self, pending: PendingMessage) -> bool:
+        """Return False for a message with fields of wrong types, whose `send` then raises the error."""
+        try:
+            self._encoder.encode([pending.message])
+        except Exception as error:  # noqa: BLE001 - errors of any type
+            self._fail(pending, error)
+            return False
+        return True
 
     def _hand_over(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
         if request.is_batch:

@@ -188,3 +188,40 @@ async def test_close_waits_for_receipts_and_then_fails_what_has_none(cluster: Cl
         await producer.send(b"late")
     assert producer.closed
     await producer.close()
+
+
+@pytest.mark.parametrize(
+    "words", [{"keys": [1]}, {"event_time": "now"}, {"delay_level": "1"}], ids=lambda words: next(iter(words))
+)
+async def test_fields_of_wrong_types_fail_their_message_only(cluster: Cluster, producer: Producer, words):
+    await producer.partitions()
+    sends = [
+        producer.send(b"1", partition=ON_A),
+        producer.send(b"2", partition=ON_A, **words),
+        producer.send(b"3", partition=ON_A),
+    ]
+    first, second, third = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(second, TypeError)
+    assert (first.position, third.position) == ((0,), (1,))
+    await producer.flush()
+
+
+async def test_close_sends_what_waits_for_room(cluster: Cluster, client: ClusterClient):
+    producer = Producer(client.producer("P", TOPIC), max_pending_bytes=4000)
+    sends = [asyncio.ensure_future(producer.send(bytes(1000), partition=ON_A)) for _ in range(10)]
+    await asyncio.sleep(0)
+    await producer.close()
+    await asyncio.gather(*sends)
+    assert len(bodies(cluster)) == 10
+
+
+async def test_a_close_that_is_cancelled_ends_at_once(cluster: Cluster, producer: Producer):
+    cluster.on[BATCH] = silent
+    sending = asyncio.ensure_future(producer.send(b"x", partition=ON_A))
+    await until(lambda: cluster.asked[BATCH])
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.close(timeout=60.0), 0.01)
+    assert time.monotonic() - begun < 30
+    with pytest.raises(ConnectionLost):
+        await sending
