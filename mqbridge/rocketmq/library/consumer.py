@@ -6,7 +6,7 @@ messages in memory are those of one pull and those that are not acknowledged.
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Self
@@ -38,8 +38,10 @@ class Consumer:
         self._topics = frozenset(subscription.topic for subscription in member.settings.subscriptions)
         self._readers: dict[Queue, QueueReader] = {}
         self._ready: deque[HandedOut] = deque()
-        self._again: deque[ReceivedMessage] = deque()
-        """Messages to hand out once more, by this consumer."""
+        self._again: OrderedDict[tuple[HandedOut, int], ReceivedMessage] = OrderedDict()
+        """Messages to hand out once more, by this consumer; by pull and offset."""
+        self._delayed: dict[tuple[HandedOut, int], asyncio.TimerHandle] = {}
+        """Timers of the messages that will be handed out once more."""
         self._errors: deque[MqbridgeError] = deque()
         """Errors of single queues, each raised once."""
         self._ended_by: MqbridgeError | None = None
@@ -80,7 +82,7 @@ class Consumer:
         if self._errors:
             raise self._errors.popleft()
         while self._again:
-            message = self._again.popleft()
+            message = self._again.popitem(last=False)[1]
             if message.position[0] in message.handle.unacknowledged and message.handle.is_current:
                 return message
         while self._ready:
@@ -180,10 +182,15 @@ class Consumer:
     def _redeliver_in(self, delay_s: float, message: ReceivedMessage) -> None:
         again = message.replace(delivery_count=message.delivery_count + 1)
         received = ReceivedMessage(again, message.topic, message.partition, message.handle)
-        self._loop.call_later(delay_s, self._redeliver, received)
+        key = message.handle, message.position[0]
+        if (timer := self._delayed.pop(key, None)) is not None:
+            timer.cancel()
+        self._again.pop(key, None)
+        self._delayed[key] = self._loop.call_later(delay_s, self._redeliver, key, received)
 
-    def _redeliver(self, message: ReceivedMessage) -> None:
-        self._again.append(message)
+    def _redeliver(self, key: tuple[HandedOut, int], message: ReceivedMessage) -> None:
+        del self._delayed[key]
+        self._again[key] = message
         self._arrived.set()
 
     # --- moving -----------------------------------------------------------------------------------------------------
@@ -200,11 +207,15 @@ class Consumer:
                 raise ClusterError(f"{handed_out.acknowledger.assigned} is not this consumer's any more", Failure.REFRESH)
             await reader.seek(to.position[0])
             return
+        if not self._readers:
+            await asyncio.sleep(0)  # the consumer was just opened: let it accept the queues that it has
         readers = [
             reader
             for queue, reader in self._readers.items()
             if not queue.topic.startswith(RETRY_PREFIX) and not reader.assigned.revoked
         ]
+        if not readers:
+            raise ClusterError(f"the consumer of {self._member.name} holds no queue now, so there is nothing to seek")
         await asyncio.gather(*(self._seek_queue(reader, to) for reader in readers))
 
     async def _seek_queue(self, reader: QueueReader, to: Start | datetime) -> None:
@@ -234,6 +245,8 @@ class Consumer:
 
     async def _close(self, timeout: float) -> None:
         deadline = self._loop.time() + timeout
+        for timer in self._delayed.values():
+            timer.cancel()
         if self._returns:
             await asyncio.wait(self._returns, timeout=timeout)
         await cancel(*self._returns)

@@ -55,13 +55,13 @@ class HandedOut:
     def take(self) -> ReceivedMessage | None:
         """Hand out the next message; None when there is none. Raises RemoteProtocolError for bytes that cannot be read."""
         if not self.is_current:
-            self._exhaust()
+            self.exhaust()
             return None
         if self._messages is None:
             self._decode()
         assert self._messages is not None  # noqa: S101 - for the type checker
         if self._index >= len(self._messages):
-            self._exhaust()
+            self.exhaust()
             return None
         message, index = self._messages[self._index], self._index
         self._index += 1
@@ -71,7 +71,7 @@ class HandedOut:
         queue = self.acknowledger.assigned.queue
         topic = queue.topic if self._topics is None else self._topics[index]
         if self._index == len(self._messages):
-            self._exhaust()
+            self.exhaust()
         return ReceivedMessage(message, topic, partition_name(queue), self)
 
     def _decode(self) -> None:
@@ -84,7 +84,8 @@ class HandedOut:
         else:
             self._messages = decode_pulls([self._pulled])
 
-    def _exhaust(self) -> None:
+    def exhaust(self) -> None:
+        """Hand out nothing more: every message is handed out, or the pull is no longer current."""
         if not self.exhausted.is_set():
             self._index = 0
             self._messages = self._topics = ()

@@ -19,6 +19,8 @@ class QueueReader:
         self.assigned = assigned
         self.acknowledger = QueueAcknowledger(assigned)
         self._hand_out, self._fail = hand_out, fail
+        self._handed_out: HandedOut | None = None
+        """The last pull."""
         self._moved = asyncio.Event()
         """Set by a seek: a queue that ended with an error is read again."""
         self.task = spawn(self._read(), f"rocketmq reading {assigned}")
@@ -34,11 +36,16 @@ class QueueReader:
                 self._fail(error)
                 await self._moved.wait()
                 continue
-            handed_out = self.acknowledger.add(pulled)
-            self._hand_out(handed_out)
-            await handed_out.exhausted.wait()
+            self._handed_out = self.acknowledger.add(pulled)
+            self._hand_out(self._handed_out)
+            await self._handed_out.exhausted.wait()
 
     async def seek(self, offset: int) -> None:
-        """Go on with this offset. Commits it, unless it lies between what is acknowledged and what was handed out."""
-        await self.assigned.seek(offset)
+        """Continue at this offset, and commit it."""
+        if self.assigned.rewind(offset):
+            self.assigned.commit(offset)
+        else:
+            await self.assigned.seek(offset)
+        if self._handed_out is not None and not self._handed_out.is_current:
+            self._handed_out.exhaust()
         self._moved.set()
