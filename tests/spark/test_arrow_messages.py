@@ -1,4 +1,4 @@
-"""From record batches back to messages: nothing is lost, columns may be missing, wrong ones are named."""
+"""Converting record batches back to messages: no field is lost, columns may be missing, errors name wrong columns."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from mqbridge.message import NO_SOURCE, Batch, Message, Partition
 from mqbridge.native import compiled, is_native
 from mqbridge.spark.arrow import native_columns
 from mqbridge.spark.arrow.columns import check_columns
-from mqbridge.spark.arrow.messages import MessageReader, batches_of
+from mqbridge.spark.arrow.messages import MessageReader, read_batches
 from mqbridge.spark.arrow.rows import RowBuilder
 from mqbridge.spark.property_blob import decode_pairs, encode_pairs
 from tests import strategies
@@ -22,11 +22,11 @@ SOURCE = Partition("c|1", "orders", "broker-a:3", 7)
 LARGEST_MS = ((1 << 63) - 1) // 1000
 
 text = st.text(max_size=8)
-"""Lone surrogates included."""
+"""Texts, with lone surrogates among them."""
 times = st.one_of(st.none(), st.integers(-LARGEST_MS, LARGEST_MS))
 positions = st.lists(st.integers(0, (1 << 63) - 2), min_size=1, max_size=3).map(tuple)
 int32 = st.integers(0, (1 << 31) - 1)
-rows_of_messages = st.lists(
+message_lists = st.lists(
     st.builds(
         Message,
         st.one_of(st.none(), st.binary(max_size=20)),
@@ -54,18 +54,18 @@ def fields(message: Message) -> dict[str, Any]:
     return message.as_dict()
 
 
-def built(messages: list[Message], partition: Partition = SOURCE, **options: bool) -> pa.RecordBatch:
+def build_rows(messages: list[Message], partition: Partition = SOURCE, **options: bool) -> pa.RecordBatch:
     return RowBuilder(**options).build(Batch.of(messages, partition))
 
 
-def one(rows: pa.RecordBatch) -> Batch:
-    (batch,) = batches_of(rows)
+def read_only_batch(rows: pa.RecordBatch) -> Batch:
+    (batch,) = read_batches(rows)
     return batch
 
 
-@given(rows_of_messages, st.booleans())
-def test_any_message_comes_back_exactly(messages: list[Message], binary: bool) -> None:
-    batch = one(built(messages, binary_properties=binary))
+@given(message_lists, st.booleans())
+def test_any_message_is_read_back_exactly(messages: list[Message], binary: bool) -> None:
+    batch = read_only_batch(build_rows(messages, binary_properties=binary))
     assert list(map(fields, batch.messages)) == list(map(fields, messages))
     assert batch.partition == SOURCE
     assert batch.first == messages[0].position
@@ -73,22 +73,22 @@ def test_any_message_comes_back_exactly(messages: list[Message], binary: bool) -
 
 
 @pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
-@given(rows_of_messages, st.booleans(), st.booleans())
-def test_native_messages_say_what_plain_ones_say(messages: list[Message], binary: bool, text_key: bool) -> None:
-    rows = built(messages, binary_properties=binary)
-    if text_key:
+@given(message_lists, st.booleans(), st.booleans())
+def test_native_messages_have_the_fields_of_plain_ones(messages: list[Message], binary: bool, drop_key_is_text: bool) -> None:
+    rows = build_rows(messages, binary_properties=binary)
+    if drop_key_is_text:
         rows = rows.drop_columns(["key_is_text"])
-    found = one(rows).messages
+    native = read_only_batch(rows).messages
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_columns, "compiled", None)
-        plain = one(rows).messages
+        plain = read_only_batch(rows).messages
     assert {type(message) for message in plain} == {Message}
-    assert list(map(fields, found)) == list(map(fields, plain))
+    assert list(map(fields, native)) == list(map(fields, plain))
 
 
 @pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
 @pytest.mark.parametrize(
-    ("message", "is_native_row"),
+    ("message", "becomes_native"),
     [
         (
             Message(b"", (("a", "1"), ("a", "ü")), "k", b"o", ("x", ""), "t", b"\xff", 1, 2, 3, 4, (1, 2, 3), "o", 1),
@@ -104,15 +104,17 @@ def test_native_messages_say_what_plain_ones_say(messages: list[Message], binary
     ids=repr,
 )
 @pytest.mark.parametrize("binary", [False, True])
-def test_rows_become_native_messages_where_they_can(message: Message, is_native_row: bool, binary: bool) -> None:
-    found = one(built([message], binary_properties=binary)).messages
-    assert is_native(found) is is_native_row
-    assert fields(found[0]) == fields(message)
+def test_rows_become_native_messages_if_possible(message: Message, becomes_native: bool, binary: bool) -> None:
+    messages = read_only_batch(build_rows([message], binary_properties=binary)).messages
+    assert is_native(messages) is becomes_native
+    assert fields(messages[0]) == fields(message)
 
 
 @pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
 @given(pairs=st.lists(st.tuples(strategies.text, strategies.text), min_size=1, max_size=3).map(tuple), data=st.data())
-def test_a_damaged_blob_is_refused_alike(pairs: tuple[tuple[str, str], ...], data: st.DataObject) -> None:
+def test_native_code_rejects_the_damaged_blobs_that_python_rejects(
+    pairs: tuple[tuple[str, str], ...], data: st.DataObject
+) -> None:
     blob = bytearray(encode_pairs(pairs))
     for _ in range(data.draw(st.integers(1, 3))):
         blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
@@ -122,20 +124,20 @@ def test_a_damaged_blob_is_refused_alike(pairs: tuple[tuple[str, str], ...], dat
         expected = decode_pairs(damaged)
     except ValueError:
         with pytest.raises(ConfigError, match="rows cannot be written"):
-            one(rows)
+            read_only_batch(rows)
         return
-    assert one(rows).messages[1].properties == expected
+    assert read_only_batch(rows).messages[1].properties == expected
 
 
-def test_one_batch_per_run_of_a_source() -> None:
+def test_each_run_of_rows_with_one_source_is_a_batch() -> None:
     other = Partition("d", "payments", "1", 1)
-    parts = [
-        built([Message(b"1", position=(5,)), Message(b"22", position=(9,))]),
-        built([Message(b"3", position=(0, 1))], other),
-        built([Message(b"4", position=(7,))], is_part=True),
+    record_batches = [
+        build_rows([Message(b"1", position=(5,)), Message(b"22", position=(9,))]),
+        build_rows([Message(b"3", position=(0, 1))], other),
+        build_rows([Message(b"4", position=(7,))], is_part=True),
     ]
-    rows = pa.concat_batches(parts)
-    runs = MessageReader(rows.schema).runs(rows)
+    rows = pa.concat_batches(record_batches)
+    runs = MessageReader(rows.schema).read_runs(rows)
     assert [(run.batch.partition, run.batch.count, run.batch.size, run.batch.first, run.batch.next) for run in runs] == [
         (SOURCE, 2, 3, (5,), (10,)),
         (other, 1, 1, (0, 1), (0, 2)),
@@ -144,35 +146,36 @@ def test_one_batch_per_run_of_a_source() -> None:
     assert [(run.first_row, run.is_part) for run in runs] == [(0, False), (2, False), (3, True)]
 
 
-def test_rows_that_are_a_slice_of_others() -> None:
+def test_a_slice_of_a_record_batch_yields_only_its_own_messages() -> None:
     messages = [Message(bytes([number]), (("n", str(number)),), f"k{number}", position=(number,)) for number in range(9)]
     for binary in (False, True):
-        batch = one(built(messages, binary_properties=binary).slice(2, 5))
+        batch = read_only_batch(build_rows(messages, binary_properties=binary).slice(2, 5))
         assert list(map(fields, batch.messages)) == list(map(fields, messages[2:7]))
         assert (batch.count, batch.size, batch.first) == (5, 5, (2,))
 
 
-def test_no_rows_are_no_batch() -> None:
-    assert batches_of(built([])) == []
+def test_no_rows_yield_no_batch() -> None:
+    assert read_batches(build_rows([])) == []
 
 
-def test_rows_without_a_position_come_from_nowhere() -> None:
-    rows = built([Message(b"1", position=(5,)), Message(b"2", position=(6,))])
-    without = rows.set_column(rows.schema.get_field_index("position"), "position", pa.array([None, [6]], pa.list_(pa.int64())))
-    assert [(batch.partition, batch.first) for batch in batches_of(without)] == [(NO_SOURCE, ()), (SOURCE, (6,))]
-    dropped = rows.drop_columns(["position"])
-    assert [(batch.partition, batch.count) for batch in batches_of(dropped)] == [(NO_SOURCE, 2)]
+def test_rows_without_a_position_have_no_source() -> None:
+    rows = build_rows([Message(b"1", position=(5,)), Message(b"2", position=(6,))])
+    position_index = rows.schema.get_field_index("position")
+    one_null = rows.set_column(position_index, "position", pa.array([None, [6]], pa.list_(pa.int64())))
+    assert [(batch.partition, batch.first) for batch in read_batches(one_null)] == [(NO_SOURCE, ()), (SOURCE, (6,))]
+    no_column = rows.drop_columns(["position"])
+    assert [(batch.partition, batch.count) for batch in read_batches(no_column)] == [(NO_SOURCE, 2)]
 
 
-def test_kafka_users_write_value_and_key() -> None:
+def test_value_and_key_of_kafka_rows_become_payload_and_key() -> None:
     rows = pa.record_batch({"key": ["k", None], "value": ["v", None], "timestamp": [1, 2]})
-    assert list(map(fields, one(rows).messages)) == [fields(Message(b"v", key="k")), fields(Message(None))]
+    assert list(map(fields, read_only_batch(rows).messages)) == [fields(Message(b"v", key="k")), fields(Message(None))]
     binary = pa.record_batch({"key": [b"k"], "value": [b"v"]})
-    assert [message.key for message in one(binary).messages] == [b"k"]
+    assert [message.key for message in read_only_batch(binary).messages] == [b"k"]
 
 
 @pytest.mark.parametrize(
-    ("key", "flags", "found"),
+    ("keys", "flags", "expected"),
     [
         (["a", "b"], [True, None], ["a", "b"]),
         (["a", "b"], [False, None], [b"a", "b"]),
@@ -181,20 +184,20 @@ def test_kafka_users_write_value_and_key() -> None:
         ([b"a", None], [None, True], [b"a", None]),
     ],
 )
-def test_keys_are_texts_where_they_say_so_and_else_by_their_type(key: Any, flags: Any, found: Any) -> None:
-    rows = pa.record_batch({"payload": [b""] * len(key), "key": key, "key_is_text": flags})
-    assert [message.key for message in one(rows).messages] == found
+def test_key_is_text_decides_and_else_the_type_of_the_column(keys: Any, flags: Any, expected: Any) -> None:
+    rows = pa.record_batch({"payload": [b""] * len(keys), "key": keys, "key_is_text": flags})
+    assert [message.key for message in read_only_batch(rows).messages] == expected
 
 
-def test_nulls_are_what_a_message_has_by_default() -> None:
-    names = RowBuilder().schema
-    rows = pa.record_batch([pa.nulls(2, field.type) for field in names], schema=names)
-    assert list(map(fields, one(rows).messages)) == [fields(Message(None))] * 2
-    mixed = pa.concat_batches([built([Message(b"1", (("a", "b"),), "k", position=(1,))]), rows])
-    assert [fields(message) for batch in batches_of(mixed) for message in batch.messages][1:] == [fields(Message(None))] * 2
+def test_nulls_become_the_defaults_of_a_message() -> None:
+    schema = RowBuilder().schema
+    rows = pa.record_batch([pa.nulls(2, field.type) for field in schema], schema=schema)
+    assert list(map(fields, read_only_batch(rows).messages)) == [fields(Message(None))] * 2
+    mixed = pa.concat_batches([build_rows([Message(b"1", (("a", "b"),), "k", position=(1,))]), rows])
+    assert [fields(message) for batch in read_batches(mixed) for message in batch.messages][1:] == [fields(Message(None))] * 2
 
 
-def test_nulls_inside_maps_and_lists_are_left_out() -> None:
+def test_nulls_inside_maps_and_lists_are_dropped() -> None:
     rows = pa.record_batch(
         {
             "payload": [b""],
@@ -202,11 +205,11 @@ def test_nulls_inside_maps_and_lists_are_left_out() -> None:
             "keys": [["x", None]],
         }
     )
-    (message,) = one(rows).messages
+    (message,) = read_only_batch(rows).messages
     assert (message.properties, message.keys) == ((("b", "1"),), ("x",))
 
 
-def test_other_types_of_the_same_meaning_are_taken() -> None:
+def test_columns_of_compatible_types_are_accepted() -> None:
     rows = pa.record_batch(
         {
             "payload": pa.array([b"p"], pa.large_binary()),
@@ -217,7 +220,7 @@ def test_other_types_of_the_same_meaning_are_taken() -> None:
             "defect": pa.nulls(1),
         }
     )
-    (message,) = one(rows).messages
+    (message,) = read_only_batch(rows).messages
     assert (message.payload, message.hops, message.event_time, message.position) == (b"p", 2, 1500, (1,))
     assert message.properties == (("a", "1"),)
 
@@ -245,13 +248,13 @@ def test_other_types_of_the_same_meaning_are_taken() -> None:
         ({"payload": [b""], "source": ["x"], "position": [[1]]}, "rows cannot be written: 'x' is not the source of a row"),
     ],
 )
-def test_a_column_that_cannot_be_read_is_named(columns: dict[str, Any], problem: str) -> None:
+def test_the_error_names_the_column_that_cannot_be_read(columns: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        batches_of(pa.record_batch(columns))
+        read_batches(pa.record_batch(columns))
     assert problem in str(raised.value)
 
 
-def test_a_schema_is_checked_before_any_row() -> None:
+def test_a_schema_is_checked_without_rows() -> None:
     check_columns(StructType([StructField("value", StringType()), StructField("count", IntegerType())]))
     with pytest.raises(ConfigError, match="column 'key' is INT, but BINARY or STRING is needed"):
         check_columns(StructType([StructField("value", StringType()), StructField("key", IntegerType())]))

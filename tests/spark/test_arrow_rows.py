@@ -1,4 +1,4 @@
-"""From batches to record batches: the schema to the letter, and one row per message."""
+"""Converting batches to record batches: exactly the schema that Spark demands, and one row per message."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -34,9 +34,9 @@ def numbered(count: int, size: int = 10) -> list[Message]:
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("messages", [[], [Message(None)], [Message(b"", (("a", "b"),), position=(1, 2))]])
 def test_the_schema_is_the_one_that_spark_demands(binary: bool, messages: list[Message]) -> None:
-    made = RowBuilder(binary_properties=binary).build(batch(messages))
-    assert made.schema.equals(to_arrow_schema(message_schema(binary_properties=binary), timezone="UTC"))
-    made.validate(full=True)
+    record_batch = RowBuilder(binary_properties=binary).build(batch(messages))
+    assert record_batch.schema.equals(to_arrow_schema(message_schema(binary_properties=binary), timezone="UTC"))
+    record_batch.validate(full=True)
 
 
 def test_every_field_has_its_column() -> None:
@@ -57,8 +57,8 @@ def test_every_field_has_its_column() -> None:
         2,
         "damaged",
     )
-    made = RowBuilder(is_part=True).build(batch([message]))
-    assert made.to_pylist() == [
+    record_batch = RowBuilder(is_part=True).build(batch([message]))
+    assert record_batch.to_pylist() == [
         {
             "payload": b"body",
             "key": b"key",
@@ -83,7 +83,7 @@ def test_every_field_has_its_column() -> None:
     ]
 
 
-def test_text_that_is_not_decoded_yet_makes_the_same_rows() -> None:
+def test_properties_that_are_not_decoded_yet_make_the_same_rows() -> None:
     def record(number: int, pairs: list[tuple[str, str]]) -> Record:
         return Record("orders", b"body", properties.encode(pairs), queue_offset=number, store_timestamp=5)
 
@@ -103,8 +103,8 @@ def test_text_that_is_not_decoded_yet_makes_the_same_rows() -> None:
 @pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
 @given(messages=st.lists(any_messages(), max_size=9), wide=st.booleans(), data=st.data())
 def test_native_messages_make_the_same_rows(messages: list[Message], wide: bool, data: st.DataObject) -> None:
-    for place, message in enumerate(messages):
-        message.position = (place, 1 << 62, -1)[: data.draw(st.integers(0, 3))]
+    for index, message in enumerate(messages):
+        message.position = (index, 1 << 62, -1)[: data.draw(st.integers(0, 3))]
         message.publish_time, message.delivery_count = data.draw(st.sampled_from([(None, 0), (-1, 1 << 40), (1 << 62, 5)]))
         message.origin, message.hops = data.draw(st.sampled_from([(None, 0), ("ö|t|0|1", 1), ("o", 1 << 33)]))
         message.defect = data.draw(st.sampled_from([None, "damaged"]))
@@ -115,9 +115,9 @@ def test_native_messages_make_the_same_rows(messages: list[Message], wide: bool,
     assert native is not None
     for binary in (False, True):
         builder = RowBuilder(binary_properties=binary)
-        made = builder.build(batch(native))
-        made.validate(full=True)
-        assert made.equals(builder.build(batch(messages)))
+        record_batch = builder.build(batch(native))
+        record_batch.validate(full=True)
+        assert record_batch.equals(builder.build(batch(messages)))
 
 
 def as_plain(message: Message) -> Message:
@@ -125,37 +125,36 @@ def as_plain(message: Message) -> Message:
 
 
 def test_binary_properties_are_blobs() -> None:
-    made = RowBuilder(binary_properties=True).build(batch([Message(b"", (("a", "1"),)), Message(b"")]))
-    assert made.column("properties").to_pylist() == [encode_pairs((("a", "1"),)), b""]
+    record_batch = RowBuilder(binary_properties=True).build(batch([Message(b"", (("a", "1"),)), Message(b"")]))
+    assert record_batch.column("properties").to_pylist() == [encode_pairs((("a", "1"),)), b""]
 
 
-def test_what_arrow_refuses_is_written_as_well_as_it_can_be() -> None:
-    odd = "\ud800"
-    strange = Message(
+def test_values_that_arrow_rejects_are_written_as_closely_as_possible() -> None:
+    surrogate = "\ud800"
+    unrepresentable = Message(
         b"",
-        ((odd, odd),),
-        odd,
-        keys=(odd,),
-        msg_type=odd,
+        ((surrogate, surrogate),),
+        surrogate,
+        keys=(surrogate,),
+        msg_type=surrogate,
         event_time=1 << 62,
         deliver_at=-(1 << 70),
         delivery_count=1 << 40,
         hops=1 << 40,
     )
-    made = RowBuilder().build(batch([strange, Message(b"")]))
-    assert made.column("event_time").cast(pa.int64()).to_pylist() == [9223372036854775000, None]
-    assert made.column("delivery_count").to_pylist() == [(1 << 31) - 1, 0]
-    assert made.column("msg_type").cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80", None]
-    assert made.column("properties").keys.cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80"]
+    record_batch = RowBuilder().build(batch([unrepresentable, Message(b"")]))
+    assert record_batch.column("event_time").cast(pa.int64()).to_pylist() == [9223372036854775000, None]
+    assert record_batch.column("delivery_count").to_pylist() == [(1 << 31) - 1, 0]
+    assert record_batch.column("msg_type").cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80", None]
+    assert record_batch.column("properties").keys.cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80"]
 
 
-def test_a_builder_follows_its_batches_from_partition_to_partition() -> None:
+def test_a_builder_writes_the_partition_of_each_batch() -> None:
     builder = RowBuilder()
     other = Partition("d", "payments", "1", 1)
-    found = [
-        builder.build(batch(numbered(count), where)) for count, where in [(3, SOURCE), (2, other), (9000, other), (1, SOURCE)]
-    ]
-    assert [(len(made), set(made.column("topic").to_pylist())) for made in found] == [
+    sizes = [(3, SOURCE), (2, other), (9000, other), (1, SOURCE)]
+    record_batches = [builder.build(batch(numbered(count), partition)) for count, partition in sizes]
+    assert [(len(rows), set(rows.column("topic").to_pylist())) for rows in record_batches] == [
         (3, {"orders"}),
         (2, {"payments"}),
         (9000, {"payments"}),
@@ -163,19 +162,19 @@ def test_a_builder_follows_its_batches_from_partition_to_partition() -> None:
     ]
 
 
-def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_sliced_at_the_row_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_ROWS", 25)
-    made = list(RowBuilder().pieces(batch(numbered(60))))
-    assert [len(each) for each in made] == [25, 25, 10]
-    assert [position for each in made for (position,) in each.column("position").to_pylist()] == list(range(60))
+    slices = list(RowBuilder().build_slices(batch(numbered(60))))
+    assert [len(each) for each in slices] == [25, 25, 10]
+    assert [position for each in slices for (position,) in each.column("position").to_pylist()] == list(range(60))
 
 
-def test_many_bytes_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_sliced_at_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_BYTES", 10_000)
-    made = list(RowBuilder().pieces(batch(numbered(100, 1000))))
-    assert sum(map(len, made)) == 100
-    assert max(each.nbytes for each in made) <= 10_000
+    slices = list(RowBuilder().build_slices(batch(numbered(100, 1000))))
+    assert sum(map(len, slices)) == 100
+    assert max(each.nbytes for each in slices) <= 10_000
 
 
-def test_no_messages_are_no_pieces() -> None:
-    assert list(RowBuilder().pieces(batch([]))) == []
+def test_a_batch_without_messages_yields_no_slices() -> None:
+    assert list(RowBuilder().build_slices(batch([]))) == []

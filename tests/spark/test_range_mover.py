@@ -122,7 +122,7 @@ async def test_a_range_that_is_not_there_any_more_is_a_gap() -> None:
 
 async def test_ranges_of_an_unknown_cluster_are_refused() -> None:
     world = World()
-    with pytest.raises(ConfigError, match="ranges are of cluster 'elsewhere'"):
+    with pytest.raises(ConfigError, match="ranges come from cluster 'elsewhere'"):
         await world.pump().move([RangeRow(Partition("elsewhere", "eu_a", "0", 0), (0,), (1,))], world.find)
 
 

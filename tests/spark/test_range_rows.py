@@ -1,11 +1,11 @@
-"""Ranges as rows, and how they are divided among tasks."""
+"""Ranges as rows, and their division among tasks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from mqbridge.message import Partition
-from mqbridge.spark.ranges.rows import RangeRow, build_ranges, divide, is_range_schema, parse_ranges, range_schema
+from mqbridge.spark.ranges.rows import RangeRow, build_ranges, divide_ranges, is_range_schema, parse_ranges, range_schema
 from mqbridge.spark.schema import message_schema
 
 ROWS = st.builds(
@@ -20,25 +20,25 @@ ROWS = st.builds(
 
 
 @given(st.lists(ROWS, max_size=5))
-def test_ranges_come_back_as_they_were(rows: list[RangeRow]) -> None:
+def test_ranges_are_read_back_unchanged_from_columns_in_any_order(rows: list[RangeRow]) -> None:
     batch = build_ranges(rows)
     assert batch.schema == to_arrow_schema(range_schema(), timezone="UTC")
     assert parse_ranges(batch.select(list(reversed(batch.schema.names)))) == rows
 
 
-def test_ranges_are_told_from_messages() -> None:
+def test_the_schema_of_ranges_differs_from_that_of_messages() -> None:
     assert is_range_schema(range_schema())
     assert not is_range_schema(message_schema())
 
 
 @given(st.lists(ROWS, max_size=30), st.integers(1, 8))
-def test_tasks_get_every_range_once_and_about_the_same_work(rows: list[RangeRow], tasks: int) -> None:
-    shares = divide(rows, tasks)
-    assert len(shares) <= tasks
-    assert all(shares)
-    assert sorted(map(str, (row for share in shares for row in share))) == sorted(map(str, rows))
-    work = [sum(max(1, row.estimated_bytes or row.estimated_messages) for row in share) for share in shares]
-    if len(shares) > 1:
+def test_tasks_get_every_range_once_and_about_the_same_work(rows: list[RangeRow], max_tasks: int) -> None:
+    tasks = divide_ranges(rows, max_tasks)
+    assert len(tasks) <= max_tasks
+    assert all(tasks)
+    assert sorted(map(str, (row for task in tasks for row in task))) == sorted(map(str, rows))
+    work = [sum(max(1, row.estimated_bytes or row.estimated_messages) for row in task) for task in tasks]
+    if len(tasks) > 1:
         largest = max(max(1, row.estimated_bytes or row.estimated_messages) for row in rows)
         assert max(work) - min(work) <= largest
-    assert divide(list(reversed(rows)), tasks) == shares, "a batch that is repeated is divided in the same way"
+    assert divide_ranges(list(reversed(rows)), max_tasks) == tasks, "a repeated batch is divided in the same way"

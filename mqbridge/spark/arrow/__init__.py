@@ -1,1 +1,1 @@
-"""Between batches of messages and Arrow: rows for Spark, and rows from it."""
+"""Converts batches of messages to Arrow record batches for Spark, and back."""

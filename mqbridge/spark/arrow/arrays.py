@@ -1,7 +1,9 @@
-"""Arrow arrays of lists of Python values, for the types of the columns.
+"""Arrow arrays built from lists of Python values, one function per column type.
 
-Each is one call of Arrow, with a careful way behind it for what Arrow refuses: lone surrogates, which are encoded as if they were
-characters, and numbers too large for their type, which become the largest that fits.
+Each function makes one Arrow call. If Arrow raises, a slower path converts the values that it rejects:
+
+- lone surrogates are encoded as if they were characters
+- numbers too large for their type become the largest number that fits
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,15 +22,15 @@ _MAX_INT32 = (1 << 31) - 1
 
 
 def text_array(texts: Sequence[str | bytes | None]) -> pa.Array:
-    """Texts, or UTF-8, as strings."""
+    """Return texts, or bytes in UTF-8, as an array of strings."""
     try:
         return pa.array(texts, TEXT)
     except UnicodeEncodeError:
-        return _as_text(pa.array(list(map(_to_bytes, texts)), BINARY))
+        return _as_strings(pa.array(list(map(_to_bytes, texts)), BINARY))
 
 
 def bytes_array(values: Sequence[str | bytes | None]) -> pa.Array:
-    """Byte strings, or texts as UTF-8, as binary."""
+    """Return byte strings, or texts encoded as UTF-8, as a binary array."""
     try:
         return pa.array(values, BINARY)
     except UnicodeEncodeError:
@@ -36,42 +38,44 @@ def bytes_array(values: Sequence[str | bytes | None]) -> pa.Array:
 
 
 def time_array(times: Sequence[int | None]) -> pa.Array:
-    """Milliseconds since the epoch as timestamps."""
+    """Return milliseconds since the epoch as an array of timestamps, limited to what Arrow can represent."""
     try:
         return pa.array(times, _MS).cast(TIME)
     except (pa.ArrowInvalid, OverflowError):
-        fitting = [None if time is None else min(max(time, _MIN_MS), _MAX_MS) for time in times]
-        return pa.array(fitting, _MS).cast(TIME)
+        clamped = [None if time is None else min(max(time, _MIN_MS), _MAX_MS) for time in times]
+        return pa.array(clamped, _MS).cast(TIME)
 
 
 def int_array(numbers: Sequence[int]) -> pa.Array:
-    """Counters as 32-bit integers."""
+    """Return counters as an array of 32-bit integers, limited to the largest such integer."""
     try:
         return pa.array(numbers, INT32)
     except (pa.ArrowInvalid, OverflowError):
         return pa.array([min(number, _MAX_INT32) for number in numbers], INT32)
 
 
-def text_lists_array(lists: Sequence[Sequence[str]], kind: pa.DataType) -> pa.Array:
-    """Lists of texts."""
+def text_lists_array(lists: Sequence[Sequence[str]], list_type: pa.DataType) -> pa.Array:
+    """Return lists of texts as an array of the given list type."""
     try:
-        return pa.array(lists, kind)
+        return pa.array(lists, list_type)
     except UnicodeEncodeError:
-        return pa.ListArray.from_arrays(_offsets(map(len, lists)), text_array(list(chain.from_iterable(lists))), type=kind)
+        texts = text_array(list(chain.from_iterable(lists)))
+        return pa.ListArray.from_arrays(_offsets(map(len, lists)), texts, type=list_type)
 
 
-def map_array(messages: Sequence[Message]) -> pa.Array:
-    """The properties of messages as maps, which keep order and repeated names."""
+def properties_array(messages: Sequence[Message]) -> pa.Array:
+    """Return the properties of messages as an array of maps. Arrow maps preserve order and repeated names."""
     properties = [message.properties for message in messages]
     try:
         return pa.array(properties, MAP)
     except UnicodeEncodeError:
         pairs = list(chain.from_iterable(properties))
-        keys, items = text_array([name for name, _ in pairs]), text_array([value for _, value in pairs])
-        return pa.MapArray.from_arrays(_offsets(map(len, properties)), keys, items)
+        names, values = text_array([name for name, _ in pairs]), text_array([value for _, value in pairs])
+        return pa.MapArray.from_arrays(_offsets(map(len, properties)), names, values)
 
 
 def _offsets(lengths: Iterable[int]) -> pa.Array:
+    """Return the offsets at which lists of these lengths begin and end in the array of all items."""
     return pa.array(list(accumulate(lengths, initial=0)), INT32)
 
 
@@ -79,6 +83,6 @@ def _to_bytes(value: str | bytes | None) -> bytes | None:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
-def _as_text(array: pa.Array) -> pa.Array:
-    """The same bytes, called strings."""
+def _as_strings(array: pa.Array) -> pa.Array:
+    """Return a string array over the buffers of a binary array, without checking the UTF-8."""
     return pa.Array.from_buffers(TEXT, len(array), array.buffers(), offset=array.offset)

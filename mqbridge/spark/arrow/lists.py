@@ -1,4 +1,4 @@
-"""Arrow arrays as lists of Python values: the way back of `arrays`."""
+"""Converts Arrow arrays to lists of Python values: the inverse of `arrays`."""
 
 from itertools import pairwise
 from typing import Any
@@ -13,17 +13,17 @@ _MS = pa.timestamp("ms", "UTC")
 
 
 def values_of(array: pa.Array) -> list[Any]:
-    """Byte strings, numbers or booleans."""
+    """Return byte strings, numbers or booleans."""
     return list(array.to_pylist())
 
 
 def counts_of(array: pa.Array) -> list[int]:
-    """Numbers; none is zero."""
+    """Return numbers, with 0 for NULL."""
     return [number or 0 for number in array.to_pylist()]
 
 
 def texts_of(array: pa.Array) -> list[Any]:
-    """Strings, or UTF-8, as texts."""
+    """Return strings, or bytes in UTF-8, as texts. Lone surrogates are decoded as `arrays` encodes them."""
     try:
         return list(array.cast(TEXT).to_pylist())
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -31,30 +31,30 @@ def texts_of(array: pa.Array) -> list[Any]:
 
 
 def text_lists_of(array: pa.Array) -> list[tuple[str, ...]]:
-    """Lists of texts; texts that are null are left out."""
+    """Return lists of texts, without the texts that are NULL."""
     if not len(array.flatten()):
         return [()] * len(array)
     try:
-        found = array.to_pylist()
+        lists = array.to_pylist()
     except UnicodeDecodeError:
-        found = [texts and list(map(_to_text, texts)) for texts in array.cast(pa.list_(BINARY)).to_pylist()]
-    return [tuple([text for text in texts if text is not None]) if texts else () for texts in found]
+        lists = [texts and list(map(_to_text, texts)) for texts in array.cast(pa.list_(BINARY)).to_pylist()]
+    return [tuple([text for text in texts if text is not None]) if texts else () for texts in lists]
 
 
 def times_of(array: pa.Array) -> list[Any]:
-    """Timestamps as milliseconds since the epoch; what is below is cut off."""
+    """Return timestamps as milliseconds since the epoch, without the fractions of a millisecond."""
     return list(array.cast(_MS, safe=False).cast(pa.int64()).to_pylist())
 
 
 def positions_of(array: pa.Array) -> list[tuple[int, ...]]:
-    """Lists of numbers; none is the empty position."""
+    """Return lists of numbers as positions, with the empty position for NULL."""
     if not array.null_count:
         return list(map(tuple, array.to_pylist()))
     return [tuple(position or ()) for position in array.to_pylist()]
 
 
 def properties_of(array: pa.Array) -> list[tuple[Pair, ...]]:
-    """Maps or blobs as properties; values that are null are left out. Raises ValueError for bytes that are no blob."""
+    """Return maps or blobs as properties, without the values that are NULL. Raises ValueError for bytes that are no blob."""
     if not pa.types.is_map(array.type):
         return list(map(decode_pairs, array.to_pylist()))
     names, values = texts_of(array.keys), texts_of(array.items)

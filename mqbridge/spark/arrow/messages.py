@@ -1,7 +1,7 @@
-"""From record batches back to messages.
+"""Converts record batches back to messages.
 
-Columns may be missing, but for the payload; what is not there is as a message has it by default. With the compiled module
-ordinary rows become native messages, which the encoders of all systems take as they are.
+All columns except the payload may be missing: the messages then have the defaults of `Message`. With the compiled module,
+ordinary rows become native messages, which the encoders of all systems accept without conversion.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from mqbridge.errors import ConfigError
 from mqbridge.message import NO_SOURCE, Batch, Message
 from mqbridge.spark.arrow import lists
-from mqbridge.spark.arrow.columns import Columns
+from mqbridge.spark.arrow.columns import MessageColumns
 from mqbridge.spark.arrow.native_columns import native_messages
 from mqbridge.spark.schema import parse_source
 
@@ -26,9 +26,9 @@ Arrays = dict[str, pa.Array]
 class SourceRun:
     """Consecutive rows of one source partition.
 
-    batch      their messages; of NO_SOURCE when the rows have no source or no position
-    first_row  the row of the record batch that they begin at
-    is_part    whether their task read only a part of the partition's range
+    batch      the messages of these rows; its partition is NO_SOURCE if the rows have no source or no position
+    first_row  index of the first of these rows in the record batch
+    is_part    whether the task that read them read only a part of the partition's range
     """
 
     batch: Batch
@@ -40,24 +40,24 @@ class MessageReader:
     """Reads messages from record batches of one schema. Raises ConfigError for columns that cannot be read."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._columns = Columns(schema)
+        self._columns = MessageColumns(schema)
 
-    def runs(self, rows: pa.RecordBatch) -> list[SourceRun]:
-        """The rows as batches, one per run of rows with the same `source`. Raises ConfigError for values that cannot be read."""
+    def read_runs(self, rows: pa.RecordBatch) -> list[SourceRun]:
+        """Return the runs of rows with the same `source`, in order. Raises ConfigError for values that cannot be read."""
         arrays = self._columns.arrays(rows)
         try:
-            messages = _read_messages(arrays, len(rows), text_key=self._columns.text_key)
-            return _cut(messages, arrays)
+            messages = _read_messages(arrays, len(rows), text_key=self._columns.is_key_text_by_default)
+            return _split_at_sources(messages, arrays)
         except ValueError as error:
             raise ConfigError(f"rows cannot be written: {error}") from error
 
 
-def batches_of(rows: pa.RecordBatch) -> list[Batch]:
-    """The rows as batches, one per run of rows with the same `source`. Raises ConfigError for columns that cannot be read."""
-    return [run.batch for run in MessageReader(rows.schema).runs(rows)]
+def read_batches(rows: pa.RecordBatch) -> list[Batch]:
+    """Return one batch per run of rows with the same `source`. Raises ConfigError for columns that cannot be read."""
+    return [run.batch for run in MessageReader(rows.schema).read_runs(rows)]
 
 
-_READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
+_FIELD_READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
     "payload": (lists.values_of, None),
     "properties": (lists.properties_of, ()),
     "key": (lists.values_of, None),
@@ -74,28 +74,31 @@ _READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
     "hops": (lists.counts_of, 0),
     "defect": (lists.texts_of, None),
 }
-"""How each field is read, and what it is by default; in the order of the constructor of messages."""
+"""The function that reads each field, and the field's default. The order is that of the parameters of `Message`."""
 
 
 def _read_messages(arrays: Arrays, count: int, *, text_key: bool) -> Sequence[Message]:
-    """The messages of `count` rows. Raises ValueError for values that cannot be read."""
+    """Return the messages of `count` rows. `text_key`: whether a key is text if `key_is_text` has no value.
+
+    Raises ValueError for values that cannot be read.
+    """
     arrays = {name: array for name, array in arrays.items() if array.null_count < count}
     native = native_messages(
-        {name: arrays[name] for name in (*_READERS, "key_is_text") if name in arrays}, count, text_key=text_key
+        {name: arrays[name] for name in (*_FIELD_READERS, "key_is_text") if name in arrays}, count, text_key=text_key
     )
     if native is not None:
         return native
     fields: dict[str, Iterable[Any]] = {
         name: read(arrays[name]) if name in arrays else repeat(default, count)
-        for name, (read, default) in _READERS.items()
+        for name, (read, default) in _FIELD_READERS.items()
         if name != "key"
     }
     fields["key"] = _read_keys(arrays, count, text_key=text_key)
-    return list(map(Message, *(fields[name] for name in _READERS)))
+    return list(map(Message, *(fields[name] for name in _FIELD_READERS)))
 
 
 def _read_keys(arrays: Arrays, count: int, *, text_key: bool) -> Iterable[str | bytes | None]:
-    """The keys; `text_key` says what they are where no column does."""
+    """Return the keys. `text_key`: whether a key is text if `key_is_text` has no value."""
     if (keys := arrays.get("key")) is None:
         return repeat(None, count)
     if "key_is_text" not in arrays:
@@ -107,11 +110,11 @@ def _read_keys(arrays: Arrays, count: int, *, text_key: bool) -> Iterable[str | 
     ]
 
 
-def _cut(messages: Sequence[Message], arrays: Arrays) -> list[SourceRun]:
-    """The messages as runs. Raises ValueError for a text that is no source."""
+def _split_at_sources(messages: Sequence[Message], arrays: Arrays) -> list[SourceRun]:
+    """Split the messages into runs of the same source. Raises ValueError for a text that is no source."""
     sizes = pc.binary_length(arrays["payload"])
     runs, begin = [], 0
-    for source, end in _source_runs(arrays, len(messages)):
+    for source, end in _find_source_ends(arrays, len(messages)):
         partition, is_part = (NO_SOURCE, False) if source is None else parse_source(source)
         run = messages[begin:end]
         first, last = run[0].position, run[-1].position
@@ -128,8 +131,8 @@ def _cut(messages: Sequence[Message], arrays: Arrays) -> list[SourceRun]:
     return runs
 
 
-def _source_runs(arrays: Arrays, count: int) -> list[tuple[str | None, int]]:
-    """Each source with the row behind its run; None for rows that lack a source or a position."""
+def _find_source_ends(arrays: Arrays, count: int) -> list[tuple[str | None, int]]:
+    """Return for each run its source and the index after its last row. The source is None without a source or a position."""
     source, position = arrays.get("source"), arrays.get("position")
     if not count or source is None or position is None:
         return [(None, count)] if count else []

@@ -1,4 +1,4 @@
-"""Native messages as columns and back: the compiled module writes and reads the buffers that Arrow wraps."""
+"""Converts native messages to columns and back. The compiled module writes and reads the buffers, and Arrow wraps them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,44 +11,52 @@ from mqbridge.spark.arrow.arrays import BINARY, INT32, TEXT
 
 
 def native_columns(messages: Sequence[Message], schema: pa.Schema, *, binary_properties: bool) -> dict[str, pa.Array]:
-    """The columns of native messages, of the types that the schema has."""
-    assert compiled is not None  # noqa: S101 - there are no native messages without it
+    """Return the columns of native messages, with the types of the schema."""
+    assert compiled is not None  # noqa: S101 - native messages exist only with the compiled module
     columns: dict[str, Any] = compiled.message_columns(messages, binary_properties)
     return {name: _array(schema.field(name).type, len(messages), column) for name, column in columns.items()}
 
 
-def _array(kind: pa.DataType, count: int, column: tuple[Any, ...]) -> pa.Array:
-    """An array from buffers: (nulls, validity, ...), (offsets, items) of a list or (offsets, names, values) of a map."""
-    if pa.types.is_map(kind):
+def _array(arrow_type: pa.DataType, count: int, column: tuple[Any, ...]) -> pa.Array:
+    """Return an array over the buffers of a column.
+
+    A column is (offsets, names, values) for a map, (offsets, items) for a list, else (null count, validity, other buffers...).
+    """
+    if pa.types.is_map(arrow_type):
         offsets, names, values = column
-        return pa.MapArray.from_arrays(_offsets(offsets), _texts(names), _texts(values), type=kind)
-    if pa.types.is_list(kind):
+        return pa.MapArray.from_arrays(_offsets_array(offsets), _text_array(names), _text_array(values), type=arrow_type)
+    if pa.types.is_list(arrow_type):
         offsets, items = column
-        return pa.ListArray.from_arrays(_offsets(offsets), _array(kind.value_type, _last(offsets), items), type=kind)
-    nulls, *buffers = column
-    found = [pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(kind, count, found if nulls else [None, *found[1:]], nulls)
+        item_array = _array(arrow_type.value_type, _last_offset(offsets), items)
+        return pa.ListArray.from_arrays(_offsets_array(offsets), item_array, type=arrow_type)
+    null_count, *parts = column
+    buffers = [pa.py_buffer(part) for part in parts]
+    return pa.Array.from_buffers(arrow_type, count, buffers if null_count else [None, *buffers[1:]], null_count)
 
 
-def _texts(column: tuple[Any, ...]) -> pa.Array:
-    return _array(TEXT, len(column[2]) // 4 - 1, column)
+def _text_array(column: tuple[Any, ...]) -> pa.Array:
+    _, _, offsets, _ = column
+    return _array(TEXT, len(offsets) // 4 - 1, column)
 
 
-def _offsets(data: bytes) -> pa.Array:
-    return pa.Array.from_buffers(INT32, len(data) // 4, [None, pa.py_buffer(data)])
+def _offsets_array(offsets: bytes) -> pa.Array:
+    return pa.Array.from_buffers(INT32, len(offsets) // 4, [None, pa.py_buffer(offsets)])
 
 
-def _last(offsets: bytes) -> int:
+def _last_offset(offsets: bytes) -> int:
     return int.from_bytes(offsets[-4:], "little")
 
 
-# --- and back ---------------------------------------------------------------------------------------------------------
+# --- from columns to native messages ----------------------------------------------------------------------------------
 
 _MS = pa.timestamp("ms", "UTC")
 
 
 def native_messages(arrays: dict[str, pa.Array], count: int, *, text_key: bool) -> Sequence[Message] | None:
-    """The messages of `count` rows; None for rows that only the plain code can read, or refuse, and without the module."""
+    """Return the messages of `count` rows. `text_key`: whether a key is text if `key_is_text` has no value.
+
+    None without the compiled module, and for rows that only the Python code can read or reject.
+    """
     if compiled is None:
         return None
     columns: dict[str, Any] = {}
@@ -72,7 +80,7 @@ def _map_buffers(array: pa.Array) -> tuple[Any, ...]:
 
 
 def _buffers(array: pa.Array) -> tuple[Any, ...]:
-    """Index of the first row in the buffers, validity, and the other buffers."""
+    """Return the index of the array's first row in the buffers, the validity bitmap, and the other buffers."""
     return array.offset, _validity(array), *(b"" if buffer is None else buffer.to_pybytes() for buffer in array.buffers()[1:])
 
 

@@ -1,7 +1,7 @@
-"""From batches of messages to record batches.
+"""Converts batches of messages to record batches.
 
-Native messages come as buffers. Others go column by column, each by one call of Arrow on a list, which takes half the time of
-buffers put together in Python. What is the same for all rows of a source partition is made once and sliced.
+The compiled module turns native messages into buffers. For other messages, each column is one Arrow call on a list: that takes
+half the time of building the buffers in Python. Columns with one value per source partition are built once and sliced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,20 +11,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from mqbridge.message import Batch, Message, Partition
 from mqbridge.native import is_native
-from mqbridge.spark.arrow.arrays import bytes_array, int_array, map_array, text_array, text_lists_array, time_array
+from mqbridge.spark.arrow.arrays import bytes_array, int_array, properties_array, text_array, text_lists_array, time_array
 from mqbridge.spark.arrow.native_columns import native_columns
 from mqbridge.spark.property_blob import encode_properties
 from mqbridge.spark.schema import COLUMNS, format_source, message_schema
 
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20
-"""About what one record batch holds at most, unless a single message is larger: Spark copies each as a whole."""
+"""Approximate limit of a record batch, because Spark copies each one as a whole. A single larger message exceeds it."""
 
 
 class RowBuilder:
-    """Builds the rows of batches; one per task, as it keeps what repeats.
+    """Builds the rows of batches. Each task has its own, because the builder caches the columns of the current partition.
 
-    `schema` is what Spark demands of every record batch, to the letter.
+    `schema` is the schema that every record batch must have: Spark rejects any difference.
     """
 
     def __init__(self, *, binary_properties: bool = False, is_part: bool = False) -> None:
@@ -32,28 +32,28 @@ class RowBuilder:
         self.schema: pa.Schema = to_arrow_schema(spark_schema, timezone="UTC")
         self._binary_properties, self._is_part = binary_properties, is_part
         self._partition: Partition | None = None
-        self._constants: dict[str, pa.Array] = {}
+        self._partition_columns: dict[str, pa.Array] = {}
 
     def build(self, batch: Batch) -> pa.RecordBatch:
-        """All messages of a batch as one record batch."""
+        """Return all messages of a batch as one record batch."""
         return self._build(batch.partition, batch.messages)
 
-    def pieces(self, batch: Batch) -> Iterator[pa.RecordBatch]:
-        """The messages of a batch as record batches of at most MAX_ROWS and about MAX_BYTES, which share their memory."""
+    def build_slices(self, batch: Batch) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a batch as record batches of at most MAX_ROWS and about MAX_BYTES, which share memory."""
         rows = self.build(batch)
-        step = max(1, min(MAX_ROWS, MAX_BYTES * len(rows) // max(rows.nbytes, 1)))
-        for begin in range(0, len(rows), step):
-            yield rows.slice(begin, step)
+        slice_rows = max(1, min(MAX_ROWS, MAX_BYTES * len(rows) // max(rows.nbytes, 1)))
+        for begin in range(0, len(rows), slice_rows):
+            yield rows.slice(begin, slice_rows)
 
     def _build(self, partition: Partition, messages: Sequence[Message]) -> pa.RecordBatch:
         if is_native(messages):
             columns = native_columns(messages, self.schema, binary_properties=self._binary_properties)
         else:
-            columns = self._columns(messages)
-        columns |= self._constants_of(partition, len(messages))
+            columns = self._message_columns(messages)
+        columns |= self._slice_partition_columns(partition, len(messages))
         return pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], schema=self.schema)
 
-    def _columns(self, messages: Sequence[Message]) -> dict[str, pa.Array]:
+    def _message_columns(self, messages: Sequence[Message]) -> dict[str, pa.Array]:
         keys = [message.key for message in messages]
         return {
             "payload": bytes_array([message.payload for message in messages]),
@@ -75,14 +75,14 @@ class RowBuilder:
         }
 
     def _properties(self, messages: Sequence[Message]) -> pa.Array:
-        return bytes_array(encode_properties(messages)) if self._binary_properties else map_array(messages)
+        return bytes_array(encode_properties(messages)) if self._binary_properties else properties_array(messages)
 
     def _type_of(self, column: str) -> pa.DataType:
         return self.schema.field(column).type
 
-    def _constants_of(self, partition: Partition, count: int) -> dict[str, pa.Array]:
-        """The columns that are the same for all rows of a partition, sliced from longer ones."""
-        if partition != self._partition or count > len(self._constants["source"]):
+    def _slice_partition_columns(self, partition: Partition, count: int) -> dict[str, pa.Array]:
+        """Return the columns that have one value for all rows of a partition, as slices of longer cached columns."""
+        if partition != self._partition or count > len(self._partition_columns["source"]):
             self._partition = partition
             values = {
                 "topic": partition.topic,
@@ -90,5 +90,7 @@ class RowBuilder:
                 "source": format_source(partition, is_part=self._is_part),
             }
             rows = max(count, MAX_ROWS)
-            self._constants = {name: pa.repeat(pa.scalar(value, self._type_of(name)), rows) for name, value in values.items()}
-        return {name: array.slice(0, count) for name, array in self._constants.items()}
+            self._partition_columns = {
+                name: pa.repeat(pa.scalar(value, self._type_of(name)), rows) for name, value in values.items()
+            }
+        return {name: array.slice(0, count) for name, array in self._partition_columns.items()}

@@ -1,1 +1,1 @@
-"""The pump: only ranges travel through Spark, and its tasks move the messages with the gateway's own clients."""
+"""The pump: Spark's rows contain only ranges, and its tasks move the messages with the gateway's own clients."""

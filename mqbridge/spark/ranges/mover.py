@@ -1,4 +1,4 @@
-"""Moves ranges from their source cluster into the targets of a route, several side by side."""
+"""Moves ranges from their source cluster into the targets of a route, several concurrently."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -18,13 +18,13 @@ from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.spark.transfer.targets import FindCluster
 from mqbridge.spark.transfer.transfer import Transfer
 
-SIDE_BY_SIDE = 16
-"""Ranges of one task that are moved at once: enough to hide the way to the clusters and back, few enough to hold in memory."""
+MAX_CONCURRENT_RANGES = 16
+"""Ranges that one task moves at once: enough to hide the round trips to the clusters, few enough for the memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class PumpRules:
-    """What a range is read by; see the source's options of the same names."""
+class PumpReadingRules:
+    """The rules for reading a range: the source's options `failOnDataLoss` and `retryTimeout`."""
 
     fail_on_data_loss: bool
     retry_s: float
@@ -32,31 +32,35 @@ class PumpRules:
 
 @dataclass(frozen=True, slots=True)
 class Pump:
-    """Picklable. `sources` has every cluster that a range may be of, by name; `job` is as `Transfer` has it."""
+    """Moves the ranges of one task. Picklable.
+
+    sources  every cluster that a range may come from, by name
+    job      the name of the job, as in `Transfer`
+    """
 
     spec: TargetsSpec
     sources: Mapping[str, ClusterRef]
     job: str
 
     @property
-    def _rules(self) -> PumpRules:
-        """A source is waited for as long as a target."""
-        return PumpRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
+    def _rules(self) -> PumpReadingRules:
+        """The rules for reading: failed reads are retried for as long as failed writes."""
+        return PumpReadingRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
-        """Store all of these. On an event loop only.
+        """Store the messages of all ranges, and return their counts. Must run on an event loop.
 
-        Raises what reading and `Transfer.run` raise, as soon as the first range fails: the others are left in the middle.
+        Raises the errors of `RangeReading.batches` and `Transfer.run`. The first range that fails cancels the others.
         """
-        budget, permits = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(SIDE_BY_SIDE)
+        budget, permits = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(MAX_CONCURRENT_RANGES)
 
-        async def move(row: RangeRow) -> Counts:
+        async def move_range(row: RangeRow) -> Counts:
             async with permits:
                 transfer = Transfer(self.spec, row.partition, self.job, find_cluster=find_cluster, replay=replay, budget=budget)
                 async with aclosing(self._read(row, find_cluster)) as batches:
                     return await transfer.run(batches)
 
-        tasks = [spawn(move(row), f"range of {row.partition}", quiet=True) for row in rows]
+        tasks = [spawn(move_range(row), f"range of {row.partition}", quiet=True) for row in rows]
         try:
             return Counts.total(await asyncio.gather(*tasks))
         finally:
@@ -65,16 +69,16 @@ class Pump:
     async def _read(self, row: RangeRow, find_cluster: FindCluster) -> AsyncGenerator[Batch, None]:
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, row.is_part, partition.index)
-        ref = self._source(partition.cluster)
+        ref = self._source_cluster(partition.cluster)
         async with aclosing(RangeReading(self._rules, task, lambda: find_cluster(ref)).batches()) as batches:
             async for batch in batches:
                 yield batch
 
-    def _source(self, name: str) -> ClusterRef:
+    def _source_cluster(self, name: str) -> ClusterRef:
         try:
             return self.sources[name]
         except KeyError:
             raise ConfigError(
-                f"ranges are of cluster {name!r}, which the sink does not know",
+                f"the ranges come from cluster {name!r}, which the sink's configuration does not contain",
                 hint="Give both the source and the sink the same `config`",
             ) from None

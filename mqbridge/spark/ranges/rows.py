@@ -1,7 +1,7 @@
-"""Ranges as rows: what the source yields with `mode=ranges`, and what the pump reads.
+"""Ranges as rows: the source yields them with `mode=ranges`, and the pump reads them.
 
-A row says which part of which partition a task has to move. It has estimates of what is in there, so that tasks can be given
-equal shares; nothing depends on them being right.
+A row names a range of one partition that a task must move. It also estimates the messages and bytes of the range, so that
+`divide_ranges` can give tasks equal work. Wrong estimates only make the work unequal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from mqbridge.message import Partition, Position
 from mqbridge.spark.schema import format_source, parse_source
 
 RANGES = "ranges"
-"""The value of the source's option `mode` with which it yields ranges; `rows` is the other."""
+"""The value of the source's option `mode` that makes it yield ranges. The other value is `rows`."""
 
 _TYPES: dict[str, DataType] = {
     "source": StringType(),
@@ -29,30 +29,33 @@ _TYPES: dict[str, DataType] = {
 
 
 class RangeRow(NamedTuple):
-    """A part of a partition, from `begin` up to, not including, `end`. `is_part`: others of the same batch are beside it."""
+    """The range of a partition from `begin` up to, not including, `end`.
+
+    `is_part`: the same Spark batch has other ranges of this partition.
+    """
 
     partition: Partition
     begin: Position
     end: Position
     is_part: bool = False
     estimated_messages: int = 0
-    """0 where nobody knows."""
+    """0 if unknown."""
     estimated_bytes: int = 0
-    """Likewise."""
+    """0 if unknown."""
 
 
 def range_schema() -> StructType:
-    """The source's schema with `mode=ranges`."""
-    return StructType([StructField(name, kind, nullable=True) for name, kind in _TYPES.items()])
+    """Return the source's schema with `mode=ranges`."""
+    return StructType([StructField(name, spark_type, nullable=True) for name, spark_type in _TYPES.items()])
 
 
 def is_range_schema(schema: StructType) -> bool:
-    """Whether rows of this schema are ranges, for a writer that is given either."""
+    """Return whether rows of this schema are ranges rather than messages."""
     return {"source", "begin", "end"} <= set(schema.fieldNames()) and "payload" not in schema.fieldNames()
 
 
 def build_ranges(rows: Iterable[RangeRow]) -> pa.RecordBatch:
-    """The ranges of one task as Spark takes them."""
+    """Return the ranges of one task as a record batch for Spark."""
     return pa.RecordBatch.from_pylist(
         [
             {
@@ -71,29 +74,30 @@ def build_ranges(rows: Iterable[RangeRow]) -> pa.RecordBatch:
 
 
 def parse_ranges(batch: pa.RecordBatch) -> list[RangeRow]:
-    """The ranges of a record batch, whatever order its columns have. Raises ValueError for what is no range."""
-    found: list[RangeRow] = []
+    """Return the ranges of a record batch; its columns may have any order. Raises ValueError for an invalid `source`."""
+    ranges: list[RangeRow] = []
     for row in batch.to_pylist():
         partition, is_part = parse_source(row["source"])
         begin, end = tuple(row["begin"]), tuple(row["end"])
-        found.append(
+        ranges.append(
             RangeRow(partition, begin, end, is_part, row.get("estimated_messages") or 0, row.get("estimated_bytes") or 0)
         )
-    return found
+    return ranges
 
 
-def divide(rows: Sequence[RangeRow], tasks: int) -> list[list[RangeRow]]:
-    """The ranges as at most so many tasks of about the same work: the largest first, each to the task that has least.
+def divide_ranges(rows: Sequence[RangeRow], max_tasks: int) -> list[list[RangeRow]]:
+    """Return the ranges of each of at most `max_tasks` tasks with about equal work.
 
-    The same ranges are divided in the same way every time. Where nobody estimated anything, each counts alike.
+    Assigns the largest range first, always to the task with the least work so far. The result does not depend on the order of
+    `rows`. Ranges without an estimate have equal weight.
     """
-    shares: list[list[RangeRow]] = [[] for _ in range(max(1, min(tasks, len(rows))))]
-    weights = [0] * len(shares)
-    for row in sorted(rows, key=lambda one: (-_weight(one), format_source(one.partition), one[1:])):
-        least = weights.index(min(weights))
-        shares[least].append(row)
-        weights[least] += _weight(row)
-    return [share for share in shares if share]
+    tasks: list[list[RangeRow]] = [[] for _ in range(max(1, min(max_tasks, len(rows))))]
+    weights = [0] * len(tasks)
+    for row in sorted(rows, key=lambda row: (-_weight(row), format_source(row.partition), row[1:])):
+        lightest = weights.index(min(weights))
+        tasks[lightest].append(row)
+        weights[lightest] += _weight(row)
+    return [task for task in tasks if task]
 
 
 def _weight(row: RangeRow) -> int:

@@ -42,7 +42,7 @@ class RowReader:
         """The batches of these rows. Raises ConfigError for rows that cannot be written as they are."""
         for part in self._parts(rows):
             topic = (part.column("topic")[0].as_py() or "") if self._by_topic else None
-            for run in self._messages.runs(part):
+            for run in self._messages.read_runs(part):
                 batch = run.batch
                 if run.is_part and self._deduplicate:
                     raise ConfigError(

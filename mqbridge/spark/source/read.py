@@ -40,7 +40,7 @@ def read_task(settings: SourceSettings, task: RangeTask) -> Iterator[pa.RecordBa
         return
     rows = RowBuilder(binary_properties=settings.binary_properties, is_part=task.is_part)
     for batch in portal().iterate(_task_batches(settings, task)):
-        yield from rows.pieces(batch)
+        yield from rows.build_slices(batch)
 
 
 def range_row(settings: SourceSettings, task: RangeTask) -> RangeRow:

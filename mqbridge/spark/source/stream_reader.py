@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.background_loop import portal
 from mqbridge.spark.mirror.stop import StopFile
-from mqbridge.spark.ranges.rows import build_ranges, divide
+from mqbridge.spark.ranges.rows import build_ranges, divide_ranges
 from mqbridge.spark.source.offsets import dump_offsets, load_offsets
 from mqbridge.spark.source.planner import StreamPlanner
 from mqbridge.spark.source.read import range_row, read_task
@@ -77,7 +77,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._settings.range_tasks is None or not self._settings.is_ranges:
             return list(tasks)
         rows = [range_row(self._settings, task) for task in tasks]
-        return [RangesTask(tuple(share)) for share in divide(rows, self._settings.range_tasks)]
+        return [RangesTask(tuple(ranges)) for ranges in divide_ranges(rows, self._settings.range_tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
