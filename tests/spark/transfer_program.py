@@ -1,4 +1,4 @@
-"""A program: one attempt of a task to store a source partition in a topic of Pulsar, as an executor makes it. Its owner kills it.
+"""A program that makes one attempt of a task to store a source partition in a Pulsar topic. Tests kill it.
 
 python -m tests.spark.transfer_program SERVICE_URL ADMIN_URL TOPIC MESSAGES again|first
 """
@@ -26,18 +26,18 @@ SIZE = 1024
 
 
 def message(number: int) -> Message:
-    """A message of the source, at the position of its number."""
+    """Return the message at position `number` of the source."""
     return Message(body(0, number, SIZE), ((NUMBER, str(number)),), position=(number,))
 
 
 async def batches(count: int) -> AsyncIterator[Batch]:
-    """The range of the task."""
+    """Yield the batches of the task's range, which has `count` messages."""
     for begin in range(0, count, BATCH):
         yield Batch.of([message(number) for number in range(begin, min(begin + BATCH, count))], SOURCE)
 
 
 async def attempt(service_url: str, admin_url: str, topic: str, count: int, replay: Replay | None) -> None:
-    """Store all of it."""
+    """Store the whole range, and print how much this attempt stored and found stored."""
     adapter = load_adapters()["pulsar"]
     ref = ClusterRef("here", "pulsar", adapter.cluster_model(service_url=service_url, admin_url=admin_url))  # type: ignore[call-arg]
     cluster = ref.make()

@@ -29,7 +29,7 @@ import orjson
 
 from mqbridge.message import format_position, parse_position
 from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
-from mqbridge.spark.transfer.spec import Ends
+from mqbridge.spark.transfer.spec import TopicEnds
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Progress:
     begun: int = -1
     runs: int = 0
     """How often a batch was begun, or begun again."""
-    ends: Ends = field(default_factory=dict)
+    ends: TopicEnds = field(default_factory=dict)
     """Where target partitions ended when the last batch was committed, or before the very first one."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """Of all batches together, by the names of counts."""
@@ -69,7 +69,7 @@ class Progress:
         log.warning("the progress of the sink is of the query %s, and this one is %s: it begins anew", self.query, query)
         return Progress(runs=self.runs, query=query)
 
-    def begin(self, ends_now: Callable[[], Ends]) -> "tuple[Progress, Stage]":
+    def begin(self, ends_now: Callable[[], TopicEnds]) -> "tuple[Progress, Stage]":
         """A writer was made for the batch behind the one that is committed."""
         if self.begun > self.committed:
             return replace(self, runs=self.runs + 1), Stage.REPLAY
@@ -82,11 +82,11 @@ class Progress:
             return Stage.SKIP
         return stage if batch_id == self.committed + 1 else Stage.REPLAY
 
-    def ends_before(self, batch_id: int) -> Ends:
+    def ends_before(self, batch_id: int) -> TopicEnds:
         """Nothing of this batch is stored before them."""
         return self.ends if self.committed >= 0 or batch_id == 0 else {}
 
-    def commit(self, batch_id: int, ends: Ends, totals: Mapping[str, int]) -> "Progress":
+    def commit(self, batch_id: int, ends: TopicEnds, totals: Mapping[str, int]) -> "Progress":
         """Everything of the batch is stored."""
         if batch_id <= self.committed:
             return self

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from mqbridge.errors import ConfigError
 from mqbridge.message import NO_SOURCE, Batch, Partition, Position, format_position
 from mqbridge.spark.arrow.messages import MessageReader
-from mqbridge.spark.transfer.spec import Placing
-from mqbridge.spark.transfer.target_partitions import Placement, RowPlacements
+from mqbridge.spark.transfer.spec import PartitionMode
+from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
 
 MESSAGE_BYTES = 400
 """What a message of a row holds beside the bytes of the row: its object, and those of its fields."""
@@ -30,10 +30,10 @@ class Stream(NamedTuple):
 class RowReader:
     """Reads the rows of one task. `deduplicate`: rows of a source must ascend by their positions."""
 
-    def __init__(self, schema: pa.Schema, *, by_topic: bool, placing: Placing, deduplicate: bool) -> None:
+    def __init__(self, schema: pa.Schema, *, by_topic: bool, partition_mode: PartitionMode, deduplicate: bool) -> None:
         self._messages = MessageReader(schema)
         names = set(schema.names)
-        self._placing = placing if "partition" in names else "rule"
+        self._partition_mode = partition_mode if "partition" in names else "rule"
         self._columns = [name for name in ("source", "topic") if name in names and (by_topic or name != "topic")]
         self._by_topic, self._deduplicate = by_topic, deduplicate
         self._last: dict[Stream, Position] = {}
@@ -54,14 +54,14 @@ class RowReader:
                 stream = Stream(batch.partition, topic)
                 if self._deduplicate and batch.partition is not NO_SOURCE:
                     self._check_order(stream, batch)
-                if self._placing != "rule":
+                if self._partition_mode != "rule":
                     wanted = part.column("partition").slice(run.first_row, batch.count).to_pylist()
-                    batch.handle = _placements(wanted, batch.partition.index if self._is_known(batch) else None)
+                    batch.handle = _partition_handle(wanted, batch.partition.index if self._is_known(batch) else None)
                 yield stream, batch
 
     def _is_known(self, batch: Batch) -> bool:
         """Whether a partition that is the source's own says nothing."""
-        return self._placing == "auto" and batch.partition is not NO_SOURCE
+        return self._partition_mode == "auto" and batch.partition is not NO_SOURCE
 
     def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows by source and topic, in order. Mostly there is one of each."""
@@ -96,10 +96,10 @@ def _codes(column: pa.Array) -> pa.Array | None:
     return encoded.indices if len(encoded.dictionary) > 1 else None
 
 
-def _placements(wanted: Sequence[int | None], own: int | None) -> Placement | RowPlacements | None:
+def _partition_handle(wanted: Sequence[int | None], own: int | None) -> BatchPartition | RowPartitions | None:
     """Where rows are to go; None where nothing says it. `own` is the partition that says nothing."""
     said = [None if partition == own else partition for partition in wanted]
     different = set(said)
     if different == {None}:
         return None
-    return Placement(said[0]) if len(different) == 1 else RowPlacements(said)
+    return BatchPartition(said[0]) if len(different) == 1 else RowPartitions(said)

@@ -13,7 +13,7 @@ from mqbridge.spark.arrow.columns import check_columns
 from mqbridge.spark.config_lookup import chosen_cluster, chosen_route
 from mqbridge.spark.options import OptionValues
 from mqbridge.spark.ranges.rows import is_range_schema
-from mqbridge.spark.transfer.spec import Placing, TargetsSpec
+from mqbridge.spark.transfer.spec import PartitionMode, TargetsSpec
 
 ANY_TOPIC = "{topic}"
 
@@ -71,10 +71,10 @@ def _route_spec(values: OptionValues) -> TargetsSpec | None:
 def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
     cluster = chosen_cluster(values)
     wanted = values["partitions"]
-    placing: Placing = wanted if wanted in ("auto", "column") else "rule"
-    if placing == "column" and "partition" not in schema.fieldNames():
+    partition_mode: PartitionMode = wanted if wanted in ("auto", "column") else "rule"
+    if partition_mode == "column" and "partition" not in schema.fieldNames():
         raise ConfigError("partitions=column needs a column partition")
-    rule = PartitionRule(by=cast("By", wanted if placing == "rule" else "modulo"))
+    rule = PartitionRule(by=cast("By", wanted if partition_mode == "rule" else "modulo"))
     letters = values["deadLetterTopic"]
     delivery = Delivery(
         in_flight_bytes=values["inFlightBytes"],
@@ -85,7 +85,9 @@ def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
     target = Target.model_construct(
         cluster=cluster.name, topic=values["topic"] or ANY_TOPIC, partitions=rule, create=False, edit=None, options=None
     )
-    spec = TargetsSpec(values["jobId"] or "spark", {cluster.name: cluster}, (target,), delivery=delivery, placing=placing)
+    spec = TargetsSpec(
+        values["jobId"] or "spark", {cluster.name: cluster}, (target,), delivery=delivery, partition_mode=partition_mode
+    )
     return _common(spec, values)
 
 

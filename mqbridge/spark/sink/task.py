@@ -155,7 +155,7 @@ class TaskWriter:
         self._result.counts.add(task.result())
 
     async def _begin(self, stream: Stream) -> tuple[_Feed, asyncio.Task[Counts]]:
-        spec = self._settings.spec if stream.topic is None else self._settings.spec.into(stream.topic)
+        spec = self._settings.spec if stream.topic is None else self._settings.spec.with_topic(stream.topic)
         await self._make_topics(spec.targets[0].topic)
         if stream.source is not NO_SOURCE:
             self._result.streams.add((format_source(stream.source), stream.topic))

@@ -38,7 +38,9 @@ def _write_messages(
             if reader is None:
                 spec = settings.spec
                 by_topic = settings.topic_from == "column"
-                reader = RowReader(rows.schema, by_topic=by_topic, placing=spec.placing, deduplicate=spec.deduplicate)
+                reader = RowReader(
+                    rows.schema, by_topic=by_topic, partition_mode=spec.partition_mode, deduplicate=spec.deduplicate
+                )
             portal_.run(writer.take(list(reader.streams(rows))))
         return portal_.run(writer.finish())
     finally:

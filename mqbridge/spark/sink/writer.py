@@ -26,7 +26,7 @@ from mqbridge.spark.sink.task import TaskResult
 from mqbridge.spark.sink.task_attempt import FolderClaims, TaskId
 from mqbridge.spark.sink.write_task import write_rows
 from mqbridge.spark.transfer.counts import Counts
-from mqbridge.spark.transfer.spec import Ends, Replay
+from mqbridge.spark.transfer.spec import Replay, TopicEnds
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._job = settings.job or uuid4().hex
-        self._ends: Ends | None = None
+        self._ends: TopicEnds | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """The job begins: what its own attempts store lies behind the ends of now; that of one with a name may lie anywhere."""
@@ -171,7 +171,7 @@ def _load(folder: Folder) -> Progress:
         ) from error
 
 
-def _ends_now(settings: SinkSettings) -> Ends:
+def _ends_now(settings: SinkSettings) -> TopicEnds:
     """Where the topics end that are known before there are rows."""
     spec = settings.spec
     return portal().run(find_topic_ends(spec, known_topics(spec), portal().cluster), DRIVER_S)

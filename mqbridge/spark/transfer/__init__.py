@@ -1,1 +1,1 @@
-"""Moves the batches of one Spark task into the targets of a route, each message once: shared by the sink and the pump."""
+"""Stores the batches of one Spark task in the targets of a route, each message once. Shared by the sink and the pump."""

@@ -1,4 +1,4 @@
-"""What a transfer did."""
+"""The result of a transfer in numbers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,22 +6,25 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counts:
-    """Messages, unless said otherwise."""
+    """Numbers of messages, except for `bytes`."""
 
     received: int = 0
     bytes: int = 0
+    """Bytes of the received messages."""
     stored: int = 0
-    """Stored by targets, those that were there before left out; one that goes to two targets counts twice."""
+    """Messages that this transfer stored. A message counts once per target."""
     skipped: int = 0
-    """Found stored by an earlier attempt."""
+    """Messages that an earlier attempt had stored. A message counts once per target."""
     dead: int = 0
+    """Dead letters."""
     filtered: int = 0
     looped: int = 0
+    """Messages that loop prevention dropped."""
     by_target: dict[str, int] = field(default_factory=dict)
-    """Messages that went there or were there before, by `cluster/topic`; those that it refused count too."""
+    """Messages for each target, by `cluster/topic`: stored, skipped and refused ones."""
 
     def add(self, other: "Counts") -> None:
-        """Add those of another transfer."""
+        """Add the counts of another transfer."""
         for name in ("received", "bytes", "stored", "skipped", "dead", "filtered", "looped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for label, count in other.by_target.items():
@@ -29,8 +32,8 @@ class Counts:
 
     @classmethod
     def total(cls, counts: Iterable["Counts"]) -> "Counts":
-        """The sum."""
+        """Return the sum of the counts."""
         total = cls()
-        for each in counts:
-            total.add(each)
+        for one_transfer in counts:
+            total.add(one_transfer)
         return total

@@ -1,4 +1,4 @@
-"""A lane of the gateway's delivery over batches that somebody else reads."""
+"""A lane for the gateway's delivery that takes its batches from an iterator instead of a consumer."""
 
 import asyncio
 from collections import deque
@@ -12,101 +12,101 @@ from mqbridge.spark.transfer.tally import Tally
 
 
 class IteratorLane:
-    """Batches of one source partition; those that are not acknowledged are kept, and received again after `rewind`.
+    """Batches of one source partition. Buffers the unacknowledged ones, and `receive` returns them again after `rewind`.
 
-    They are acknowledged in order, so what is kept is bounded by the budget of whoever delivers them.
+    Batches are acknowledged in order, so the budget of the delivery bounds the buffer.
     """
 
     def __init__(self, partition: Partition, batches: AsyncIterator[Batch], tally: Tally) -> None:
         self.partition = partition
         self.revoked = asyncio.Event()
-        """Never set: nobody takes a range from its task."""
+        """Never set: a task keeps its range until it ends."""
         self.done = asyncio.Event()
-        """Set when the iterator has ended and everything is acknowledged."""
+        """Set when the iterator is exhausted and all its batches are acknowledged."""
         self.error: BaseException | None = None
-        """What the iterator raised."""
+        """The error that the iterator raised."""
         self.acknowledged = 0
-        """Batches."""
+        """Number of acknowledged batches."""
         self._batches, self._tally = batches, tally
-        self._kept: deque[Batch] = deque()
-        self._again = 0
-        """So many of the batches that are kept are still to be received."""
-        self._ended = False
-        self._reading: asyncio.Task[Batch | None] | None = None
-        """A task of its own: an iterator that is cancelled when its reader is would be of no further use."""
+        self._unacknowledged: deque[Batch] = deque()
+        self._to_receive = 0
+        """How many of the unacknowledged batches, counted from the newest, `receive` still has to return."""
+        self._is_exhausted = False
+        self._read_task: asyncio.Task[Batch | None] | None = None
+        """Reads the next batch. A separate task, because cancelling `receive` must not cancel the iterator."""
 
     @property
     def caught_up(self) -> bool:
-        """The iterator has ended."""
-        return self._ended
+        """Whether the iterator is exhausted."""
+        return self._is_exhausted
 
-    async def first(self) -> Batch | None:
-        """The batch that `receive` gives next; None when there is none."""
-        if not self._again and not self._ended:
+    async def peek(self) -> Batch | None:
+        """Return the batch that `receive` returns next; None if there is none. Raises the errors of the iterator."""
+        if not self._to_receive and not self._is_exhausted:
             await self._read()
-        return self._kept[-self._again] if self._again else None
+        return self._unacknowledged[-self._to_receive] if self._to_receive else None
 
     def rewind(self) -> None:
-        """Begin again with what is not acknowledged."""
-        self._again = len(self._kept)
+        """Make `receive` start again with the oldest unacknowledged batch."""
+        self._to_receive = len(self._unacknowledged)
 
     async def receive(self) -> Batch:
-        """The next batch; at the end it waits. Raises what the iterator raises."""
-        batch = await self.first()
+        """Return the next batch; after the last one, wait forever. Raises the errors of the iterator."""
+        batch = await self.peek()
         if batch is None:
-            self._look_done()
+            self._update_done()
             await asyncio.Event().wait()
         assert batch is not None  # noqa: S101 - for the type checker
-        self._again -= 1
-        self._tally.begin(batch)
+        self._to_receive -= 1
+        self._tally.begin_batch(batch)
         return batch
 
     async def _read(self) -> None:
-        if self._reading is None:
-            self._reading = spawn(_next(self._batches), f"reading for {self.partition}", quiet=True)
-        await asyncio.wait([self._reading])
-        reading, self._reading = self._reading, None
+        if self._read_task is None:
+            self._read_task = spawn(_next_batch(self._batches), f"reading for {self.partition}", quiet=True)
+        await asyncio.wait([self._read_task])
+        finished, self._read_task = self._read_task, None
         try:
-            batch = reading.result()
+            batch = finished.result()
         except Exception as error:
             self.error = error
             raise
         if batch is None:
-            self._ended = True
+            self._is_exhausted = True
         else:
-            self._kept.append(batch)
-            self._again += 1
+            self._unacknowledged.append(batch)
+            self._to_receive += 1
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:  # noqa: ARG002
-        """Let go of it."""
-        if self._kept.popleft() is not batch or indexes is not None:
-            raise LocalProtocolError(f"{self.partition}: batches are acknowledged as a whole and in order")
+        """Drop the batch from the buffer and count it. Raises LocalProtocolError unless it is the oldest, and complete."""
+        if self._unacknowledged.popleft() is not batch or indexes is not None:
+            raise LocalProtocolError(f"{self.partition}: batches must be acknowledged as a whole and in order")
         self.acknowledged += 1
-        self._tally.stored(batch)
-        self._look_done()
+        self._tally.finish_batch(batch)
+        self._update_done()
 
-    def _look_done(self) -> None:
-        if self._ended and not self._kept:
+    def _update_done(self) -> None:
+        if self._is_exhausted and not self._unacknowledged:
             self.done.set()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """It is kept in any case."""
+        """Do nothing: the batch is buffered until it is acknowledged."""
 
     async def close(self) -> None:
-        """Read no more."""
-        if (reading := self._reading) is not None:
-            await cancel(reading)
-            collect_error(reading)
+        """Stop reading."""
+        if (unfinished := self._read_task) is not None:
+            await cancel(unfinished)
+            collect_error(unfinished)
 
     async def seek(self, position: Position) -> None:  # noqa: ARG002
-        """Nobody can."""
-        raise LocalProtocolError(f"{self.partition}: a range is read in order")
+        """Raise LocalProtocolError: an iterator cannot seek."""
+        raise LocalProtocolError(f"{self.partition}: a range is read in order, without seeking")
 
     async def release(self, deadline: float | None = None) -> None:
-        """There is nobody to give it to."""
+        """Do nothing: no other consumer waits for the partition."""
 
 
-async def _next(batches: AsyncIterator[Batch]) -> Batch | None:
+async def _next_batch(batches: AsyncIterator[Batch]) -> Batch | None:
     async for batch in batches:
         return batch
     return None

@@ -1,14 +1,14 @@
-"""What a target holds of what is going to be sent: left out, or refused where it should be there and is not.
+"""Finds the messages of a range that a target holds already, and excludes them from the sends of a repeated attempt.
 
-Messages of a source are stored in order, so what follows the last one that is stored is not. Before it everything is stored,
-except what was refused: the messages behind it were on their way already, and nobody knows whether a crash came before its dead
-letter. So positions before the last one are looked up, in the target and among the dead letters. One that is in neither is given
-to MISSED: it is refused again, as a dead letter or as an error, and never lost without a word.
+Messages of a source are stored in order, so nothing after the last stored position is stored. Everything before it is stored,
+except refused messages: later messages were in flight when the refusal arrived, and the attempt may have crashed before it stored
+the dead letter. So positions before the last one are looked up in the target and among the dead letters. A message in neither
+goes to the partition MISSED, which refuses it again: it becomes a dead letter or an error, and is never lost silently.
 
-A target that has deleted messages of the range since then cannot tell: what lies before all that it still holds counts as stored.
+A target may have deleted messages of the range meanwhile: positions before all those that it still holds count as stored.
 
-A target that grew between two attempts may place a message in another partition than before; so one that is held by any
-partition is left out.
+A target may have gained partitions between two attempts, and then a message may belong to another partition than before. So a
+message is excluded if any partition holds it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,39 +30,39 @@ DEAD_TARGET = "mqbridge.dead.target"
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBefore:
-    """What a target holds of a source, from the first message on that is going to be sent.
+class StoredPositions:
+    """The positions of a source that a target holds, from the first message of the range.
 
-    last   by partition the last position
-    held   all positions
-    dead   positions that are done with, as dead letters
-    known  by partition the position behind which a message that is not held was never stored
+    last            the last stored position, by target partition
+    stored          all stored positions, one collection per target partition
+    dead_lettered   positions whose messages are stored as dead letters
+    complete_after  position by target partition; after it, `stored` is complete: the target has deleted nothing there
     """
 
     last: Mapping[int, Position]
-    held: Sequence[PackedPositions] = ()
-    dead: Collection[Position] = ()
-    known: Mapping[int, Position] = field(default_factory=dict)
+    stored: Sequence[PackedPositions] = ()
+    dead_lettered: Collection[Position] = ()
+    complete_after: Mapping[int, Position] = field(default_factory=dict)
 
-    def without(self, dead: Collection[Position]) -> "StoredBefore":
-        """The same where these are done with, as dead letters."""
-        return replace(self, dead=frozenset(dead)) if dead else self
+    def with_dead_letters(self, positions: Collection[Position]) -> "StoredPositions":
+        """Return a copy in which the messages at these positions are stored as dead letters."""
+        return replace(self, dead_lettered=frozenset(positions)) if positions else self
 
     @property
     def highest(self) -> Position:
-        """Behind it nothing is stored."""
-        return max((*self.last.values(), *(held.last for held in self.held), *self.dead), default=())
+        """The highest position that is stored or dead-lettered; () if there is none."""
+        return max((*self.last.values(), *(stored.last for stored in self.stored), *self.dead_lettered), default=())
 
-    def done_between(self, first: Position, last: Position) -> set[Position]:
-        """Those from `first` to `last` that are stored or dead."""
-        done = {position for position in self.dead if first <= position <= last}
-        for held in self.held:
-            done |= held.between(first, last)
-        return done
+    def finished_between(self, first: Position, last: Position) -> set[Position]:
+        """Return the positions from `first` to `last`, both included, that are stored or dead-lettered."""
+        finished = {position for position in self.dead_lettered if first <= position <= last}
+        for stored in self.stored:
+            finished |= stored.between(first, last)
+        return finished
 
 
 async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
-    """Where the partitions of a topic end now, by index. Raises ClusterError."""
+    """Return the current end positions of a topic's partitions, by index. Raises ClusterError."""
     described = await cluster.describe(topic)
     if described is None:
         return {}
@@ -72,65 +72,63 @@ async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
 
 async def find_stored(
     cluster: Cluster, topic: str, outbound: Outbound, source: Partition, first: Position, since: Mapping[int, Position] | None
-) -> StoredBefore:
-    """Ask a target what it holds of a source from the position `first` on.
+) -> StoredPositions:
+    """Find the positions of a source, from `first` on, that a target holds. Searches each target partition back to `since`.
 
-    Raises ClusterError, RETRY where the system has taken more than it has stored yet: Pulsar says the last that it was sent, and
-    what an earlier attempt has sent may still be on its way to the disks, or fail there.
+    Raises ClusterError; with RETRY if the system has accepted messages that it has not stored yet. Pulsar reports the last
+    message that it received from an earlier attempt. That message may not be on disk yet, and writing it may still fail.
     """
     last = await outbound.resume(source, since)
-    concerned = [index for index, position in last.items() if position >= first]
-    if not concerned:
-        return StoredBefore(last)
+    relevant = [index for index, position in last.items() if position >= first]
+    if not relevant:
+        return StoredPositions(last)
     described = await cluster.describe(topic)
     if described is None:
-        raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} is gone")
-    names = {index: described.partitions[index] for index in concerned}
+        raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} does not exist any more")
+    names = {index: described.partitions[index] for index in relevant}
     floors = since or {}
-    held = await stored_from(cluster, topic, names, source, first, since)
-    # A job may have begun anew under its old name: then the system knows the name from before `since`.
-    if before := {index: names[index] for index in names if index in floors and held[index].last < last[index]}:
-        held |= await stored_from(cluster, topic, before, source, first)
+    stored = await stored_from(cluster, topic, names, source, first, since)
+    # A job may have been started anew under its old name: then the system knows messages of that name from before `since`.
+    if incomplete := {index: names[index] for index in names if index in floors and stored[index].last < last[index]}:
+        stored |= await stored_from(cluster, topic, incomplete, source, first)
     bounds = await cluster.bounds(topic)
-    known: dict[int, Position] = {}
+    complete_after: dict[int, Position] = {}
     for index, name in names.items():
-        begin = floors.get(index)
-        if not held[index] if begin is None else bounds[name].first > begin:
-            known[index] = held[index].first if held[index] else last[index]
-        elif held[index].last < last[index]:
-            raise ClusterError(
-                f"{cluster.name}/{topic} has taken {source} up to {format_position(last[index])}, and has not stored that yet",
-                Failure.RETRY,
-            )
-    return StoredBefore(last, list(held.values()), known=known)
+        floor = floors.get(index)
+        if not stored[index] if floor is None else bounds[name].first > floor:  # the target may have deleted messages
+            complete_after[index] = stored[index].first if stored[index] else last[index]
+        elif stored[index].last < last[index]:
+            accepted = f"messages of {source} up to {format_position(last[index])}"
+            raise ClusterError(f"{cluster.name}/{topic} has accepted {accepted}, and has not stored them yet", Failure.RETRY)
+    return StoredPositions(last, list(stored.values()), complete_after=complete_after)
 
 
-async def find_dead(
+async def find_dead_letters(
     cluster: Cluster, topic: str, source: Partition, first: Position, since: Mapping[int, Position] | None
 ) -> dict[str, set[Position]]:
-    """The positions of a source from `first` on of which a dead-letter topic has letters, by the target that refused them.
+    """Return the positions of a source, from `first` on, that have a dead letter, by the label of the target that refused them.
 
-    They are in no order there, so all is read from `since`, or from the beginning. Raises ClusterError.
+    Dead letters have no order, so the topic is read completely from `since`, or from its beginning. Raises ClusterError.
     """
     described, bounds = await cluster.describe(topic), await cluster.bounds(topic)
-    found: dict[str, set[Position]] = {}
+    positions_of: dict[str, set[Position]] = {}
     for index, name in enumerate(described.partitions if described else ()):
         begin = max(bounds[name].first, (since or {}).get(index, ()))
         async for batch in cluster.read(topic, name, begin, bounds[name].next):
-            for message in batch.messages:
-                position = position_of(message.origin, source)
+            for letter in batch.messages:
+                position = position_of(letter.origin, source)
                 if position is not None and position >= first:
-                    found.setdefault(_refused_by(message), set()).add(position)
-    return found
+                    positions_of.setdefault(_refusing_target(letter), set()).add(position)
+    return positions_of
 
 
-def _refused_by(letter: Message) -> str:
-    """The target that refused it last: a message may have been a dead letter before."""
+def _refusing_target(letter: Message) -> str:
+    """Return the target that refused the message last: the message may have been a dead letter before."""
     return next((value for name, value in reversed(letter.properties) if name == DEAD_TARGET), "")
 
 
 class ResumedTarget(Target):
-    """A target of which some may be stored already; `before` is None where nothing can be."""
+    """A target that may hold some of the messages already. `stored_before` is None if it cannot hold any."""
 
     def __init__(
         self,
@@ -141,35 +139,35 @@ class ResumedTarget(Target):
         *,
         guard: LoopGuard | None = None,
         edit: Edit | None = None,
-        before: StoredBefore | None = None,
+        stored_before: StoredPositions | None = None,
     ) -> None:
         super().__init__(label, outbound, partitioner, guard=guard, edit=edit)
-        self._tally, self._before = tally, before
-        self._highest = before.highest if before is not None else ()
+        self._tally, self._stored_before = tally, stored_before
+        self._highest = stored_before.highest if stored_before is not None else ()
 
     def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
-        """What is not stored. A batch of which nothing can be stays as it came, also in its native form."""
-        placed = super().shares(share)
-        before = self._before
-        if before is None or share.batch.first > self._highest:
-            self._tally.placed(self.label, sum(one.count for _, one in placed), 0)
-            return placed
-        left = [part for partition, one in placed for part in _divide(before, partition, one)]
-        count = sum(one.count for _, one in placed)
-        self._tally.placed(self.label, count, count - sum(one.count for _, one in left))
-        return left
+        """Divide the messages that are not stored by target partition. A batch that cannot be stored is not decoded for this."""
+        divided = super().shares(share)
+        stored = self._stored_before
+        count = sum(part.count for _, part in divided)
+        if stored is None or share.batch.first > self._highest:
+            self._tally.count_target(self.label, count, 0)
+            return divided
+        unstored = [each for partition, part in divided for each in _exclude_stored(stored, partition, part)]
+        self._tally.count_target(self.label, count, count - sum(part.count for _, part in unstored))
+        return unstored
 
 
-def _divide(before: StoredBefore, partition: int, share: Share) -> list[tuple[int, Share]]:
-    """What of a share is to be sent, and what was missed."""
-    last, known = before.last.get(partition, ()), before.known.get(partition, ())
+def _exclude_stored(stored: StoredPositions, partition: int, share: Share) -> list[tuple[int, Share]]:
+    """Return the messages that are not stored: missed ones for the partition MISSED, new ones for their own partition."""
+    last, complete_after = stored.last.get(partition, ()), stored.complete_after.get(partition, ())
     positions = [message.position for message in share.originals]
-    done = before.done_between(positions[0], positions[-1])
+    finished = stored.finished_between(positions[0], positions[-1])
     new: list[int] = []
     missed: list[int] = []
     for index, position in enumerate(positions):
-        if position > last and position not in done:
+        if position > last and position not in finished:
             new.append(index)
-        elif position > known and position not in done:
+        elif position > complete_after and position not in finished:
             missed.append(index)
-    return [(to, share.subset(places)) for to, places in ((MISSED, missed), (partition, new)) if places]
+    return [(to, share.subset(indexes)) for to, indexes in ((MISSED, missed), (partition, new)) if indexes]

@@ -1,4 +1,4 @@
-"""What a transfer writes and how, in a form that Spark sends to its tasks."""
+"""The picklable settings of a transfer, which Spark sends to its tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,19 +14,25 @@ from mqbridge.spark.cluster_ref import ClusterRef
 WRITE_TIMEOUT_S = 120.0
 
 TopicKey = tuple[str, str]
-"""Cluster and topic."""
-Ends = Mapping[TopicKey, Mapping[int, Position]]
-"""Positions in target partitions, by topic and partition index."""
-Placing = Literal["rule", "auto", "column"]
-"""How rows are placed: by the target's own rule, or by their column `partition` (see `placing`)."""
+"""Name of a cluster, and a topic in it."""
+TopicEnds = Mapping[TopicKey, Mapping[int, Position]]
+"""End positions of target partitions, by topic and partition index."""
+PartitionMode = Literal["rule", "auto", "column"]
+"""How the target partition of a row is chosen: by the target's rule, or by the row's column `partition`.
+
+`auto` combines both; see `target_partitions`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetsSpec:
     """The targets of a route, or of the sink's options. Picklable.
 
-    `clusters` has every cluster that `targets` and `delivery.dead_letter` name. `source_topics` are the names and patterns that
-    give their words to the templates of target topics. Topics are not made here: that is done before tasks begin.
+    name           name of the route, or of the job
+    clusters       every cluster that `targets` and `delivery.dead_letter` name
+    source_topics  topic names and patterns of the route; groups of a pattern fill the templates of target topics
+
+    A transfer does not create topics: that happens before tasks begin.
     """
 
     name: str
@@ -36,19 +42,19 @@ class TargetsSpec:
     msg_types: frozenset[str] = frozenset()
     filter: FilterRules = field(default_factory=FilterRules)
     delivery: Delivery = field(default_factory=Delivery)
-    placing: Placing = "rule"
+    partition_mode: PartitionMode = "rule"
     deduplicate: bool = True
-    """Store each message once, whatever fails or is repeated; for messages with a source, in the order of their positions."""
+    """Store each message with a source once, in the order of the positions, despite failures and repeated attempts."""
     write_timeout_s: float = WRITE_TIMEOUT_S
-    """How long failures that may pass are tried again while nothing is stored."""
+    """How long transient failures are retried while no batch is stored."""
     max_dead_letters: int | None = None
-    """More refused messages than these end a transfer."""
-    by_rows: bool = False
-    """The topic is what rows say: no template, and what is for one that is not there is refused as a bad message is."""
+    """A transfer fails if its targets refuse more messages than this."""
+    topic_from_rows: bool = False
+    """The target topic comes from the rows: it is no template, and if it does not exist, its messages are refused."""
 
     @classmethod
     def of_route(cls, route: Route, clusters: Mapping[str, ClusterRef]) -> "TargetsSpec":
-        """What this route of a configuration writes."""
+        """Return the targets and delivery settings of a route of the configuration."""
         return cls(
             route.name,
             {name: ref for name, ref in clusters.items() if name in route.clusters},
@@ -61,18 +67,23 @@ class TargetsSpec:
 
     @property
     def used_clusters(self) -> list[str]:
-        """The names of those that are written to."""
+        """The names of the clusters that are written to, each once."""
         letters = self.delivery.dead_letter
         names = dict.fromkeys(target.cluster for target in self.targets)
         return list(names if letters is None else {**names, letters.cluster: None})
 
-    def into(self, topic: str) -> "TargetsSpec":
-        """The same with this exact target topic, which rows say."""
-        return replace(self, by_rows=True, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets))
+    def with_topic(self, topic: str) -> "TargetsSpec":
+        """Return a copy with this exact target topic, which a row named."""
+        return replace(
+            self, topic_from_rows=True, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Some of what comes may be stored already, but nothing of it before `since` (what is left out there: anywhere)."""
+    """Marks a transfer whose messages may be stored already, but never before the positions `since` of the targets.
 
-    since: Ends = field(default_factory=dict)
+    In target partitions that `since` does not name, they may be stored anywhere.
+    """
+
+    since: TopicEnds = field(default_factory=dict)

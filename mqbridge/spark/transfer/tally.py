@@ -1,4 +1,4 @@
-"""Counts what becomes of each batch, once: a batch that is sent again counts as when it is stored."""
+"""Counts the result of each batch once, even if it is sent several times: only its last round counts."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,55 +8,61 @@ from mqbridge.spark.transfer.counts import Counts
 
 
 @dataclass(slots=True)
-class _Entry:
-    placed: Counter[str] = field(default_factory=Counter)
+class _BatchCounts:
+    to_targets: Counter[str] = field(default_factory=Counter)
+    """Messages for each target, by its label."""
     skipped: Counter[str] = field(default_factory=Counter)
+    """Messages that a target held already, by its label."""
     filtered: int = 0
     looped: int = 0
 
 
 class Tally:
-    """The counts of one transfer. Between `begin` of a batch and the next, everything else is about that batch."""
+    """The counts of one transfer.
+
+    After `begin_batch`, the `count_` methods refer to that batch, until the next `begin_batch`.
+    """
 
     def __init__(self) -> None:
         self.counts = Counts()
-        self._open: dict[int, _Entry] = {}
-        self._entry = _Entry()
+        self._unfinished: dict[int, _BatchCounts] = {}
+        """Counts of the batches that are not finished, by the id of the batch."""
+        self._current = _BatchCounts()
 
-    def begin(self, batch: Batch) -> None:
-        """This batch is divided next, for the first time or again."""
-        before = self._open.get(id(batch))
-        # What an attempt of this transfer has stored is not "stored before": only the first look at a batch tells.
-        self._entry = self._open[id(batch)] = _Entry(skipped=before.skipped if before else Counter())
-        self._is_first = before is None
+    def begin_batch(self, batch: Batch) -> None:
+        """Begin the counts of this batch, or begin them again if the batch is sent again."""
+        earlier = self._unfinished.get(id(batch))
+        # Messages that an earlier round of this transfer stored are not "skipped": only the first round counts those.
+        self._current = self._unfinished[id(batch)] = _BatchCounts(skipped=earlier.skipped if earlier else Counter())
+        self._is_first_round = earlier is None
 
-    def filtered(self, count: int) -> None:
-        """The filter left these out."""
-        self._entry.filtered += count
+    def count_filtered(self, count: int) -> None:
+        """Count messages that the filter excluded."""
+        self._current.filtered += count
 
-    def looped(self, count: int) -> None:
-        """The loop guard held these back."""
-        self._entry.looped += count
+    def count_looped(self, count: int) -> None:
+        """Count messages that the loop guard dropped."""
+        self._current.looped += count
 
-    def placed(self, label: str, count: int, skipped: int) -> None:
-        """So many are for this target, of which it was found to have `skipped`."""
-        self._entry.placed[label] += count
-        if self._is_first:
-            self._entry.skipped[label] += skipped
+    def count_target(self, label: str, count: int, skipped: int) -> None:
+        """Count the messages for a target. It held `skipped` of them already."""
+        self._current.to_targets[label] += count
+        if self._is_first_round:
+            self._current.skipped[label] += skipped
 
-    def stored(self, batch: Batch) -> None:
-        """Nothing of it is left to do."""
-        entry, counts = self._open.pop(id(batch)), self.counts
+    def finish_batch(self, batch: Batch) -> None:
+        """Add the counts of a batch to the counts of the transfer."""
+        finished, counts = self._unfinished.pop(id(batch)), self.counts
         counts.received += batch.count
         counts.bytes += batch.size
-        counts.filtered += entry.filtered
-        counts.looped += entry.looped
-        counts.skipped += entry.skipped.total()
-        counts.stored += entry.placed.total() - entry.skipped.total()
-        for label, count in entry.placed.items():
+        counts.filtered += finished.filtered
+        counts.looped += finished.looped
+        counts.skipped += finished.skipped.total()
+        counts.stored += finished.to_targets.total() - finished.skipped.total()
+        for label, count in finished.to_targets.items():
             counts.by_target[label] = counts.by_target.get(label, 0) + count
 
-    def dead(self, count: int) -> None:
-        """Dead letters that are stored instead of messages."""
+    def count_dead(self, count: int) -> None:
+        """Count messages for which a dead letter is stored instead."""
         self.counts.dead += count
         self.counts.stored -= count

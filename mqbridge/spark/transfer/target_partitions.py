@@ -1,14 +1,17 @@
-"""Which target partition a row goes to: its column `partition` where somebody set it, else the rule.
+"""Chooses the target partition of each row: from its column `partition`, or by the target's partition rule.
 
-A batch whose rows say something has a `Placement` or `RowPlacements` as its handle.
+The sink puts values of the column `partition` into the batch's handle, as a `BatchPartition` or `RowPartitions`. The modes are:
 
-auto     the placement where there is one; else as by modulo; rows without a source by their key, or in turn
-column   the placement, always
+rule     the target's rule
+auto     the column; by the rule if the row has no value there
+column   the column only
 
-By round_robin, messages that are stored once go where their position says: another attempt, whose batches are others, would give
-them another turn, and nobody could tell what of them is missing.
+Rows without a source have no source partition: the rules modulo and key then use the row's key, or round robin without a key.
 
-What has no place is given to NOWHERE_TO_GO, where a `CheckedOutbound` refuses it.
+With the rule round_robin, messages that must be stored once get a partition by their position. Another attempt has other batches,
+so real round robin would give them other partitions, and nobody could know which of them are missing.
+
+Rows without a partition get NO_PARTITION, and a `CheckedOutbound` refuses them.
 """
 
 import asyncio
@@ -22,137 +25,144 @@ from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import Failure
 from mqbridge.message import NO_SOURCE, Partition, Position, Share, format_position
 from mqbridge.routing.partitions import Partitioner, PartitionShare
-from mqbridge.spark.transfer.spec import Placing
+from mqbridge.spark.transfer.spec import PartitionMode
 
-NOWHERE_TO_GO = -1
-"""The partition of rows that say none, or come from none where the rule asks for it."""
+NO_PARTITION = -1
+"""The partition index of rows for which neither their column nor the rule gives a partition."""
 MISSED = -2
-"""The partition of what an earlier attempt was refused: what came behind it is stored."""
+"""The partition index of messages that an earlier attempt did not store, although later ones of their source are stored."""
 
 _REASONS = {
-    NOWHERE_TO_GO: "it says no partition to go to",
-    MISSED: "an earlier attempt could not store it, or another task has rows of its source: what comes behind it is stored",
+    NO_PARTITION: "it names no target partition",
+    MISSED: "an earlier attempt did not store it, or another task has rows of its source: later messages are stored already",
 }
 
 
-class Placement(NamedTuple):
-    """The handle of a batch whose rows say their target partition; None where the column is NULL."""
+class BatchPartition(NamedTuple):
+    """The handle of a batch whose rows all name one target partition; None if their column is NULL."""
 
     partition: int | None
 
 
-class RowPlacements(NamedTuple):
-    """The handle of a batch whose rows go to several partitions: one for each row."""
+class RowPartitions(NamedTuple):
+    """The handle of a batch whose rows name several target partitions: one value per row."""
 
     partitions: Sequence[int | None]
 
 
 class RowPartitioner(Partitioner):
-    """Divides batches of rows, by their placement or by a rule."""
+    """Divides batches of rows among target partitions, by their handle or by a rule."""
 
-    def __init__(self, rule: PartitionRule, outbound: Outbound, placing: Placing, *, deduplicate: bool = False) -> None:
+    def __init__(
+        self, rule: PartitionRule, outbound: Outbound, partition_mode: PartitionMode, *, deduplicate: bool = False
+    ) -> None:
         super().__init__(rule, outbound)
-        self._to, self._placing, self._by_rule = outbound, placing, self.divide
-        self._in_turn_by_position = deduplicate and rule.by == "round_robin"
-        self._next = -1
-        self.divide = self._place
+        self._outbound, self._partition_mode, self._divide_by_rule = outbound, partition_mode, self.divide
+        self._hashes_positions = deduplicate and rule.by == "round_robin"
+        self._next_partition = -1
+        self.divide = self._divide_rows
 
-    def _place(self, share: Share) -> list[PartitionShare]:
+    def _divide_rows(self, share: Share) -> list[PartitionShare]:
         handle = share.batch.handle
-        if self._placing == "rule":
-            return self._by_itself(share)
-        if isinstance(handle, RowPlacements):
-            return self._row_by_row(share, handle.partitions)
-        if isinstance(handle, Placement) and handle.partition is not None:
+        if self._partition_mode == "rule":
+            return self._divide_without_column(share)
+        if isinstance(handle, RowPartitions):
+            return self._divide_by_column(share, handle.partitions)
+        if isinstance(handle, BatchPartition) and handle.partition is not None:
             return [(handle.partition, share)]
-        return self._unsaid(share)
+        return self._divide_nulls(share)
 
-    def _row_by_row(self, share: Share, wanted: Sequence[int | None]) -> list[PartitionShare]:
-        said: dict[int, list[int]] = {}
-        unsaid: list[int] = []
-        for index, place in enumerate(share.batch_indexes):
-            partition = wanted[place]
-            (unsaid if partition is None else said.setdefault(partition, [])).append(index)
-        if unsaid:
-            index_of = dict(zip(share.batch_indexes, range(share.count), strict=True))
-            for partition, one in self._unsaid(share.subset(unsaid)):
-                said[partition] = sorted([*said.get(partition, ()), *map(index_of.__getitem__, one.batch_indexes)])
-        return [(partition, share.subset(indexes)) for partition, indexes in said.items()]
+    def _divide_by_column(self, share: Share, column: Sequence[int | None]) -> list[PartitionShare]:
+        """Divide by the values of the column. In each partition, the rows keep their order."""
+        indexes_of: dict[int, list[int]] = {}
+        null_indexes: list[int] = []
+        for index, batch_index in enumerate(share.batch_indexes):
+            partition = column[batch_index]
+            (null_indexes if partition is None else indexes_of.setdefault(partition, [])).append(index)
+        if null_indexes:
+            share_index = dict(zip(share.batch_indexes, range(share.count), strict=True))
+            for partition, nulls in self._divide_nulls(share.subset(null_indexes)):
+                indexes_of[partition] = sorted(
+                    [*indexes_of.get(partition, ()), *map(share_index.__getitem__, nulls.batch_indexes)]
+                )
+        return [(partition, share.subset(indexes)) for partition, indexes in indexes_of.items()]
 
-    def _unsaid(self, share: Share) -> list[PartitionShare]:
-        return [(NOWHERE_TO_GO, share)] if self._placing == "column" else self._by_itself(share)
+    def _divide_nulls(self, share: Share) -> list[PartitionShare]:
+        return [(NO_PARTITION, share)] if self._partition_mode == "column" else self._divide_without_column(share)
 
-    def _by_itself(self, share: Share) -> list[PartitionShare]:
+    def _divide_without_column(self, share: Share) -> list[PartitionShare]:
         batch = share.batch
         if batch.partition is NO_SOURCE and self.rule.by in ("modulo", "key"):
-            return self._key_or_turn(share)
+            return self._divide_by_key(share)
         if batch.partition is NO_SOURCE and self.rule.by != "round_robin":
-            return [(NOWHERE_TO_GO, share)]
-        if self._in_turn_by_position and batch.partition is not NO_SOURCE:
-            return self._by_position(share)
-        return self._by_rule(share)
+            return [(NO_PARTITION, share)]
+        if self._hashes_positions and batch.partition is not NO_SOURCE:
+            return self._divide_by_position(share)
+        return self._divide_by_rule(share)
 
-    def _by_position(self, share: Share) -> list[PartitionShare]:
-        """Spread as in turn, and in every attempt in the same way."""
-        parts: dict[int, list[int]] = {}
+    def _divide_by_position(self, share: Share) -> list[PartitionShare]:
+        """Divide by a hash of the position: about evenly, and in the same way in every attempt."""
+        indexes_of: dict[int, list[int]] = {}
         for index, message in enumerate(share.originals):
-            parts.setdefault(crc32(format_position(message.position).encode()) % self._to.partitions, []).append(index)
-        return [(partition, share.subset(indexes)) for partition, indexes in parts.items()]
+            partition = crc32(format_position(message.position).encode()) % self._outbound.partitions
+            indexes_of.setdefault(partition, []).append(index)
+        return [(partition, share.subset(indexes)) for partition, indexes in indexes_of.items()]
 
-    def _key_or_turn(self, share: Share) -> list[PartitionShare]:
-        """By key; all that have none go to the next partition together."""
-        self._next = (self._next + 1) % self._to.partitions
-        parts: dict[int, list[int]] = {}
+    def _divide_by_key(self, share: Share) -> list[PartitionShare]:
+        """Divide by key. All messages without a key get the same partition, chosen round robin."""
+        self._next_partition = (self._next_partition + 1) % self._outbound.partitions
+        indexes_of: dict[int, list[int]] = {}
         for index, key in enumerate(self._picker.keys(share.messages)):
-            parts.setdefault(self._next if key is None else self._to.partition_of(key), []).append(index)
-        if len(parts) == 1:
-            return [(partition, share) for partition in parts]
-        return [(partition, share.subset(indexes)) for partition, indexes in parts.items()]
+            partition = self._next_partition if key is None else self._outbound.partition_of(key)
+            indexes_of.setdefault(partition, []).append(index)
+        if len(indexes_of) == 1:
+            return [(partition, share) for partition in indexes_of]
+        return [(partition, share.subset(indexes)) for partition, indexes in indexes_of.items()]
 
 
 class CheckedOutbound:
-    """An outbound that refuses messages for partitions that it does not have."""
+    """Wraps an outbound, and refuses messages for partitions that it does not have."""
 
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
 
     @property
     def formats(self) -> Collection[str]:
-        """Those of the outbound."""
+        """The formats that the wrapped outbound writes without decoding."""
         return self._outbound.formats
 
     @property
     def partitions(self) -> int:
-        """Those that there are."""
+        """The number of partitions of the topic."""
         return self._outbound.partitions
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Send, or refuse at once."""
+        """Send, or return a receipt that refuses all messages if the partition does not exist."""
         count = self._outbound.partitions
         if 0 <= partition < count:
             return self._outbound.send(partition, share)
         reason = _REASONS.get(partition, f"it is for partition {partition}, and there are {count} (0 to {count - 1})")
-        return refuse(share, reason)
+        return refused_receipt(share, reason)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Take back what is not on its way."""
+        """Cancel the part of these sends that is not on the wire."""
         self._outbound.withdraw(sends)
 
     def partition_of(self, key: bytes) -> int:
-        """As the system's producers choose."""
+        """Return the partition that the system's own producers would choose for this key."""
         return self._outbound.partition_of(key)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """What is stored of a source."""
+        """Return the last position of the source that each partition holds."""
         return await self._outbound.resume(source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close it."""
+        """Close the wrapped outbound."""
         await self._outbound.close(deadline)
 
 
-class NoOutbound:
-    """Where rows go that say no topic: it refuses them all."""
+class RefusingOutbound:
+    """Stands in for a topic that does not exist or is not named, and refuses all messages."""
 
     formats: Sequence[str] = ()
     partitions = 1
@@ -161,26 +171,26 @@ class NoOutbound:
         self._reason = reason
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":  # noqa: ARG002
-        """Refuse it."""
-        return refuse(share, self._reason)
+        """Return a receipt that refuses all messages."""
+        return refused_receipt(share, self._reason)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Nothing is ever on its way."""
+        """Do nothing: every send has its receipt already."""
 
     def partition_of(self, key: bytes) -> int:  # noqa: ARG002
-        """The one that there is."""
+        """Return 0, the only partition."""
         return 0
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:  # noqa: ARG002
-        """Nothing is stored."""
+        """Return no positions: nothing is stored."""
         return {}
 
     async def close(self, deadline: float | None = None) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
-def refuse(share: Share, reason: str) -> "asyncio.Future[Receipt]":
-    """The receipt of a share of which nothing is taken."""
+def refused_receipt(share: Share, reason: str) -> "asyncio.Future[Receipt]":
+    """Return a finished receipt that refuses every message of a share."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     failures = [MessageFailure(index, Failure.REFUSED, reason) for index in range(share.count)]
     future.set_result(Receipt([()] * share.count, failures))

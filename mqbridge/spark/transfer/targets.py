@@ -1,4 +1,4 @@
-"""Opens the targets of a transfer, and asks them what they hold of its source."""
+"""Opens the targets of a transfer, and finds the messages of its source that they hold already."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,28 +21,33 @@ from mqbridge.routing.edits import Edit
 from mqbridge.routing.topics import Selected, render, select
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.dead_letters import BoundedDeadLetters
-from mqbridge.spark.transfer.resume import ResumedTarget, StoredBefore, find_dead, find_ends, find_stored
+from mqbridge.spark.transfer.resume import ResumedTarget, StoredPositions, find_dead_letters, find_ends, find_stored
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicKey
 from mqbridge.spark.transfer.tally import Tally
-from mqbridge.spark.transfer.target_partitions import CheckedOutbound, NoOutbound, RowPartitioner
+from mqbridge.spark.transfer.target_partitions import CheckedOutbound, RefusingOutbound, RowPartitioner
 
 log = logging.getLogger(__name__)
 
 RESEND_S = 10.0
-"""How long an outbound tries again by itself before the transfer opens it anew, where it may try again at all."""
+"""How long an outbound retries a send before the transfer reopens it, if the outbound may retry at all."""
 
 FindCluster = Callable[[ClusterRef], AbstractAsyncContextManager[Cluster]]
-"""`Portal.cluster`, or what stands for it in tests."""
+"""Returns a connected cluster as a context: `Portal.cluster`, or its replacement in tests."""
 
 
-def sender_of(job: str, source: Partition) -> str:
-    """The sender's name of a job and a source partition: nobody else sends its messages for this job at the same time."""
+def sender_name(job: str, source: Partition) -> str:
+    """Return the producer name for a job and a source partition. No other producer of the job sends messages of the partition."""
     return quote(f"mqbridge|{job}|{origin_prefix(source)}", safe="|")
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What targets are opened for. `replay` is None where nothing from the position `first` on can be stored."""
+class OpenRequest:
+    """The transfer for which targets are opened.
+
+    job     the name of the job, which is the same in every attempt
+    first   position of the first message that is going to be sent
+    replay  None if no message from `first` on can be stored already
+    """
 
     spec: TargetsSpec
     source: Partition
@@ -52,144 +57,158 @@ class Opening:
 
     @property
     def selected(self) -> Selected:
-        """The source topic with its words for target templates. Raises ConfigError where no pattern of the route matches it."""
+        """The source topic with its values for target templates. Raises ConfigError if no pattern of the route matches it."""
         topic = self.source.topic
         if not self.spec.source_topics:
             return Selected(topic, {"topic": topic})
         for selected in select(self.spec.source_topics, [topic]):
             if selected.topic == topic:
                 return selected
-        raise ConfigError(f"route {self.spec.name!r} does not take the topic {topic!r}")
+        raise ConfigError(f"the source topics of route {self.spec.name!r} do not include {topic!r}")
 
     @property
     def sender(self) -> str | None:
-        """The sender's name; None for messages that have no identity, and where each may be stored more than once."""
-        return sender_of(self.job, self.source) if self.spec.deduplicate and self.source is not NO_SOURCE else None
+        """The producer name; None without deduplication, and for messages without a source, which have no identity."""
+        return sender_name(self.job, self.source) if self.spec.deduplicate and self.source is not NO_SOURCE else None
 
 
 class OpenTargets:
-    """The targets and dead letters of one opening. A context of `open_targets`."""
+    """The targets and the dead-letter topic of one request, which `open_targets` yields."""
 
-    def __init__(self, opening: Opening, clusters: Mapping[str, Cluster], tally: Tally) -> None:
+    def __init__(self, request: OpenRequest, clusters: Mapping[str, Cluster], tally: Tally) -> None:
         self.targets: list[ResumedTarget] = []
         self.dead_letters: DeadLetters | None = None
-        self.began: dict[TopicKey, dict[int, Position]] = {}
-        """Where the topics ended, where nothing of the source from the first message on can be stored before that."""
-        self._opening, self._spec, self._clusters, self._tally = opening, opening.spec, clusters, tally
+        self.initial_ends: dict[TopicKey, dict[int, Position]] = {}
+        """End positions of the topics before the first send. Not set in a replay: then messages may be stored before them."""
+        self._request, self._spec, self._clusters, self._tally = request, request.spec, clusters, tally
         self._outbounds: list[Outbound] = []
 
     async def open(self) -> None:
-        """Open all. Raises ConfigError, ClusterError."""
-        letters, dead = self._spec.delivery.dead_letter, dict[str, set[Position]]()
-        opening = self._opening
+        """Open all targets and the dead-letter topic. Raises ConfigError, ClusterError."""
+        letters, dead_positions = self._spec.delivery.dead_letter, dict[str, set[Position]]()
+        request = self._request
         if letters is not None:
-            outbound = await self._outbound(
-                letters.cluster, letters.topic, None, sender=None, retries_unanswered=opening.sender is None
+            outbound = await self._open_outbound(
+                letters.cluster, letters.topic, None, sender=None, retries_unanswered=request.sender is None
             )
             label = f"{letters.cluster}/{letters.topic}"
             self.dead_letters = BoundedDeadLetters(self._spec.name, outbound, label, self._spec.max_dead_letters)
-            if opening.sender is not None:
-                dead = await self._dead(self._clusters[letters.cluster], letters.topic)
-        selected = opening.selected
+            if request.sender is not None:
+                dead_positions = await self._find_dead_letters(self._clusters[letters.cluster], letters.topic)
+        selected = request.selected
         for config in self._spec.targets:
-            self.targets.append(await self._target(config, selected, dead))
+            self.targets.append(await self._open_target(config, selected, dead_positions))
 
     async def close(self, deadline: float | None) -> None:
-        """Close all that is open."""
+        """Close all open outbounds."""
         outbounds, self._outbounds = self._outbounds, []
         closing = (outbound.close(deadline) for outbound in outbounds)
-        await close_by(deadline, f"closing the targets of {self._opening.source}", *closing)
+        await close_by(deadline, f"closing the targets of {self._request.source}", *closing)
 
-    async def _target(self, config: TargetConfig, selected: Selected, dead: Mapping[str, set[Position]]) -> ResumedTarget:
-        cluster, opening = self._clusters[config.cluster], self._opening
-        name = config.topic if self._spec.by_rows else render(config.topic, selected)
-        label = f"{config.cluster}/{name}"
-        if any(target.label == label for target in self.targets) and opening.sender is not None:
-            raise ConfigError(f"two targets are {label}: of which of them a message is stored nobody could tell")
+    async def _open_target(
+        self, config: TargetConfig, selected: Selected, dead_positions: Mapping[str, set[Position]]
+    ) -> ResumedTarget:
+        cluster, request = self._clusters[config.cluster], self._request
+        topic = config.topic if self._spec.topic_from_rows else render(config.topic, selected)
+        label = f"{config.cluster}/{topic}"
+        if any(target.label == label for target in self.targets) and request.sender is not None:
+            raise ConfigError(
+                f"two targets are {label}: a repeated attempt could not know for which of them a message is stored",
+                hint="Remove one of the targets, or give them different topics",
+            )
         outbound: Outbound
-        if self._spec.by_rows and await cluster.describe(name) is None:
-            outbound = NoOutbound(f"it is for the topic {name!r}, which is not there")
+        if self._spec.topic_from_rows and await cluster.describe(topic) is None:
+            outbound = RefusingOutbound(f"its topic {topic!r} does not exist")
         else:
-            outbound = CheckedOutbound(await self._outbound(config.cluster, name, config.options, opening.sender))
-        before = None
-        if opening.sender is not None:
-            before = (await self._before(cluster, name, outbound)).without(dead.get(label, ()))
+            outbound = CheckedOutbound(await self._open_outbound(config.cluster, topic, config.options, request.sender))
+        stored_before = None
+        if request.sender is not None:
+            stored_before = await self._find_stored(cluster, topic, outbound)
+            stored_before = stored_before.with_dead_letters(dead_positions.get(label, ()))
         return ResumedTarget(
             label,
             outbound,
-            RowPartitioner(config.partitions, outbound, self._spec.placing, deduplicate=self._spec.deduplicate),
+            RowPartitioner(config.partitions, outbound, self._spec.partition_mode, deduplicate=self._spec.deduplicate),
             self._tally,
-            guard=await loop_guard(cluster, name, self._spec.delivery, self._tally.looped),
+            guard=await loop_guard(cluster, topic, self._spec.delivery, self._tally.count_looped),
             edit=None if config.edit is None else Edit(config.edit, selected.words),
-            before=before,
+            stored_before=stored_before,
         )
 
-    async def _before(self, cluster: Cluster, topic: str, outbound: Outbound) -> StoredBefore:
-        """What the target holds. It is asked in any case: that is what keeps another sender of this name out, where it can be.
+    async def _find_stored(self, cluster: Cluster, topic: str, outbound: Outbound) -> StoredPositions:
+        """Find the positions that the target holds. Always calls `resume`, because that fences off other senders of this name.
 
-        Where nothing can be stored it looks no further back than now.
+        Without a replay nothing can be stored, so the search starts at the current ends.
         """
-        opening = self._opening
-        if opening.replay is not None:
-            since = opening.replay.since.get((cluster.name, topic))
-            return await find_stored(cluster, topic, outbound, opening.source, opening.first, since)
-        now = self.began[cluster.name, topic] = await find_ends(cluster, topic)
-        last = await outbound.resume(opening.source, now)
-        if any(position >= opening.first for position in last.values()):  # the system knows better
+        request = self._request
+        if request.replay is not None:
+            since = request.replay.since.get((cluster.name, topic))
+            return await find_stored(cluster, topic, outbound, request.source, request.first, since)
+        ends = self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)
+        last = await outbound.resume(request.source, ends)
+        if any(position >= request.first for position in last.values()):  # the system's deduplication state has the name
             log.warning(
-                "%s: %s/%s has it up to %s already, as sent by %r before; all up to there that it holds is left out. If that "
-                "source was made anew, take a new checkpoint and another jobId",
-                opening.source,
+                "%s: %s/%s holds its messages up to position %s already, sent earlier under the name %r; those that it holds are "
+                "skipped. If the source topic was deleted and created again, use a new checkpoint and another jobId",
+                request.source,
                 cluster.name,
                 topic,
                 format_position(max(last.values())),
-                opening.sender,
+                request.sender,
             )
-            return await find_stored(cluster, topic, outbound, opening.source, opening.first, None)
-        return StoredBefore(last)
+            return await find_stored(cluster, topic, outbound, request.source, request.first, None)
+        return StoredPositions(last)
 
-    async def _dead(self, cluster: Cluster, topic: str) -> dict[str, set[Position]]:
-        opening = self._opening
-        if opening.replay is None:
-            self.began[cluster.name, topic] = await find_ends(cluster, topic)
+    async def _find_dead_letters(self, cluster: Cluster, topic: str) -> dict[str, set[Position]]:
+        request = self._request
+        if request.replay is None:
+            self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)
             return {}
-        return await find_dead(cluster, topic, opening.source, opening.first, opening.replay.since.get((cluster.name, topic)))
+        since = request.replay.since.get((cluster.name, topic))
+        return await find_dead_letters(cluster, topic, request.source, request.first, since)
 
-    async def _outbound(
+    async def _open_outbound(
         self, cluster: str, topic: str, options: BaseModel | None, sender: str | None, *, retries_unanswered: bool = True
     ) -> Outbound:
-        spec = self._spec
-        wanted = replace(
-            outbound_spec(spec.delivery, topic, options),
+        spec = replace(
+            outbound_spec(self._spec.delivery, topic, options),
             max_elapsed_s=RESEND_S,
             sender=sender,
             retries_unanswered=retries_unanswered,
         )
-        if sender is not None:  # what is stored is told by the last message: nothing may overtake
-            wanted = replace(wanted, ordered=True)
-        outbound = await self._clusters[cluster].outbound(wanted)
+        if sender is not None:  # the last stored position is proof for earlier ones: no message may overtake another
+            spec = replace(spec, ordered=True)
+        outbound = await self._clusters[cluster].outbound(spec)
         self._outbounds.append(outbound)
         return outbound
 
 
 class RefusingTargets(OpenTargets):
-    """For rows that say no topic: there is only the dead-letter topic."""
+    """Targets for rows without a topic: they refuse all messages, and only the dead-letter topic is open."""
 
-    async def _target(self, config: TargetConfig, selected: Selected, dead: Mapping[str, set[Position]]) -> ResumedTarget:  # noqa: ARG002
-        outbound = NoOutbound("it says no topic to go to: its column `topic` is NULL, and there is no option `topic`")
+    async def _open_target(
+        self,
+        config: TargetConfig,
+        selected: Selected,  # noqa: ARG002
+        dead_positions: Mapping[str, set[Position]],
+    ) -> ResumedTarget:
+        outbound = RefusingOutbound("it names no target topic: its column `topic` is NULL, and there is no option `topic`")
         label = f"{config.cluster}/"
-        before = None if self._opening.sender is None else StoredBefore({}).without(dead.get(label, ()))
-        return ResumedTarget(label, outbound, RowPartitioner(config.partitions, outbound, "rule"), self._tally, before=before)
+        partitioner = RowPartitioner(config.partitions, outbound, "rule")
+        stored_before = None
+        if self._request.sender is not None:
+            stored_before = StoredPositions({}).with_dead_letters(dead_positions.get(label, ()))
+        return ResumedTarget(label, outbound, partitioner, self._tally, stored_before=stored_before)
 
 
 @asynccontextmanager
-async def open_targets(opening: Opening, find_cluster: FindCluster, tally: Tally) -> AsyncIterator[OpenTargets]:
-    """The targets, open for as long as the context; clusters are found as they are needed. Raises ConfigError, ClusterError."""
+async def open_targets(request: OpenRequest, find_cluster: FindCluster, tally: Tally) -> AsyncIterator[OpenTargets]:
+    """Connect the clusters of a request, and yield its targets, open until the context ends. Raises ConfigError, ClusterError."""
     async with AsyncExitStack() as stack:
-        refs = opening.spec.clusters
-        clusters = {name: await stack.enter_async_context(find_cluster(refs[name])) for name in opening.spec.used_clusters}
-        kind = OpenTargets if all(target.topic for target in opening.spec.targets) else RefusingTargets
-        targets = kind(opening, clusters, tally)
+        refs = request.spec.clusters
+        clusters = {name: await stack.enter_async_context(find_cluster(refs[name])) for name in request.spec.used_clusters}
+        target_class = OpenTargets if all(target.topic for target in request.spec.targets) else RefusingTargets
+        targets = target_class(request, clusters, tally)
         try:
             await targets.open()
             yield targets

@@ -1,19 +1,18 @@
-"""Moves batches of one source partition into its targets, until everything is stored.
+"""Stores the batches of one source partition in its targets, and retries until everything is stored.
 
-    iterator -> lane -> the gateway's delivery -> targets
-                 |  kept until it is acknowledged
+    iterator -> lane (buffers unacknowledged batches) -> the gateway's delivery -> targets
 
-After a failure that may pass nobody knows what of the batches in flight is stored. So the outbounds are closed, which takes back
-what is not on its way and waits for the rest. After a pause they are opened anew, say what they hold of the source (`stored`),
-and get the rest.
+After a transient failure it is unknown which batches in flight are stored. So the outbounds are closed: that cancels sends that
+are not on the wire, and waits for the others. After a pause the transfer opens the targets again, finds the messages that they
+hold (`resume`), and sends the others.
 
-What becomes of a request whose answer is lost depends on the system:
+A request whose response was lost is handled by the kind of system:
 
-- One that keeps other senders out and drops what it is sent twice lets its outbound send again by itself.
-- All others report the failure at once (`OutboundSpec.resend_s`). A request that a broker got before its connection ended is
-  stored within milliseconds, so it is seen behind the pause. One that a stalled broker stores later than that, when it was asked
-  already, is stored twice: its origin still tells.
-- Messages without a source have no identity: what has no receipt is sent again.
+- A system that fences other senders and drops duplicates: its outbound retries the send itself.
+- All others: the outbound reports the failure at once (`OutboundSpec.resend_s`). A request that reached the broker before its
+  connection ended is stored within milliseconds, so the transfer finds it after the pause. If a stalled broker stores it only
+  after the search, it is stored twice; both copies have the same origin.
+- Messages without a source have no identity: all without a receipt are sent again.
 """
 
 import asyncio
@@ -31,21 +30,22 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.lane import IteratorLane
-from mqbridge.spark.transfer.spec import Ends, Replay, TargetsSpec
+from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicEnds
 from mqbridge.spark.transfer.tally import Tally
-from mqbridge.spark.transfer.targets import FindCluster, Opening, OpenTargets, open_targets
+from mqbridge.spark.transfer.targets import FindCluster, OpenRequest, OpenTargets, open_targets
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, MOST_PAUSE_S = 2.0, 15.0
-"""Before targets are opened anew. Not less: a request that was on its way is to be stored before they are asked."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 15.0
+"""Pauses before the targets are opened again. They must be long enough that the brokers have stored all requests on the wire."""
 
 
 class Transfer:
-    """One source partition into the targets of a spec.
+    """Stores one source partition in the targets of a spec.
 
-    `job` is the stable name of the job: with the source it makes the sender's name under which targets drop what is sent twice.
-    `replay` is given when some of it may have been sent before. Several transfers of a task share one `budget`.
+    job     the name of the job, the same in every attempt. With the source it forms the producer name for deduplication
+    replay  given if an earlier attempt may have sent some of the messages
+    budget  limits the bytes in flight; the transfers of a task share one
     """
 
     def __init__(
@@ -62,62 +62,63 @@ class Transfer:
         self._budget = Budget(spec.delivery.in_flight_bytes) if budget is None else budget
         self._tally = Tally()
         self._counters = Counters()
-        self._began: Ends = {}
-        """The ends of the targets when they were first opened."""
+        self._initial_ends: TopicEnds = {}
+        """The end positions of the targets when they were first opened."""
         self._failing_since: float | None = None
-        self._pauses = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S)
+        """Time of the first failure since the last acknowledged batch."""
+        self._pauses = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
 
     async def run(self, batches: AsyncIterator[Batch]) -> Counts:
-        """Store all of it. The batches are of the source, and ascend; those of NO_SOURCE have no order and no identity.
+        """Store all batches, and return the counts. Their positions must ascend, except for batches of NO_SOURCE.
 
-        Raises what the iterator raises; ClusterError or DeliveryError when something is not stored, ConfigError for targets that
-        cannot be. Nothing is open afterwards.
+        Raises the errors of the iterator; ClusterError or DeliveryError if a message cannot be stored; ConfigError for invalid
+        targets. Closes everything before it returns.
         """
         lane = IteratorLane(self._source, batches, self._tally)
         try:
             while not lane.done.is_set():
-                await self._attempt(lane)
+                await self._deliver_or_pause(lane)
         finally:
             await lane.close()
-        self._tally.dead(self._counters.dead)
+        self._tally.count_dead(self._counters.dead)
         return self._tally.counts
 
-    async def _attempt(self, lane: IteratorLane) -> None:
-        """Deliver to the end, or to a failure that may pass, and the pause behind it."""
-        before = lane.acknowledged
+    async def _deliver_or_pause(self, lane: IteratorLane) -> None:
+        """Deliver until the lane is done. After a transient failure, pause and rewind the lane for the next round."""
+        acknowledged_before = lane.acknowledged
         try:
             await self._deliver(lane)
         except (ClusterError, DeliveryError) as error:
             if lane.error is error or error.failure not in (Failure.RETRY, Failure.REFRESH):
                 raise
             now = asyncio.get_running_loop().time()
-            if self._failing_since is None or lane.acknowledged > before:
+            if self._failing_since is None or lane.acknowledged > acknowledged_before:
                 self._failing_since = now
                 self._pauses.reset()
-            left = self._failing_since + self._spec.write_timeout_s - now
-            if left <= 0:
+            remaining_s = self._failing_since + self._spec.write_timeout_s - now
+            if remaining_s <= 0:
                 problem = f"nothing of {self._source} could be stored for {self._spec.write_timeout_s:g} s (writeTimeout)"
                 raise DeliveryError(f"{problem}: {error}") from error
-            pause = min(left, self._pauses.delay())
-            log.warning("%s: opening the targets anew in %.1f s: %s", self._source, pause, error)
-            await asyncio.sleep(pause)
+            pause_s = min(remaining_s, self._pauses.delay())
+            log.warning("%s: delivery failed, opening the targets again in %.1f s: %s", self._source, pause_s, error)
+            await asyncio.sleep(pause_s)
             lane.rewind()
-            self._replay = self._replay or Replay(self._began)
+            self._replay = self._replay or Replay(self._initial_ends)
 
     async def _deliver(self, lane: IteratorLane) -> None:
-        first = await lane.first()
-        if first is None:
+        batch = await lane.peek()
+        if batch is None:
             lane.done.set()
             return
-        opening = Opening(self._spec, self._source, self._job, first.first, self._replay)
-        async with open_targets(opening, self._find_cluster, self._tally) as opened:
-            self._began = {**opened.began, **self._began}
+        request = OpenRequest(self._spec, self._source, self._job, batch.first, self._replay)
+        async with open_targets(request, self._find_cluster, self._tally) as opened:
+            self._initial_ends = {**opened.initial_ends, **self._initial_ends}
             delivery = LaneDelivery(lane, opened.targets, self._settings(opened))
-            end = spawn(_stop_at_the_end(lane, delivery), f"the end of {self._source}")
+            stopper = spawn(_stop_when_done(lane, delivery), f"stopping the delivery of {self._source} when it is done")
             try:
                 await delivery.run()
             finally:
-                await cancel(end)
+                await cancel(stopper)
             if not lane.done.is_set():
                 raise DeliveryError(f"{self._source}: the delivery ended before everything was stored")
 
@@ -125,11 +126,11 @@ class Transfer:
         return LaneSettings(
             budget=self._budget,
             counters=self._counters,
-            filter=make_filter(self._spec.msg_types, self._spec.filter, self._tally.filtered),
+            filter=make_filter(self._spec.msg_types, self._spec.filter, self._tally.count_filtered),
             dead_letters=opened.dead_letters,
         )
 
 
-async def _stop_at_the_end(lane: IteratorLane, delivery: LaneDelivery) -> None:
+async def _stop_when_done(lane: IteratorLane, delivery: LaneDelivery) -> None:
     await lane.done.wait()
     delivery.stop()

@@ -11,7 +11,7 @@ from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.sink.attempt_fence import INTERVAL_S, WAIT_INTERVALS, Attempt, Claims
 from mqbridge.spark.sink.task_attempt import run_while_latest
-from tests.spark.transfer.flaky import conversation
+from tests.spark.transfer.flaky import run_in_virtual_time
 
 
 class Files:
@@ -51,7 +51,7 @@ def test_the_first_attempt_waits_for_nothing_and_asks_seldom() -> None:
         await asyncio.gather(*(claims.check() for _ in range(10)))
         assert files.asked == asked + 1
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_attempts_at_other_tasks_and_batches_are_not_its_own() -> None:
@@ -60,7 +60,7 @@ def test_attempts_at_other_tasks_and_batches_are_not_its_own() -> None:
         files.found = {"claim-5-11.1-1", "claim-51-1.1-1", "claim-6-1.9-9"}
         assert await Claims(files, 5, 1, Attempt(1, 70)).begin() is False
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 @pytest.mark.parametrize("later", [Attempt(1, 71), Attempt(2, 3)])
@@ -79,7 +79,7 @@ def test_a_later_attempt_stops_the_earlier_one_and_never_the_other_way_round(lat
         with pytest.raises(ClusterError, match="another attempt"):
             await Claims(files, 5, 1, Attempt(1, 60)).begin()
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> None:
@@ -95,7 +95,7 @@ def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> Non
         with pytest.raises(ClusterError, match="is done"):
             await first.check()
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_work_that_sends_no_more_batches_is_watched_in_time_however_slow_the_folder_is() -> None:
@@ -131,7 +131,7 @@ def test_work_that_sends_no_more_batches_is_watched_in_time_however_slow_the_fol
             await working
         assert ended[0] < began
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
@@ -159,7 +159,7 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
 
         assert await run_while_latest(first, soon()) == await run_while_latest(None, soon()) == 7
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 @given(
@@ -193,4 +193,4 @@ def test_no_two_attempts_send_in_turn(begins: list[float], pauses: list[float], 
         assert sent == sorted(sent)
         assert sent.count(len(begins) - 1) == len(pauses) * 3
 
-    conversation(run)
+    run_in_virtual_time(run)

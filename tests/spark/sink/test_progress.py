@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
 from mqbridge.spark.sink.progress import Progress, Stage, load_progress, read_totals, save_progress
-from mqbridge.spark.transfer.spec import Ends
+from mqbridge.spark.transfer.spec import TopicEnds
 
 TOPIC = ("here", "copy")
 
@@ -161,7 +161,7 @@ def test_the_state_survives_the_file_and_totals_grow(tmp_path: Path) -> None:
     save_progress(folder, begun)
     assert load_progress(folder) == begun
     assert load_progress(folder).begin(dict)[1] is Stage.REPLAY
-    ends: Ends = {TOPIC: {0: (12, 3), 10: (5,)}, ("here", "a/b"): {0: (1, 2, 3)}}
+    ends: TopicEnds = {TOPIC: {0: (12, 3), 10: (5,)}, ("here", "a/b"): {0: (1, 2, 3)}}
     save_progress(folder, begun.commit(0, ends, {"stored": 5}).commit(1, {TOPIC: {0: (13, 0)}}, {"stored": 2, "dead": 1}))
     found = load_progress(folder)
     assert found.ends == {TOPIC: {0: (13, 0)}, ("here", "a/b"): {0: (1, 2, 3)}}

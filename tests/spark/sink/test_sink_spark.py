@@ -85,7 +85,7 @@ def test_refused_rows_and_rows_without_a_topic_become_dead_letters(spark_with: S
     assert log.payloads("copy") == [[], [b"a"]]
     reasons = {message.payload: message.property("mqbridge.dead.reason") for message in log.read("dead")[0]}
     assert reasons == {
-        b"b": "it says no topic to go to: its column `topic` is NULL, and there is no option `topic`",
+        b"b": "it names no target topic: its column `topic` is NULL, and there is no option `topic`",
         b"c": "it is for partition 9, and there are 2 (0 to 1)",
     }
 

@@ -21,9 +21,9 @@ from mqbridge.spark.sink.settings import SinkSettings, sink_settings
 from mqbridge.spark.sink.task import TaskResult, TaskWriter
 from mqbridge.spark.sink.writer import make_stream_writer, make_writer
 from mqbridge.spark.transfer.counts import Counts
-from mqbridge.spark.transfer.spec import Placing, Replay
-from mqbridge.spark.transfer.target_partitions import Placement, RowPlacements
-from tests.spark.transfer.flaky import BAD, SOURCE, FlakyCluster, FlakyOutbound, batch, conversation, message
+from mqbridge.spark.transfer.spec import PartitionMode, Replay
+from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
+from tests.spark.transfer.flaky import BAD, SOURCE, FlakyCluster, FlakyOutbound, batch, message, run_in_virtual_time
 
 SCHEMA = message_schema()
 
@@ -39,8 +39,10 @@ def with_column(rows: pa.RecordBatch, name: str, values: Sequence[Any]) -> pa.Re
     return rows.set_column(index, name, pa.array(values, rows.schema.field(name).type))
 
 
-def reader(rows: pa.RecordBatch, *, by_topic: bool = False, placing: Placing = "auto", deduplicate: bool = True) -> RowReader:
-    return RowReader(rows.schema, by_topic=by_topic, placing=placing, deduplicate=deduplicate)
+def reader(
+    rows: pa.RecordBatch, *, by_topic: bool = False, partition_mode: PartitionMode = "auto", deduplicate: bool = True
+) -> RowReader:
+    return RowReader(rows.schema, by_topic=by_topic, partition_mode=partition_mode, deduplicate=deduplicate)
 
 
 def shown(found: Any) -> list[tuple[Stream, list[tuple[int, ...]]]]:
@@ -76,13 +78,13 @@ def test_the_partition_column_says_something_where_it_is_not_the_source_s() -> N
         return [part.handle for _, part in reader(changed, **options).streams(changed)]
 
     assert handles([1, 1, 1]) == [None]
-    assert handles([0, 0, 0]) == [Placement(0)]
-    assert handles([1, 0, None]) == [RowPlacements([None, 0, None])]
-    assert handles([1, 1, 1], placing="column") == [Placement(1)]
-    assert handles([0, 0, 0], placing="rule") == [None]
+    assert handles([0, 0, 0]) == [BatchPartition(0)]
+    assert handles([1, 0, None]) == [RowPartitions([None, 0, None])]
+    assert handles([1, 1, 1], partition_mode="column") == [BatchPartition(1)]
+    assert handles([0, 0, 0], partition_mode="rule") == [None]
     nowhere = with_column(rows, "source", [None] * 3).drop_columns(["topic"])
     found = [part for _, part in reader(nowhere).streams(nowhere)]
-    assert [(part.partition, part.handle) for part in found] == [(NO_SOURCE, Placement(1))]
+    assert [(part.partition, part.handle) for part in found] == [(NO_SOURCE, BatchPartition(1))]
 
 
 def test_rows_of_a_source_ascend_also_from_one_record_batch_to_the_next() -> None:
@@ -143,7 +145,7 @@ def test_a_task_writes_several_sources_and_topics_side_by_side() -> None:
         assert {key[1] for key in written_topics(settings.spec, result.counts)} == {"x", "y", "dead"}
         assert not any(one.is_open for one in cluster.opened)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_only_so_many_transfers_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +168,7 @@ def test_only_so_many_transfers_are_open_at_once(monkeypatch: pytest.MonkeyPatch
             for origin in {name for name, _ in origins}:
                 assert [position for name, position in origins if name == origin] == ["0", "1", "2", "3", "4"]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() -> None:
@@ -180,7 +182,7 @@ def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() ->
         assert (counts.dead, counts.stored) == (2, 0)
         assert sum(map(len, cluster.stored("dead"))) == 2
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 @pytest.mark.parametrize("topic", ["missing", "{topic}", "{what}", "a{", "a}b", "{{x}}"])
@@ -198,9 +200,9 @@ def test_topics_of_rows_are_no_templates_and_those_that_are_not_there_make_dead_
         assert cluster.stored("orders") == [[], []]
         if not is_there:
             reasons = {one.property("mqbridge.dead.reason") for some in stored for one in some}
-            assert reasons == {f"it is for the topic {topic!r}, which is not there"}
+            assert reasons == {f"its topic {topic!r} does not exist"}
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_rows_without_a_topic_fail_where_there_are_no_dead_letters() -> None:
@@ -212,7 +214,7 @@ def test_rows_without_a_topic_fail_where_there_are_no_dead_letters() -> None:
         with pytest.raises(DeliveryError, match="its column `topic` is NULL"):
             await writer.finish()
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_a_failure_is_told_to_who_brings_more_rows_and_nothing_stays_open() -> None:
@@ -226,7 +228,7 @@ def test_a_failure_is_told_to_who_brings_more_rows_and_nothing_stays_open() -> N
         await writer.abort()
         assert not any(one.is_open for one in cluster.opened)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_a_task_that_is_not_the_last_attempt_sends_no_more() -> None:
@@ -248,7 +250,7 @@ def test_a_task_that_is_not_the_last_attempt_sends_no_more() -> None:
         await writer.abort()
         assert sum(map(len, cluster.stored("copy"))) <= 10
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_a_task_that_waits_for_rows_and_is_not_the_last_attempt_sends_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +286,7 @@ def test_a_task_that_waits_for_rows_and_is_not_the_last_attempt_sends_nothing_ag
         await writer.abort()
         assert not any(one.is_open for one in cluster.opened)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_what_a_task_holds_is_bounded_while_nothing_can_be_stored() -> None:
@@ -303,7 +305,7 @@ def test_what_a_task_holds_is_bounded_while_nothing_can_be_stored() -> None:
         cluster.broker.release_receipts()
         assert (await writer.finish()).counts.stored >= taken - 1
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

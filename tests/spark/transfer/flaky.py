@@ -1,4 +1,4 @@
-"""A cluster in memory whose outbounds fail as a script says, and that can crash with everything that is open."""
+"""An in-memory cluster whose sends fail according to a script, and whose clients can crash with everything that is open."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -15,13 +15,14 @@ from mqbridge.message import Batch, Message, Partition, Position, Share
 from mqbridge.spark.cluster_ref import ClusterRef
 from tests.kit.virtual_time import VirtualTimeLoop
 
-Action = Literal["store", "lose the answer", "fail", "crash", "crash behind it"]
+Action = Literal["store", "lose the response", "fail", "crash before storing", "crash after storing"]
+"""What happens to one send."""
 BAD = b"bad"
 SOURCE = Partition("there", "orders", "1", 1)
 
 
 class FlakyCluster(MemoryCluster):
-    """`script` has what happens to the next sends, those to dead letters among them; when it is over, all are stored."""
+    """`script` has the actions for the next sends, also for those to the dead-letter topic. All later sends are stored."""
 
     def __init__(self, name: str, script: Sequence[Action] = (), **config: Any) -> None:
         super().__init__(name, MemoryConfig(**config))
@@ -33,42 +34,43 @@ class FlakyCluster(MemoryCluster):
         self.broker.faults.refuse = _refuse
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """One that fails; a sender that is still open is kept out."""
+        """Open an outbound that follows the script. Asserts that no other outbound of this sender and topic is open."""
         self.specs.append(spec)
-        assert spec.sender is None or not any(one.spec.sender == spec.sender and one.is_open and one.spec.topic == spec.topic
-                                              for one in self.opened)  # fmt: skip
-        one = FlakyOutbound(self, await super().outbound(spec), spec)
-        self.opened.append(one)
-        return one
+        assert spec.sender is None or not any(
+            other.spec.sender == spec.sender and other.is_open and other.spec.topic == spec.topic for other in self.opened
+        )
+        outbound = FlakyOutbound(self, await super().outbound(spec), spec)
+        self.opened.append(outbound)
+        return outbound
 
     def restart(self) -> None:
-        """After a crash: what was open is gone."""
+        """Begin anew after a crash, without the outbounds that were open."""
         self.crashed = asyncio.Event()
         self.opened = []
 
     def stored(self, topic: str) -> list[list[Message]]:
-        """By partition."""
-        return [stored.messages for stored in self.broker.topics[topic]]
+        """Return the stored messages of each partition."""
+        return [partition.messages for partition in self.broker.topics[topic]]
 
     @asynccontextmanager
     async def find(self, ref: ClusterRef) -> AsyncIterator[MemoryCluster]:
-        """As `Portal.cluster`."""
+        """Replace `Portal.cluster`."""
         assert ref.name == self.name
         yield self
 
 
 def _refuse(message: Message) -> str | None:
-    """Bad messages, but not as dead letters."""
+    """Refuse bad messages, except as dead letters."""
     return "it is bad" if message.payload == BAD and message.property("mqbridge.dead.reason") is None else None
 
 
 class FlakyOutbound:
-    """Ordered: behind a send that failed, those to the same partition fail until the outbound is opened anew."""
+    """Keeps the order: after a failed send, all sends to the same partition fail until the outbound is reopened."""
 
     def __init__(self, cluster: FlakyCluster, inner: Outbound, spec: OutboundSpec) -> None:
         self.cluster, self.inner, self.spec = cluster, inner, spec
         self.is_open = True
-        self._barred: set[int] = set()
+        self._failed_partitions: set[int] = set()
 
     @property
     def formats(self) -> Collection[str]:
@@ -80,30 +82,30 @@ class FlakyOutbound:
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         self.cluster.sent.append(share)
-        never: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        unanswered: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         if self.cluster.crashed.is_set():
-            return never
+            return unanswered
         failed = Receipt(failures=[MessageFailure(index, Failure.RETRY, "lost") for index in range(share.count)])
-        if partition in self._barred:
-            never.set_result(failed)
-            return never
+        if partition in self._failed_partitions:
+            unanswered.set_result(failed)
+            return unanswered
         action = self.cluster.script.pop(0) if self.cluster.script else "store"
-        if action == "crash":
+        if action == "crash before storing":
             self.cluster.crashed.set()
-            return never
+            return unanswered
         if action == "fail":
-            self._barred.add(partition)
-            never.set_result(failed)
-            return never
-        future = self.inner.send(partition, share)
-        if action == "lose the answer":
-            self._barred.add(partition)
-            future.add_done_callback(lambda _: never.set_result(failed))
-            return never
-        if action == "crash behind it":
-            future.add_done_callback(lambda _: self.cluster.crashed.set())
-            return never
-        return future
+            self._failed_partitions.add(partition)
+            unanswered.set_result(failed)
+            return unanswered
+        stored = self.inner.send(partition, share)
+        if action == "lose the response":
+            self._failed_partitions.add(partition)
+            stored.add_done_callback(lambda _: unanswered.set_result(failed))
+            return unanswered
+        if action == "crash after storing":
+            stored.add_done_callback(lambda _: self.cluster.crashed.set())
+            return unanswered
+        return stored
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         self.inner.withdraw(sends)
@@ -122,28 +124,28 @@ class FlakyOutbound:
 
 
 def message(number: int, payload: bytes | None = None, **fields: Any) -> Message:
-    """Message `number` of the source."""
+    """Return a message at position `number`."""
     return Message(b"%d" % number if payload is None else payload, position=(number,), **fields)
 
 
 def batch(messages: Sequence[Message], source: Partition = SOURCE) -> Batch:
-    """A batch that decodes when it is asked to, and can forget."""
+    """Return a batch that is decoded when its messages are first used."""
     first = messages[0].position if messages else ()
-    behind = (*messages[-1].position[:-1], messages[-1].position[-1] + 1) if messages[-1].position else ()
-    return Batch(source, lambda: messages, count=len(messages), size=100 * len(messages), first=first, next=behind)
+    next_position = (*messages[-1].position[:-1], messages[-1].position[-1] + 1) if messages[-1].position else ()
+    return Batch(source, lambda: messages, count=len(messages), size=100 * len(messages), first=first, next=next_position)
 
 
 async def iterate(batches: Sequence[Batch]) -> AsyncIterator[Batch]:
-    """As a range is read."""
-    for one in batches:
+    """Yield the batches as reading a range does."""
+    for each in batches:
         await asyncio.sleep(0)
-        yield one
+        yield each
 
 
-def conversation(run: Callable[[], Awaitable[None]]) -> None:
-    """Run it in virtual time, on brokers that are forgotten afterwards."""
+def run_in_virtual_time(run: Callable[[], Awaitable[None]]) -> None:
+    """Run the coroutine in virtual time, and then discard its in-memory brokers."""
 
-    async def whole() -> None:
+    async def run_and_forget() -> None:
         try:
             await run()
         finally:
@@ -151,4 +153,4 @@ def conversation(run: Callable[[], Awaitable[None]]) -> None:
                 forget(name)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(whole())
+        runner.run(run_and_forget())

@@ -1,4 +1,4 @@
-"""Attempts of one task against a real Pulsar: killed, and beside one that was believed dead; each message is stored once."""
+"""Attempts of one task against a real Pulsar, after a killed attempt or beside a running one: each message is stored once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LIMIT_S = 120.0
 
 
 @contextmanager
-def attempt(target: Place, which: str) -> Iterator[subprocess.Popen[bytes]]:
+def run_attempt(target: Place, mode: str) -> Iterator[subprocess.Popen[bytes]]:
     settings = target.settings
-    argv = [settings["service_url"], settings["admin_url"], target.topic, str(MESSAGES), which]
+    argv = [settings["service_url"], settings["admin_url"], target.topic, str(MESSAGES), mode]
     with subprocess.Popen([sys.executable, "-m", "tests.spark.transfer_program", *argv], cwd=REPOSITORY) as process:
         guard().process(process.pid)
         try:
@@ -36,32 +36,30 @@ def attempt(target: Place, which: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-async def stored(target: Place, least: int) -> None:
-    """Wait until the target has so many messages."""
+async def wait_until_stored(target: Place, min_messages: int) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while (await arrived(target))[0].count < least:
+        while (await arrived(target))[0].count < min_messages:
             await asyncio.sleep(0.01)
 
 
-async def assert_once(target: Place) -> None:
+async def assert_each_stored_once(target: Place) -> None:
     sent = Tally()
     for number in range(MESSAGES):
-        one = message(number)
-        sent.add(one.payload or b"", str(number))
+        sent.add(message(number).payload or b"", str(number))
     found = (await arrived(target))[0]
     assert not found.wrong
     assert (found.repeated, found.count, found.checksum) == (0, sent.count, sent.checksum)
 
 
-@pytest.mark.parametrize("end", ["killed", "believed dead"])
-async def test_the_next_attempt_goes_on_where_one_got_to(pulsar: Pulsar, end: str) -> None:
+@pytest.mark.parametrize("earlier_attempts", ["killed", "still running"])
+async def test_an_attempt_continues_where_an_earlier_one_stopped(pulsar: Pulsar, earlier_attempts: str) -> None:
     target = target_place(pulsar, f"attempts-{time.time_ns()}")
     with ExitStack() as stack:
-        for number, which in enumerate(["first", "again"]):
-            process = stack.enter_context(attempt(target, which))
-            await stored(target, MESSAGES // 4 * (number + 1))
-            if end == "killed":
+        for number, mode in enumerate(["first", "again"]):
+            process = stack.enter_context(run_attempt(target, mode))
+            await wait_until_stored(target, MESSAGES // 4 * (number + 1))
+            if earlier_attempts == "killed":
                 process.kill()
-        last = stack.enter_context(attempt(target, "again"))
+        last = stack.enter_context(run_attempt(target, "again"))
         assert await asyncio.to_thread(last.wait, LIMIT_S) == 0
-    await assert_once(target)
+    await assert_each_stored_once(target)

@@ -1,4 +1,4 @@
-"""A transfer stores each message once, whatever fails: failures in the middle, lost answers, crashes and refusals."""
+"""A transfer stores each message once, despite transient failures, lost responses, crashes and refused messages."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,22 @@ from mqbridge.spark.transfer import transfer as transfer_module
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.resume import find_ends
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
-from mqbridge.spark.transfer.target_partitions import Placement, RowPlacements
+from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
 from mqbridge.spark.transfer.transfer import Transfer
-from tests.spark.transfer.flaky import BAD, SOURCE, Action, FlakyCluster, FlakyOutbound, batch, conversation, iterate, message
+from tests.spark.transfer.flaky import (
+    BAD,
+    SOURCE,
+    Action,
+    FlakyCluster,
+    FlakyOutbound,
+    batch,
+    iterate,
+    message,
+    run_in_virtual_time,
+)
 
 REF = ClusterRef("here", "memory", MemoryConfig())
-LETTERS = Delivery(dead_letter=DeadLetter(cluster="here", topic="dead"))
+WITH_DEAD_LETTERS = Delivery(dead_letter=DeadLetter(cluster="here", topic="dead"))
 
 
 def spec_of(*targets: Target, **changes: object) -> TargetsSpec:
@@ -63,13 +73,13 @@ async def move(
 async def move_or_crash(
     cluster: FlakyCluster, spec: TargetsSpec, batches: Sequence[Batch], replay: Replay | None
 ) -> Counts | None:
-    """None after a crash: everything ends where it is, and is gone."""
+    """Run a transfer. Return its counts, or None if the cluster's script made it crash."""
     moving = spawn(move(cluster, spec, batches, replay), "moving", quiet=True)
     crash = spawn(cluster.crashed.wait(), "crash", quiet=True)
     await asyncio.wait([moving, crash], return_when=asyncio.FIRST_COMPLETED)
     crashed = cluster.crashed.is_set()
     await cancel(moving, crash)
-    await asyncio.sleep(1)  # what a broker has is stored
+    await asyncio.sleep(1)  # until the broker has stored everything that it received
     cluster.restart()
     return None if crashed else moving.result()
 
@@ -78,7 +88,7 @@ def payloads(messages: Sequence[Message]) -> list[bytes | None]:
     return [one.payload for one in messages]
 
 
-def test_all_is_stored_in_order_with_origins() -> None:
+def test_messages_are_stored_in_order_with_origins() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
@@ -88,11 +98,11 @@ def test_all_is_stored_in_order_with_origins() -> None:
         assert not any(one.is_open for one in cluster.opened)
         assert [spec.sender for spec in cluster.specs] == ["mqbridge|job|there|orders|1|"]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-@pytest.mark.parametrize("action", ["fail", "lose the answer"])
-def test_a_failure_in_the_middle_is_sent_again_without_doubling(action: Action) -> None:
+@pytest.mark.parametrize("action", ["fail", "lose the response"])
+def test_after_a_failed_send_each_message_is_stored_once(action: Action) -> None:
     async def run() -> None:
         cluster = await cluster_of(["store", "store", action])
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(30)]))
@@ -100,10 +110,10 @@ def test_a_failure_in_the_middle_is_sent_again_without_doubling(action: Action) 
         assert len(cluster.opened) == 2
         assert (counts.stored, counts.skipped) == (30, 0)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_it_gives_up_when_nothing_is_stored_for_too_long() -> None:
+def test_a_transfer_fails_when_nothing_is_stored_within_the_write_timeout() -> None:
     async def run() -> None:
         cluster = await cluster_of(["store", *["fail"] * 1000])  # type: ignore[list-item]
         with pytest.raises(DeliveryError, match=r"nothing of there/orders/1 could be stored for 60 s \(writeTimeout\)"):
@@ -111,20 +121,20 @@ def test_it_gives_up_when_nothing_is_stored_for_too_long() -> None:
         assert payloads(cluster.stored("copy")[1]) == [b"0", b"1", b"2"]
         assert not any(one.is_open for one in cluster.opened)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_progress_keeps_it_from_giving_up() -> None:
+def test_the_write_timeout_starts_anew_after_each_stored_batch() -> None:
     async def run() -> None:
         cluster = await cluster_of(["store", "fail", "fail", "fail", "fail"] * 20)
         counts = await move(cluster, spec_of(write_timeout_s=60.0), batches_of([message(n) for n in range(60)]))
         assert counts.stored == 60
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(60)]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_what_is_fatal_ends_it_at_once() -> None:
+def test_a_fatal_error_ends_the_transfer_at_once() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         cluster.broker.faults.fatal = "no rights"
@@ -132,25 +142,25 @@ def test_what_is_fatal_ends_it_at_once() -> None:
             await move(cluster, spec_of(), batches_of([message(1)]))
         assert len(cluster.opened) == 1
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_what_the_iterator_raises_is_raised() -> None:
+def test_an_error_of_the_iterator_ends_the_transfer() -> None:
     async def run() -> None:
         cluster = await cluster_of()
 
         async def read() -> object:
             yield batch([message(1)])
-            raise ClusterError("the source is away")
+            raise ClusterError("the source is unreachable")
 
-        with pytest.raises(ClusterError, match="the source is away"):
+        with pytest.raises(ClusterError, match="the source is unreachable"):
             await Transfer(spec_of(), SOURCE, "job", find_cluster=cluster.find).run(read())  # type: ignore[arg-type]
         assert payloads(cluster.stored("copy")[1]) == [b"1"]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_a_replay_sends_what_is_missing_and_leaves_whole_batches_as_they_are() -> None:
+def test_a_replay_sends_missing_messages_and_passes_on_whole_batches_unchanged() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
@@ -159,14 +169,14 @@ def test_a_replay_sends_what_is_missing_and_leaves_whole_batches_as_they_are() -
         counts = await move(cluster, spec_of(), again, Replay())
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(20)]
         assert (counts.stored, counts.skipped, counts.received) == (10, 10, 20)
-        cut, *rest = cluster.sent
-        assert (cut.batch, cut.indexes) == (again[3], [1, 2])
-        assert all(share.indexes is None and share.batch is one for share, one in zip(rest, again[4:], strict=True))
+        first, *later = cluster.sent
+        assert (first.batch, first.indexes) == (again[3], [1, 2])
+        assert all(share.indexes is None and share.batch is whole for share, whole in zip(later, again[4:], strict=True))
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_a_source_position_of_another_partition_is_not_its_own() -> None:
+def test_messages_of_another_source_partition_are_not_skipped() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         other = Partition("there", "orders", "3", 3)
@@ -175,14 +185,14 @@ def test_a_source_position_of_another_partition_is_not_its_own() -> None:
         assert counts.skipped == 0
         assert len(cluster.stored("copy")[1]) == 15
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_refused_messages_become_dead_letters_and_the_others_are_stored() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         messages = [message(n, BAD if n in (2, 5) else None) for n in range(9)]
-        counts = await move(cluster, spec_of(delivery=LETTERS), batches_of(messages))
+        counts = await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of(messages))
         assert len(cluster.stored("copy")[1]) == 7
         dead = [one for stored in cluster.stored("dead") for one in stored]
         assert sorted(one.origin or "" for one in dead) == ["there|orders|1|2", "there|orders|1|5"]
@@ -190,21 +200,23 @@ def test_refused_messages_become_dead_letters_and_the_others_are_stored() -> Non
         assert dead[0].property("mqbridge.dead.route") == "job"
         assert dead[0].property("mqbridge.dead.target") == "here/copy"
         assert (counts.stored, counts.dead, counts.received) == (7, 2, 9)
-        again = await move(cluster, spec_of(delivery=LETTERS), batches_of(messages), Replay())
+        again = await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of(messages), Replay())
         assert (again.stored, again.dead, again.skipped) == (0, 0, 9)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_dead_letters_are_looked_for_before_they_are_sent_again() -> None:
+def test_a_dead_letter_that_is_stored_already_is_not_sent_again() -> None:
     async def run() -> None:
-        cluster = await cluster_of(["store", "store", "lose the answer"])
-        await move(cluster, spec_of(delivery=LETTERS), batches_of([message(n, BAD if n == 4 else None) for n in range(12)]))
+        cluster = await cluster_of(["store", "store", "lose the response"])
+        await move(
+            cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of([message(n, BAD if n == 4 else None) for n in range(12)])
+        )
         assert sum(map(len, cluster.stored("dead"))) == 1
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n != 4]
         assert {spec.retries_unanswered for spec in cluster.specs if spec.topic == "dead"} == {False}
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_without_dead_letters_a_refused_message_fails_and_is_never_skipped_later() -> None:
@@ -214,30 +226,30 @@ def test_without_dead_letters_a_refused_message_fails_and_is_never_skipped_later
         messages = [message(n, BAD if n == 4 else None) for n in range(30)]
         with pytest.raises(DeliveryError, match="refuses the message at there/orders/1 position 4: it is bad"):
             await move(cluster, spec_of(), batches_of(messages))
-        assert len(cluster.stored("copy")[1]) > 5, "what was behind it was on its way"
-        with pytest.raises(DeliveryError, match="position 4: an earlier attempt could not store it"):
+        assert len(cluster.stored("copy")[1]) > 5, "later messages were in flight already"
+        with pytest.raises(DeliveryError, match="position 4: an earlier attempt did not store it"):
             await move(cluster, spec_of(), batches_of(messages), Replay())
-        counts = await move(cluster, spec_of(delivery=LETTERS), batches_of(messages), Replay())
+        counts = await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of(messages), Replay())
         assert counts.dead == 1
         assert sorted(int(one.payload or b"") for one in cluster.stored("copy")[1]) == [n for n in range(30) if n != 4]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_more_dead_letters_than_allowed_end_it() -> None:
+def test_a_transfer_fails_with_more_dead_letters_than_allowed() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         messages = [message(n, BAD) for n in range(30)]
         with pytest.raises(DeliveryError, match="refuses more than 5 messages of there/orders/1, the last because it is bad"):
-            await move(cluster, spec_of(delivery=LETTERS, max_dead_letters=5), batches_of(messages, 1))
+            await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS, max_dead_letters=5), batches_of(messages, 1))
         assert sum(map(len, cluster.stored("dead"))) <= 5
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_two_targets_with_edits_and_filters_count_each() -> None:
+def test_counts_include_two_targets_an_edit_and_a_filter() -> None:
     async def run() -> None:
-        cluster = await cluster_of(["store", "store", "lose the answer", "store", "fail"])
+        cluster = await cluster_of(["store", "store", "lose the response", "store", "fail"])
         spec = spec_of(
             Target(cluster="here", topic="copy"),
             Target(cluster="here", topic="other", edit=EditRules(set={"from": "{topic}"})),
@@ -245,27 +257,27 @@ def test_two_targets_with_edits_and_filters_count_each() -> None:
         )
         messages = [message(n, key="no" if n % 5 == 0 else "yes") for n in range(20)]
         counts = await move(cluster, spec, batches_of(messages))
-        wanted = [b"%d" % n for n in range(20) if n % 5]
-        assert payloads(cluster.stored("copy")[1]) == payloads(cluster.stored("other")[1]) == wanted
+        expected = [b"%d" % n for n in range(20) if n % 5]
+        assert payloads(cluster.stored("copy")[1]) == payloads(cluster.stored("other")[1]) == expected
         assert {one.property("from") for one in cluster.stored("other")[1]} == {"orders"}
         assert counts == Counts(
             received=20, bytes=2000, stored=32, filtered=4, by_target={"here/copy": 16, "here/other": 16}
         )  # fmt: skip
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_what_came_from_the_target_is_not_written_back() -> None:
+def test_messages_that_originate_in_the_target_are_not_written_back() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         counts = await move(cluster, spec_of(), [batch([message(1), message(2, origin="here|copy|0|5")])])
         assert payloads(cluster.stored("copy")[1]) == [b"1"]
         assert (counts.looped, counts.stored) == (1, 1)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_the_target_template_gets_the_words_of_the_pattern() -> None:
+def test_the_target_template_is_filled_from_the_groups_of_the_pattern() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         await cluster.create("from-ders", 2)
@@ -275,13 +287,13 @@ def test_the_target_template_gets_the_words_of_the_pattern() -> None:
             [batch([message(1)])],
         )
         assert len(cluster.stored("from-ders")[1]) == 1
-        with pytest.raises(ConfigError, match="does not take the topic 'orders'"):
+        with pytest.raises(ConfigError, match="do not include 'orders'"):
             await move(cluster, spec_of(source_topics=("~x.+",)), [batch([message(1)])])
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_a_target_twice_cannot_tell_what_is_stored() -> None:
+def test_the_same_target_twice_is_an_error_with_deduplication() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         target = Target(cluster="here", topic="copy")
@@ -290,106 +302,106 @@ def test_a_target_twice_cannot_tell_what_is_stored() -> None:
         counts = await move(cluster, spec_of(target, target, deduplicate=False), [batch([message(1)])])
         assert counts.stored == 2
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_what_is_stored_once_is_stored_in_order_whatever_the_route_says() -> None:
+def test_deduplication_implies_ordered_sends_even_if_the_route_needs_no_order() -> None:
     async def run() -> None:
         cluster = await cluster_of()
-        spec = spec_of(delivery=Delivery(order="none", dead_letter=LETTERS.dead_letter))
+        spec = spec_of(delivery=Delivery(order="none", dead_letter=WITH_DEAD_LETTERS.dead_letter))
         await move(cluster, spec, [batch([message(1)])])
         await move(cluster, spec_of(delivery=spec.delivery, deduplicate=False), [batch([message(1)])])
-        told = [(one.topic, one.ordered, one.sender is None) for one in cluster.specs]
-        assert told == [("dead", False, True), ("copy", True, False), ("dead", False, True), ("copy", False, True)]
+        specs = [(spec.topic, spec.ordered, spec.sender is None) for spec in cluster.specs]
+        assert specs == [("dead", False, True), ("copy", True, False), ("dead", False, True), ("copy", False, True)]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_messages_without_a_source_have_no_sender_and_go_by_key_or_in_turn() -> None:
+def test_messages_without_a_source_have_no_sender_and_are_divided_by_key_or_round_robin() -> None:
     async def run() -> None:
-        cluster = await cluster_of(["store", "lose the answer"])
+        cluster = await cluster_of(["store", "lose the response"])
         batches = [batch([Message(b"x"), Message(b"y")], NO_SOURCE), batch([Message(b"z")], NO_SOURCE)]
-        counts = await move(cluster, spec_of(placing="auto"), batches, Replay(), source=NO_SOURCE)
+        counts = await move(cluster, spec_of(partition_mode="auto"), batches, Replay(), source=NO_SOURCE)
         assert counts.stored == 3
         assert [payloads(stored) for stored in cluster.stored("copy")] == [[b"x", b"y", b"z"], [b"z"]], "at least once"
         assert {spec.sender for spec in cluster.specs} == {None}
         keyed = [batch([Message(b"k", key=f"key {n}") for n in range(20)], NO_SOURCE)]
-        await move(cluster, spec_of(Target(cluster="here", topic="other"), placing="auto"), keyed, source=NO_SOURCE)
+        await move(cluster, spec_of(Target(cluster="here", topic="other"), partition_mode="auto"), keyed, source=NO_SOURCE)
         assert all(len(stored) > 2 for stored in cluster.stored("other"))
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_a_placement_is_exact_and_one_that_is_not_there_is_refused() -> None:
+def test_rows_get_exactly_their_partition_and_are_refused_if_it_does_not_exist() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         to_0, to_7, to_none = batches_of([message(n) for n in range(3)], 1)
-        to_0.handle, to_7.handle, to_none.handle = Placement(0), Placement(7), Placement(None)
-        counts = await move(cluster, spec_of(placing="column", delivery=LETTERS), [to_0, to_7, to_none])
+        to_0.handle, to_7.handle, to_none.handle = BatchPartition(0), BatchPartition(7), BatchPartition(None)
+        counts = await move(cluster, spec_of(partition_mode="column", delivery=WITH_DEAD_LETTERS), [to_0, to_7, to_none])
         assert (counts.stored, counts.dead) == (1, 2)
         assert len(cluster.stored("copy")[0]) == 1
         reasons = {one.property("mqbridge.dead.reason") for stored in cluster.stored("dead") for one in stored}
-        assert reasons == {"it is for partition 7, and there are 2 (0 to 1)", "it says no partition to go to"}
-        await move(cluster, spec_of(placing="auto"), [batch([message(9)])])
+        assert reasons == {"it is for partition 7, and there are 2 (0 to 1)", "it names no target partition"}
+        await move(cluster, spec_of(partition_mode="auto"), [batch([message(9)])])
         assert len(cluster.stored("copy")[1]) == 1, "by modulo of the source"
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 @pytest.mark.parametrize("by", ["key", "round_robin"])
-def test_a_target_partition_that_is_down_for_a_while_gets_what_others_did_not_wait_for(
-    by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_partition_gets_its_messages_late_after_an_outage_of_its_own(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         cluster = await cluster_of()
         loop = asyncio.get_running_loop()
-        is_up, store = loop.time() + 5, FlakyOutbound.send
+        up_at, store = loop.time() + 5, FlakyOutbound.send
 
-        def send(to: FlakyOutbound, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-            if partition == 1 or loop.time() >= is_up:
-                return store(to, partition, share)
+        def send(outbound: FlakyOutbound, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+            if partition == 1 or loop.time() >= up_at:
+                return store(outbound, partition, share)
             lost = Receipt(failures=[MessageFailure(index, Failure.RETRY, "it is down") for index in range(share.count)])
-            answer: asyncio.Future[Receipt] = loop.create_future()
-            loop.call_later(1, answer.set_result, lost)
-            return answer
+            receipt: asyncio.Future[Receipt] = loop.create_future()
+            loop.call_later(1, receipt.set_result, lost)
+            return receipt
 
         monkeypatch.setattr(FlakyOutbound, "send", send)
         spec = spec_of(Target(cluster="here", topic="copy", partitions=PartitionRule(by=by)))  # type: ignore[arg-type]
         counts = await move(cluster, spec, batches_of([message(n, key=f"key {n % 7}") for n in range(60)]))
-        numbers = [[int(one.payload or b"") for one in some] for some in cluster.stored("copy")]
-        assert sorted(number for some in numbers for number in some) == list(range(60))
-        assert all(some == sorted(some) and len(some) > 15 for some in numbers)
+        numbers = [[int(stored.payload or b"") for stored in partition] for partition in cluster.stored("copy")]
+        assert sorted(number for partition in numbers for number in partition) == list(range(60))
+        assert all(partition == sorted(partition) and len(partition) > 15 for partition in numbers)
         assert counts.stored == 60
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_rows_that_say_a_partition_keep_their_order_with_those_that_go_there_by_the_rule() -> None:
+def test_rows_of_a_partition_keep_their_order_whether_chosen_by_column_or_rule() -> None:
     async def run() -> None:
         cluster = await cluster_of()
-        one = batch([message(n) for n in range(6)])
-        one.handle = RowPlacements([None, 1, None, 1, 0, None])
-        await move(cluster, spec_of(placing="auto"), [one])
-        assert [payloads(some) for some in cluster.stored("copy")] == [[b"4"], [b"0", b"1", b"2", b"3", b"5"]]
+        mixed = batch([message(n) for n in range(6)])
+        mixed.handle = RowPartitions([None, 1, None, 1, 0, None])
+        await move(cluster, spec_of(partition_mode="auto"), [mixed])
+        assert [payloads(partition) for partition in cluster.stored("copy")] == [[b"4"], [b"0", b"1", b"2", b"3", b"5"]]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-@pytest.mark.parametrize("before", ["there/orders", "here/other"])
-def test_messages_that_were_dead_letters_before_are_told_by_who_refused_them_last(before: str) -> None:
+@pytest.mark.parametrize("earlier_target", ["there/orders", "here/other"])
+def test_a_dead_letter_of_an_earlier_dead_letter_counts_for_its_last_target(earlier_target: str) -> None:
     async def run() -> None:
         cluster = await cluster_of()
-        spec = spec_of(Target(cluster="here", topic="copy"), Target(cluster="here", topic="other"), delivery=LETTERS)
+        spec = spec_of(Target(cluster="here", topic="copy"), Target(cluster="here", topic="other"), delivery=WITH_DEAD_LETTERS)
         ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "other", "dead")}
-        marked = (("mqbridge.dead.target", before),)
+        marked = (("mqbridge.dead.target", earlier_target),)
         batches = batches_of([message(n, BAD if n in (3, 7) else None, properties=marked) for n in range(12)])
         await move(cluster, spec, batches)
-        found = [[payloads(some) for some in cluster.stored(topic)] for topic in ("copy", "other", "dead")]
+        after_first = [[payloads(partition) for partition in cluster.stored(topic)] for topic in ("copy", "other", "dead")]
         counts = await move(cluster, spec, batches, Replay(ends))
         assert (counts.stored, counts.dead) == (0, 0)
-        assert [[payloads(some) for some in cluster.stored(topic)] for topic in ("copy", "other", "dead")] == found
+        assert [
+            [payloads(partition) for partition in cluster.stored(topic)] for topic in ("copy", "other", "dead")
+        ] == after_first
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 def test_a_target_that_grew_between_two_attempts_gets_nothing_twice() -> None:
@@ -401,10 +413,10 @@ def test_a_target_that_grew_between_two_attempts_gets_nothing_twice() -> None:
         assert counts.skipped == 10
         assert [len(stored) for stored in cluster.stored("copy")] == [10, 10]
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_what_the_target_has_deleted_counts_as_stored() -> None:
+def test_messages_that_the_target_has_deleted_count_as_stored() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         since = {("here", "copy"): await find_ends(cluster, "copy")}
@@ -413,11 +425,11 @@ def test_what_the_target_has_deleted_counts_as_stored() -> None:
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(12)]), Replay(since))
         assert (counts.skipped, counts.stored) == (10, 2)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_a_name_that_is_known_from_before_the_checkpoint_finds_what_it_has_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream with a jobId whose checkpoint was removed, when its first batch is repeated."""
+def test_messages_that_a_sender_stored_before_the_checkpoint_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream with a jobId repeats its first batch after its checkpoint was removed."""
 
     async def run() -> None:
         cluster = await cluster_of()
@@ -431,11 +443,13 @@ def test_a_name_that_is_known_from_before_the_checkpoint_finds_what_it_has_store
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(15)]), Replay(ends))
         assert (counts.skipped, counts.stored) == (10, 5)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_a_name_that_has_sent_what_is_new_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A source that was made anew begins at its first position again; nobody can tell its messages from those before."""
+def test_positions_that_a_sender_has_sent_before_are_skipped_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A source topic that was created again has the positions of the deleted one: its messages look like the old ones."""
 
     async def run() -> None:
         cluster = await cluster_of()
@@ -447,80 +461,88 @@ def test_a_name_that_has_sent_what_is_new_is_a_warning(monkeypatch: pytest.Monke
         monkeypatch.setattr(FlakyOutbound, "resume", resume)
         counts = await move(cluster, spec_of(), batches_of([message(n, b"another") for n in range(15)]))
         assert (counts.skipped, counts.stored) == (10, 5)
-        assert "here/copy has it up to 9 already" in caplog.text
+        assert "here/copy holds its messages up to position 9 already" in caplog.text
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_what_a_broker_has_taken_and_not_stored_is_waited_for(arrives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Pulsar: the last sequence id of a name is that of what was sent, until its disks fail."""
+def test_messages_that_a_broker_has_accepted_and_not_stored_are_waited_for(
+    arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulsar reports the last sequence id that a producer sent, even if the message is not on disk yet or never will be."""
 
     async def run() -> None:
         cluster = await cluster_of()
         ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
         await move(cluster, spec_of(), batches_of([message(n) for n in range(6)]))
         loop = asyncio.get_running_loop()
-        decided, really = loop.time() + 20, FlakyOutbound.resume
+        reports_stored_at, resume_stored = loop.time() + 20, FlakyOutbound.resume
 
         async def resume(
-            to: FlakyOutbound, source: Partition, since: Mapping[int, Position] | None = None
+            outbound: FlakyOutbound, source: Partition, since: Mapping[int, Position] | None = None
         ) -> Mapping[int, Position]:
-            return {1: (9,)} if to.spec.topic == "copy" and loop.time() < decided else await really(to, source, since)
+            is_early = outbound.spec.topic == "copy" and loop.time() < reports_stored_at
+            return {1: (9,)} if is_early else await resume_stored(outbound, source, since)
 
         monkeypatch.setattr(FlakyOutbound, "resume", resume)
         if arrives:
             late = await MemoryCluster.outbound(cluster, OutboundSpec("copy"))
-            loop.call_at(decided - 5, lambda: late.send(1, Share(batch([message(n) for n in range(6, 10)]))))
-        counts = await move(cluster, spec_of(delivery=LETTERS), batches_of([message(n) for n in range(15)]), Replay(ends))
+            loop.call_at(reports_stored_at - 5, lambda: late.send(1, Share(batch([message(n) for n in range(6, 10)]))))
+        counts = await move(
+            cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of([message(n) for n in range(15)]), Replay(ends)
+        )
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(15)]
         assert (counts.dead, counts.skipped) == (0, 10 if arrives else 6)
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
-def test_bytes_in_flight_are_bounded_whatever_is_kept() -> None:
+def test_the_bytes_of_buffered_batches_are_bounded() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         cluster.broker.faults.receipt_delay_s = 1.0
-        made = held = 0
+        batches_read = max_unstored = 0
 
         async def read() -> object:
-            nonlocal made, held
+            nonlocal batches_read, max_unstored
             for n in range(200):
-                made += 1
-                held = max(held, made - len(cluster.stored("copy")[1]))
+                batches_read += 1
+                max_unstored = max(max_unstored, batches_read - len(cluster.stored("copy")[1]))
                 yield Batch(SOURCE, [message(n)], count=1, size=10_000, first=(n,), next=(n + 1,))
 
         spec = spec_of(delivery=Delivery(in_flight_bytes=100_000))
         transfer = Transfer(spec, SOURCE, "job", find_cluster=cluster.find)
         counts = await transfer.run(read())  # type: ignore[arg-type]
         assert counts.stored == 200
-        assert held <= 100_000 // 10_000 + 2
+        assert max_unstored <= 100_000 // 10_000 + 2
 
-    conversation(run)
+    run_in_virtual_time(run)
 
 
 STEPS = 120
-"""More turns of the loop than the transfer of the next test takes."""
+"""More iterations of the event loop than the transfer of the next test needs."""
 
 
-def test_a_crash_at_any_step_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task ends in each turn of the loop, and is repeated."""
+def test_a_crash_at_any_step_neither_loses_nor_duplicates_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task crashes after each possible number of event loop iterations, and is repeated."""
     monkeypatch.setattr(transfer_module, "FIRST_PAUSE_S", 0.0)
-    ended: list[bool] = []
+    was_finished: list[bool] = []
 
     async def run(steps: int) -> None:
-        cluster = await cluster_of(["store", "lose the answer"])
-        spec, batches = spec_of(delivery=LETTERS), batches_of([message(n, BAD if n in (3, 7) else None) for n in range(12)], 2)
+        cluster = await cluster_of(["store", "lose the response"])
+        spec, batches = (
+            spec_of(delivery=WITH_DEAD_LETTERS),
+            batches_of([message(n, BAD if n in (3, 7) else None) for n in range(12)], 2),
+        )
         ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
         moving = spawn(move(cluster, spec, batches), "moving", quiet=True)
         for _ in range(steps):
             await asyncio.sleep(0)
-        ended.append(moving.done())
+        was_finished.append(moving.done())
         cluster.crashed.set()
         await cancel(moving)
-        await asyncio.sleep(1)  # what a broker has is stored
+        await asyncio.sleep(1)  # until the broker has stored everything that it received
         cluster.restart()
         await move(cluster, spec, batches, Replay(ends))
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n not in (3, 7)]
@@ -528,13 +550,13 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(monkeypatch: pytest.Monke
         assert sorted(dead, key=str) == ["there|orders|1|3", "there|orders|1|7"]
 
     for steps in range(STEPS):
-        conversation(partial(run, steps))
-    assert ended[-1]
-    assert ended.count(False) > 40
+        run_in_virtual_time(partial(run, steps))
+    assert was_finished[-1]
+    assert was_finished.count(False) > 40
 
 
 ACTIONS: st.SearchStrategy[list[Action]] = st.lists(
-    st.sampled_from(["store", "store", "lose the answer", "fail", "crash", "crash behind it"]), max_size=25
+    st.sampled_from(["store", "store", "lose the response", "fail", "crash before storing", "crash after storing"]), max_size=25
 )
 
 
@@ -545,18 +567,20 @@ ACTIONS: st.SearchStrategy[list[Action]] = st.lists(
     size=st.integers(1, 7),
     knows_since=st.booleans(),
 )
-@example(script=["store", "crash behind it"], bad=frozenset({0, 1}), by="modulo", size=1, knows_since=True)
-@example(script=["lose the answer", "crash", "fail"], bad=frozenset({4}), by="key", size=3, knows_since=True)
-def test_nothing_is_lost_or_doubled_by_failures_and_crashes(
+@example(script=["store", "crash after storing"], bad=frozenset({0, 1}), by="modulo", size=1, knows_since=True)
+@example(script=["lose the response", "crash before storing", "fail"], bad=frozenset({4}), by="key", size=3, knows_since=True)
+def test_failures_and_crashes_neither_lose_nor_duplicate_messages(
     script: list[Action], bad: frozenset[int], by: str, size: int, knows_since: bool
 ) -> None:
-    """Tasks crash and are repeated until one has stored everything; then each message is in the target or in a dead letter."""
+    """A task is repeated until an attempt does not crash. Then each message is stored in the target or as a dead letter."""
 
     async def run() -> None:
         cluster = await cluster_of(script)
         rule = PartitionRule(by=by)
         spec = spec_of(
-            Target(cluster="here", topic="copy", partitions=rule), Target(cluster="here", topic="other"), delivery=LETTERS
+            Target(cluster="here", topic="copy", partitions=rule),
+            Target(cluster="here", topic="other"),
+            delivery=WITH_DEAD_LETTERS,
         )
         messages = [message(n, BAD if n in bad else None, key=f"key {n % 4}", properties=(("n", str(n)),)) for n in range(30)]
         ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "other", "dead")}
@@ -579,4 +603,4 @@ def test_nothing_is_lost_or_doubled_by_failures_and_crashes(
         assert counts.stored + counts.skipped + counts.dead == 60
 
     with suppress(asyncio.CancelledError):
-        conversation(run)
+        run_in_virtual_time(run)
