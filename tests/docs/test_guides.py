@@ -113,7 +113,7 @@ def test_running_two_instances(tmp_path: Path, rocketmq: RocketMQ, pulsar: Pulsa
     assert set(map(int, read.split())) == set(range(1, 1001))
 
 
-def test_a_wheel_holds_all_that_the_command_needs(tmp_path: Path) -> None:
+def test_the_command_runs_from_an_installed_wheel(tmp_path: Path) -> None:
     """What `pipx install` gets; the packages it depends on are those of this environment."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     source = tmp_path / "source"  # a copy: setuptools leaves a `build` folder, whose old files get into later wheels

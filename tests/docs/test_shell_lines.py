@@ -96,7 +96,7 @@ def test_shell_lines_are_valid(block: Block) -> None:
 @pytest.mark.parametrize(
     ("block", "arguments"), found("mqbridge"), ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else ""
 )
-def test_lines_of_mqbridge_name_commands_and_options_that_exist(block: Block, arguments: list[str]) -> None:
+def test_mqbridge_commands_in_the_docs_exist(block: Block, arguments: list[str]) -> None:
     command, context, rest = LINE, click_context(LINE, None), arguments
     while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
         found = command.get_command(context, rest[0])
@@ -106,14 +106,14 @@ def test_lines_of_mqbridge_name_commands_and_options_that_exist(block: Block, ar
     command.make_parser(context).parse_args([*rest])  # raises for an option that does not exist
 
 
-def test_targets_of_make_exist() -> None:
+def test_make_targets_in_the_docs_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for block, arguments in found("make"):
         named = {word for word in arguments if "=" not in word}
         assert named <= targets, f"{name_of(block.page)}: make {named - targets}"
 
 
-def test_every_program_is_run_or_says_why_not() -> None:
+def test_every_program_in_the_docs_runs_or_has_a_reason_not_to() -> None:
     known = OUTSIDE.keys() | HARMLESS | {"make", "mqbridge", "", "done", "for"}
     for block in SHOWN:
         if name_of(block.page) not in RUN:
@@ -121,6 +121,6 @@ def test_every_program_is_run_or_says_why_not() -> None:
             assert called <= known, f"{name_of(block.page)}: {called - known}"
 
 
-def test_the_pages_that_run_are_all_run() -> None:
+def test_every_page_with_shell_lines_has_a_test() -> None:
     source = (ROOT / "tests/docs/test_guides.py").read_text()
     assert set(re.findall(r'run\("([^"]+)"', source)) == RUN

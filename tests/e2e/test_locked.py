@@ -108,7 +108,7 @@ def stored(gateway: GatewayProcess) -> list[int]:
     return [row["stored"] for row in rows] or [0]
 
 
-async def test_what_is_exchanged_under_load_loses_nothing(
+async def test_replacing_certificates_under_load_loses_nothing(
     pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path
 ) -> None:
     keys = Keys(tmp_path, pulsar_locked, rocketmq_locked)

@@ -123,7 +123,7 @@ class Seen:
     "system",
     ["pulsar", pytest.param("rocketmq", marks=pytest.mark.thorough), pytest.param("tubemq", marks=pytest.mark.thorough)],
 )
-async def test_a_killed_target_is_told_once_shown_with_its_reason_and_everything_is_delivered(
+async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(
     system: str, tmp_path: Path
 ) -> None:
     source = Source(tmp_path / "source.db")

@@ -211,7 +211,7 @@ async def connected(cluster: RocketMQ) -> AsyncIterator[ClusterClient]:
 
 
 @Total
-async def test_kills(world: World, tmp_path: Path, total: int) -> None:
+async def test_kills_of_servers_and_gateway_lose_nothing(world: World, tmp_path: Path, total: int) -> None:
     """A name server, one of the brokers, the gateway: each killed, one after the other; what does not need them goes on."""
     shares, cluster = counts(total), world.cluster
     await world.fill(shares)
@@ -250,7 +250,7 @@ async def test_sigterm_and_restart_repeat_nothing(world: World, tmp_path: Path, 
     assert [oracle.arrived for oracle in await world.finish(counts(total), tmp_path)] == [total, total]
 
 
-async def test_what_was_deleted_unread_stops_its_queues_alone(world: World, tmp_path: Path) -> None:
+async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> None:
     way, each = world.from_rocketmq, 2500
     topic, group = way.topics["rocketmq"], way.route()["from"]["group"]
     address = world.cluster.broker_address

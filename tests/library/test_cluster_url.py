@@ -32,7 +32,7 @@ def test_the_scheme_chooses_tls_and_its_port() -> None:
         ("pulsar://one", Tls(), r"write pulsar\+ssl://"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused(url: str, tls: Tls | None, problem: str) -> None:
+def test_an_invalid_url_is_refused(url: str, tls: Tls | None, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as refused:
         parse_cluster_url(url, "pulsar", 6650, tls, 6651)
     assert "secret" not in str(refused.value)

@@ -48,7 +48,7 @@ def all_parts() -> list[tuple[str, type[Any], type[Any]]]:
 
 
 @pytest.mark.parametrize(("name", "part", "protocol"), all_parts(), ids=lambda each: getattr(each, "__name__", each))
-def test_the_words_of_the_contract_mean_the_same_everywhere(name: str, part: type[Any], protocol: type[Any]) -> None:
+def test_every_client_implements_the_contract(name: str, part: type[Any], protocol: type[Any]) -> None:
     for method, wanted in public_methods(protocol).items():
         if method == "__init__":
             continue
@@ -61,7 +61,7 @@ def test_the_words_of_the_contract_mean_the_same_everywhere(name: str, part: typ
 
 
 @pytest.mark.parametrize(("name", "part", "protocol"), all_parts(), ids=lambda each: getattr(each, "__name__", each))
-def test_an_editor_can_complete_every_argument(name: str, part: type[Any], protocol: type[Any]) -> None:
+def test_every_argument_is_named_and_typed(name: str, part: type[Any], protocol: type[Any]) -> None:
     for method, signature in public_methods(part).items():
         for parameter in list(signature.parameters.values())[1:]:
             where = f"{part.__name__}.{method}: {parameter}"
@@ -72,7 +72,7 @@ def test_an_editor_can_complete_every_argument(name: str, part: type[Any], proto
                 assert parameter.kind is not KIND.VAR_POSITIONAL, where
 
 
-def test_a_type_checker_knows_the_clients(tmp_path: Path) -> None:
+def test_mypy_checks_calls_of_the_clients(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 from mqbridge import PulsarClient, RocketMQClient, TubeMQClient
@@ -99,7 +99,7 @@ async def wrong() -> None:
     assert sorted(set(wrong_lines)) == [16, 17, 18], out
 
 
-def test_the_hello_worlds_differ_in_class_and_address_only() -> None:
+def test_the_hello_worlds_differ_only_in_class_and_address() -> None:
     texts = {name: (ROOT / "examples" / name / "hello.py").read_text() for name in CLIENTS}
 
     def neutral(name: str) -> str:
@@ -111,7 +111,7 @@ def test_the_hello_worlds_differ_in_class_and_address_only() -> None:
     assert neutral("pulsar") == neutral("rocketmq") == neutral("tubemq")
 
 
-def test_the_clients_are_imported_when_they_are_asked_for() -> None:
+def test_the_clients_are_imported_on_first_use() -> None:
     """`import mqbridge` is paid by every command."""
     program = "import sys, mqbridge; print([name for name in sys.modules if name.startswith('mqbridge.')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -125,6 +125,6 @@ def test_the_clients_are_imported_when_they_are_asked_for() -> None:
 @pytest.mark.parametrize(
     "url", ["kafka://localhost:9092", "localhost:6650", "", "{}://", "{}://user:pass@localhost", "{}://host:port"]
 )
-def test_a_url_that_cannot_be_used_is_refused_at_once(name: str, url: str) -> None:
+def test_a_constructor_refuses_an_invalid_url(name: str, url: str) -> None:
     with pytest.raises(MqbridgeError, match=f"{name}://"):
         CLIENTS[name](url.format(name))

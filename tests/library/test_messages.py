@@ -67,7 +67,7 @@ async def test_every_field_of_a_message_arrives(system: System) -> None:
         assert receipt.position == message.position
 
 
-async def test_a_message_without_anything_but_its_payload(system: System) -> None:
+async def test_a_message_with_only_a_payload_arrives(system: System) -> None:
     topic = system.take_topic(1)
     async with system.client() as client:
         await send(client, topic, b"x")
@@ -76,7 +76,7 @@ async def test_a_message_without_anything_but_its_payload(system: System) -> Non
     assert (message.payload, message.key, message.keys, message.msg_type) == (b"x", None, (), None)
 
 
-async def test_messages_of_a_key_keep_their_order(system: System) -> None:
+async def test_messages_with_the_same_key_keep_their_order(system: System) -> None:
     topic = system.take_topic(4)
     sent = [(f"key-{number % 7}", b"%d" % number) for number in range(210)]
     async with system.client() as client:
@@ -92,7 +92,7 @@ async def test_messages_of_a_key_keep_their_order(system: System) -> None:
     assert by_key == {key: [payload for other, payload in sent if other == key] for key, _ in sent}
 
 
-async def test_acknowledged_messages_do_not_come_again(system: System) -> None:
+async def test_acknowledged_messages_are_not_redelivered(system: System) -> None:
     topic, group = system.take_topic(2), new_group()
     async with system.client() as client:
         await send(client, topic, *(b"%d" % number for number in range(20)))
@@ -104,7 +104,7 @@ async def test_acknowledged_messages_do_not_come_again(system: System) -> None:
             assert await take_all(consumer, 1) == [b"new"]
 
 
-async def test_flush_tells_the_cluster_of_acknowledgements(system: System) -> None:
+async def test_flush_sends_pending_acknowledgements(system: System) -> None:
     """So that a process that is killed afterwards does not read them again."""
     topic, group = system.take_topic(1), new_group()
     async with system.client() as client:
@@ -116,7 +116,7 @@ async def test_flush_tells_the_cluster_of_acknowledgements(system: System) -> No
             assert await take_all(consumer, 1) == [b"c"]
 
 
-async def test_messages_that_are_not_acknowledged_come_again(system: System) -> None:
+async def test_unacknowledged_messages_are_redelivered(system: System) -> None:
     topic, group = system.take_topic(1), new_group()
     async with system.client() as client:
         await send(client, topic, b"a", b"b", b"c")
@@ -126,7 +126,7 @@ async def test_messages_that_are_not_acknowledged_come_again(system: System) -> 
             assert await take_all(consumer, 3) == [b"a", b"b", b"c"]
 
 
-async def test_an_acknowledgement_behind_one_that_is_missing_loses_nothing(system: System) -> None:
+async def test_acknowledging_a_later_message_first_loses_nothing(system: System) -> None:
     topic, group = system.take_topic(1), new_group()
     async with system.client() as client:
         await send(client, topic, b"a", b"b", b"c")
@@ -139,7 +139,7 @@ async def test_an_acknowledgement_behind_one_that_is_missing_loses_nothing(syste
             assert again.payload == b"a"
 
 
-async def test_a_message_that_is_refused_comes_again(system: System) -> None:
+async def test_a_negatively_acknowledged_message_is_redelivered(system: System) -> None:
     topic = system.take_topic(1)
     async with system.client() as client:
         await send(client, topic, b"good", b"bad", b"better")
@@ -176,7 +176,7 @@ async def test_seek_to_a_message(system: System) -> None:
             assert await take_all(consumer, 4) == [b"6", b"7", b"8", b"9"]
 
 
-async def test_seek_to_the_end_leaves_out_what_is_there(system: System) -> None:
+async def test_seek_to_the_end_skips_existing_messages(system: System) -> None:
     topic = system.take_topic(1)
     async with system.client() as client:
         await send(client, topic, b"old", b"old")
@@ -203,7 +203,7 @@ async def test_seek_to_a_time(system: System) -> None:
                 assert await take_all(consumer, 2) == [b"a", b"b"]
 
 
-async def test_latest_is_for_groups_that_are_new(system: System) -> None:
+async def test_start_latest_applies_to_new_groups_only(system: System) -> None:
     topic = system.take_topic(1)
     async with system.client() as client:
         await send(client, topic, b"old")
@@ -256,7 +256,7 @@ async def test_closing_ends_iteration_and_receiving(system: System) -> None:
     assert seen == [b"a"]
 
 
-async def test_a_client_closes_what_it_has_opened(system: System) -> None:
+async def test_a_client_closes_its_producers_and_consumers(system: System) -> None:
     topic, group = system.take_topic(1), new_group()
     async with system.client() as client:
         producer = await client.producer(topic)
@@ -295,7 +295,7 @@ async def test_two_members_share_a_topic(system: System) -> None:
 
 
 @pytest.mark.parametrize("end", ["producer", "consumer"])
-async def test_a_topic_that_does_not_exist_is_named(system: System, end: str) -> None:
+async def test_the_error_names_a_topic_that_does_not_exist(system: System, end: str) -> None:
     if system.name == "pulsar":
         pytest.skip("a Pulsar broker as shipped makes a topic that is asked for")
     async with system.client() as client:

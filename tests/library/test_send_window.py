@@ -16,7 +16,7 @@ async def started(*calls: "asyncio.Future[int]") -> list[bool]:
     return [call.done() and not call.cancelled() for call in calls]
 
 
-async def test_a_call_waits_until_there_is_room() -> None:
+async def test_a_call_waits_until_the_window_has_room() -> None:
     window = SendWindow(10)
     first = await window.enter(8)
     second = asyncio.ensure_future(window.enter(8))
@@ -26,7 +26,7 @@ async def test_a_call_waits_until_there_is_room() -> None:
     assert window.bytes == 8
 
 
-async def test_a_message_beyond_the_bound_goes_alone() -> None:
+async def test_a_message_larger_than_the_window_is_admitted_alone() -> None:
     window = SendWindow(10)
     number = await window.enter(100)
     second = asyncio.ensure_future(window.enter(1))
@@ -35,7 +35,7 @@ async def test_a_message_beyond_the_bound_goes_alone() -> None:
     assert await started(second) == [True]
 
 
-async def test_no_call_overtakes_one_that_was_let_in_and_has_not_run_yet() -> None:
+async def test_no_call_overtakes_one_that_is_admitted_but_has_not_resumed() -> None:
     window = SendWindow(10)
     order: list[str] = []
 
@@ -52,7 +52,7 @@ async def test_no_call_overtakes_one_that_was_let_in_and_has_not_run_yet() -> No
     assert order == ["a", "b", "c"]
 
 
-async def test_a_call_that_is_cancelled_gives_its_room_to_the_next() -> None:
+async def test_a_cancelled_call_releases_its_bytes_to_the_next() -> None:
     window = SendWindow(10)
     number = await window.enter(10)
     first, second = asyncio.ensure_future(window.enter(10)), asyncio.ensure_future(window.enter(10))

@@ -30,7 +30,7 @@ async def burst(members: Group) -> None:
 
 
 @pytest.mark.parametrize("type_", ["Shared", "Failover", "Key_Shared"])
-async def test_members_of_both_kinds_join_leave_and_are_killed(type_: str, pulsar: Pulsar, tmp_path: Path) -> None:
+async def test_java_and_our_members_join_leave_and_are_killed(type_: str, pulsar: Pulsar, tmp_path: Path) -> None:
     async with group(pulsar, type_, PARTITIONS, tmp_path) as members:
         await members.join("a")
         members.spawn_java("java-1")
@@ -107,7 +107,7 @@ async def test_batches_of_one_key_each_stay_with_one_member(producer: str, pulsa
         assert {f"k{number % KEYS}" for number in numbers} == {key}
 
 
-async def test_what_one_kind_refuses_comes_to_the_other(pulsar: Pulsar, tmp_path: Path) -> None:
+async def test_a_message_rejected_by_one_client_is_redelivered_to_the_other(pulsar: Pulsar, tmp_path: Path) -> None:
     async with group(pulsar, "Shared", 2, tmp_path) as members:
         await members.join("a", lambda _, redelivered: "acknowledged" if redelivered else "refused")
         members.spawn_java("java-1", refuse=1)

@@ -45,7 +45,7 @@ TICK_MS = 1100
 DELAY_MS = 2500
 
 
-async def test_messages_in_chunks(pulsar: Pulsar) -> None:
+async def test_java_and_we_read_each_others_chunked_messages(pulsar: Pulsar) -> None:
     topic, size = pulsar.take_topic(), 700_000
     client = client_of(pulsar.service_url)
     producer = client.producer(topic, ProducerSettings(chunking=True, chunk_bytes=100_000))
@@ -77,7 +77,7 @@ async def test_messages_in_chunks(pulsar: Pulsar) -> None:
 # --- schemas ----------------------------------------------------------------------------------------------------------
 
 
-async def test_java_reads_by_a_schema_of_ours(pulsar: Pulsar) -> None:
+async def test_java_reads_messages_of_a_schema_that_we_registered(pulsar: Pulsar) -> None:
     texts, orders = pulsar.take_topic(), pulsar.take_topic()
     client = client_of(pulsar.service_url)
     definition = schemas.json_record(ORDER)
@@ -100,7 +100,7 @@ async def test_java_reads_by_a_schema_of_ours(pulsar: Pulsar) -> None:
 
 
 @pytest.mark.parametrize("kind", ["STRING", "JSON"])
-async def test_we_read_by_a_schema_of_java(kind: str, pulsar: Pulsar) -> None:
+async def test_we_read_messages_of_a_schema_that_java_registered(kind: str, pulsar: Pulsar) -> None:
     topic = pulsar.take_topic()
     await run_java("PulsarTyped", url=pulsar.service_url, topic=topic, produce=kind, messages=2)
     client = client_of(pulsar.service_url)
@@ -128,7 +128,7 @@ async def test_we_read_by_a_schema_of_java(kind: str, pulsar: Pulsar) -> None:
 
 
 @pytest.mark.parametrize("first", ["ours", "Java"])
-async def test_what_one_kind_left_of_a_batch_the_other_gets(first: str, pulsar: Pulsar) -> None:
+async def test_unacknowledged_messages_of_a_batch_move_between_java_and_us(first: str, pulsar: Pulsar) -> None:
     topic = pulsar.take_topic()
     client = client_of(pulsar.service_url)
     shared = Subscription(SUBSCRIPTION, Types.Shared, batch_index_ack=True)
@@ -168,7 +168,7 @@ async def test_what_one_kind_left_of_a_batch_the_other_gets(first: str, pulsar: 
 # --- delays -----------------------------------------------------------------------------------------------------------
 
 
-async def test_delayed_messages(pulsar: Pulsar, tmp_path: Path) -> None:
+async def test_java_and_we_deliver_delayed_messages_at_their_time(pulsar: Pulsar, tmp_path: Path) -> None:
     """Of both kinds, to both kinds: 0 to 19 at once, the others later."""
     async with group(pulsar, "Shared", 1, tmp_path) as members:
         members.spawn_java("java-1")
@@ -242,7 +242,7 @@ async def test_exclusive_producers_fence_each_other(pulsar: Pulsar) -> None:
     await other.close()
 
 
-async def test_java_waits_for_the_access_that_ours_has(pulsar: Pulsar) -> None:
+async def test_a_java_producer_waits_for_exclusive_access_that_ours_has(pulsar: Pulsar) -> None:
     topic = pulsar.take_topic()
     client = client_of(pulsar.service_url)
     first = client.producer(topic, ProducerSettings(access=pb.Exclusive))
@@ -261,7 +261,7 @@ async def test_java_waits_for_the_access_that_ours_has(pulsar: Pulsar) -> None:
     await client.close()
 
 
-async def test_keys_choose_the_same_partitions(pulsar: Pulsar) -> None:
+async def test_java_and_we_choose_the_same_partition_for_a_key(pulsar: Pulsar) -> None:
     """By Murmur3, which both can; what has one key stays together whoever wrote it."""
     topic, count = pulsar.take_topic(5), 40
     client = client_of(pulsar.service_url)

@@ -24,7 +24,7 @@ MESSAGES = 64
 
 
 @pytest.mark.parametrize("method", ["token", "tls"])
-async def test_members_of_both_kinds_share_a_subscription(method: str, pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+async def test_java_and_our_members_share_a_subscription(method: str, pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
     authorities = pulsar_locked.authority.certificate
     options = {"authorities": str(authorities)}
     auth: Auth
@@ -65,7 +65,7 @@ async def test_members_of_both_kinds_share_a_subscription(method: str, pulsar_lo
         assert {event.who for event in done} == {"a", "java-1"}
 
 
-async def test_the_java_client_is_refused_what_we_are(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+async def test_the_java_client_is_denied_the_same_requests_as_ours(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
     """The same role may consume and not produce, whoever it is."""
     file = tmp_path / "token"
     write_atomically(file, pulsar_locked.token(CONSUMER))

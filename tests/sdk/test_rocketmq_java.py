@@ -107,7 +107,7 @@ def sides(request: pytest.FixtureRequest) -> dict[str, Side]:
 
 
 @Clients
-async def test_what_java_wrote_arrives_whole_everywhere(client: str, sides: dict[str, Side], tmp_path: Path) -> None:
+async def test_messages_written_by_java_arrive_complete_in_every_target(client: str, sides: dict[str, Side], tmp_path: Path) -> None:
     rocket = sides["rocketmq"]
     rocketmq = rocket.server
     assert isinstance(rocketmq, RocketMQ)

@@ -33,7 +33,7 @@ OF_JAVA, OF_OURS = 120, 120
     [("rocketmq_locked", "5.3.3"), ("rocketmq_old_locked", "4.9.8"), ("rocketmq_locked", "4.9.8")],
     ids=["acl2", "acl1", "acl2-old-client"],
 )
-async def test_a_group_of_both_gets_everything_that_both_send(
+async def test_a_group_of_java_and_our_members_receives_every_message(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, client: str
 ) -> None:
     server: RocketMQ = request.getfixturevalue(kind)

@@ -65,7 +65,7 @@ async def forgetful(rocketmq: RocketMQ, topic: str) -> AsyncIterator[tuple[Forge
 
 
 @pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
-async def test_a_producer_that_gets_no_route_at_first_sends_to_queues_that_are_there(rocketmq: RocketMQ, client: str) -> None:
+async def test_a_producer_without_a_route_at_first_sends_to_existing_queues(rocketmq: RocketMQ, client: str) -> None:
     topic = rocketmq.take_topic(2)
     async with forgetful(rocketmq, topic) as (proxy, name_server):
         options = {"name_servers": name_server, "topic": topic, "client": client, "messages": MESSAGES}

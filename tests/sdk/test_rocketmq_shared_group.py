@@ -247,7 +247,7 @@ async def test_members_join_and_leave(steps: Sequence[str], request: pytest.Fixt
 
 
 @pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
-async def test_what_java_sends_back_comes_to_the_gateway(client: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_the_gateway_receives_messages_that_java_sends_back(client: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     rocket = side("rocketmq", request)
     async with shared(request, tmp_path, retry_queues=2) as group:
         retries = f"%RETRY%{group.group}"

@@ -134,7 +134,7 @@ async def assert_found(rocketmq: RocketMQ, topic: str, sent: Sequence[Sequence[M
             assert all(record is not None and record.body == body(line) for record in found)
 
 
-async def test_from_java_producers_of_the_others_to_java_consumers(
+async def test_java_consumers_of_rocketmq_read_what_other_systems_java_producers_sent(
     request: pytest.FixtureRequest, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
     sides = {system: side(system, request) for system in ("tubemq", "pulsar", "rocketmq")}

@@ -97,11 +97,11 @@ def checking() -> Iterator[TubeMQ]:
         yield server
 
 
-async def test_members_of_both_kinds_join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
+async def test_java_and_our_members_join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
     await _join_and_leave(tubemq, tmp_path)
 
 
-async def test_members_of_both_kinds_bring_the_masters_tokens(checking: TubeMQ, tmp_path: Path) -> None:
+async def test_java_and_our_members_send_the_masters_tokens(checking: TubeMQ, tmp_path: Path) -> None:
     async with TubeMQClient(f"tubemq://{checking.masters}", heartbeat_s=0.5) as client:
         sender = await client.partition_sender(checking.take_topic(1), max_elapsed_s=0.0)
         async with asyncio.timeout(200):

@@ -206,7 +206,7 @@ async def numbers_of(client: TubeMQClient, topic: str) -> dict[str, list[int]]:
 
 
 @pytest.mark.timeout(280)
-async def test_what_is_exchanged_under_load_loses_nothing(
+async def test_replacing_certificates_under_load_loses_nothing(
     tubemq_locked: LockedTubeMQ, client: TubeMQClient, password: Path, tmp_path: Path
 ) -> None:
     """A certificate and a password are replaced in their files, and all connections made anew: nobody restarts the gateway."""
