@@ -92,7 +92,7 @@ def any_messages() -> st.SearchStrategy[Message]:
 CARRIED = ("payload", "properties", "key", "ordering_key", "keys", "msg_type", "attributes", "event_time", "deliver_at")
 
 
-def said(message: Message) -> dict[str, object]:
+def comparable_fields(message: Message) -> dict[str, object]:
     """Return the fields of a message that a round trip must keep: all but its position."""
     return {field: getattr(message, field) for field in CARRIED}
 
@@ -175,8 +175,10 @@ def pulsar_natives() -> st.SearchStrategy[Entry]:
         metadata.producer_name, metadata.sequence_id, metadata.publish_time = "p", 1, 2
         return Entry(metadata, b"" if metadata.null_value else payload, ledger=1, entry=2)
 
-    def batch(said: dict[str, Any], singles: list[tuple[SingleMessageMetadata, bytes]]) -> Entry:
-        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, num_messages_in_batch=len(singles), **said)
+    def batch(comparable_fields: dict[str, Any], singles: list[tuple[SingleMessageMetadata, bytes]]) -> Entry:
+        metadata = MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=2, num_messages_in_batch=len(singles), **comparable_fields
+        )
         payload = join_batch([(single, b"" if single.null_value else body) for single, body in singles])
         return Entry(metadata, payload, ledger=1, entry=2)
 

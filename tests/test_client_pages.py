@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.documented import NAMED, PAGES, TESTS, known, said
+from tests.kit.documented import NAMED, PAGES, TESTS, checked_words, known
 
 FEW = 30
 
@@ -26,7 +26,7 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 def test_remarks_of_a_page_match_the_markers_of_tests(page: Path) -> None:
     """ "real" means marked `cluster` or `sdk`; a test without the remark thorough or long runs in `make test`."""
     tests = known(page.stem)
-    wrong = {name: (remark, tests[name]) for name, remark in named(page) if said(remark) not in tests[name]}
+    wrong = {name: (remark, tests[name]) for name, remark in named(page) if checked_words(remark) not in tests[name]}
     assert wrong == {}, "run python -m tests.kit.documented"
     assert "real: `" not in page.read_text()
 
@@ -43,7 +43,7 @@ def test_the_words_of_a_remark() -> None:
         ("client/test_y.py", ""),
         ("test_z", "452"),
     ]
-    assert (said("real, thorough, 4.9.7"), said("452")) == ({"real", "thorough"}, set())
+    assert (checked_words("real, thorough, 4.9.7"), checked_words("452")) == ({"real", "thorough"}, set())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

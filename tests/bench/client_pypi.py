@@ -15,19 +15,19 @@ import pulsar
 from tests.bench.client_runs import Meter
 
 
-def produce(client: Any, said: dict[str, Any], meter: Meter) -> None:
+def produce(client: Any, settings: dict[str, Any], meter: Meter) -> None:
     """Message by message, batches made by the client."""
     producer = client.create_producer(
-        said["topic"],
+        settings["topic"],
         batching_enabled=True,
-        batching_max_messages=said["batch_messages"],
-        batching_max_allowed_size_in_bytes=said["batch_bytes"],
-        batching_max_publish_delay_ms=said["linger_ms"],
-        max_pending_messages=said["window"],
+        batching_max_messages=settings["batch_messages"],
+        batching_max_allowed_size_in_bytes=settings["batch_bytes"],
+        batching_max_publish_delay_ms=settings["linger_ms"],
+        max_pending_messages=settings["window"],
         block_if_queue_full=True,
         message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
     )
-    body, stored, failed, over = bytes(said["size"]), 0, [], threading.Event()
+    body, stored, failed, over = bytes(settings["size"]), 0, [], threading.Event()
 
     def done(result: Any, _: Any) -> None:
         nonlocal stored
@@ -39,14 +39,14 @@ def produce(client: Any, said: dict[str, Any], meter: Meter) -> None:
             if meter.figures:
                 over.set()
 
-    for _ in range(said["messages"]):
+    for _ in range(settings["messages"]):
         producer.send_async(body, done)
     producer.flush()
-    assert over.wait(said["deadline_s"]), "not all was stored in time"
+    assert over.wait(settings["deadline_s"]), "not all was stored in time"
     assert not failed, failed[0]
 
 
-def consume(client: Any, said: dict[str, Any], meter: Meter) -> None:
+def consume(client: Any, settings: dict[str, Any], meter: Meter) -> None:
     """A consumer and a thread for each partition, each list acknowledged with all before it: what costs this client least."""
     lock = threading.Lock()
 
@@ -68,7 +68,7 @@ def consume(client: Any, said: dict[str, Any], meter: Meter) -> None:
             args=[
                 client.subscribe(
                     partition,
-                    said["group"],
+                    settings["group"],
                     consumer_type=pulsar.ConsumerType.Failover,
                     initial_position=pulsar.InitialPosition.Earliest,
                     receiver_queue_size=2000,
@@ -76,7 +76,7 @@ def consume(client: Any, said: dict[str, Any], meter: Meter) -> None:
                 )
             ],
         )
-        for partition in client.get_topic_partitions(said["topic"])
+        for partition in client.get_topic_partitions(settings["topic"])
     ]
     for thread in threads:
         thread.start()
@@ -84,11 +84,11 @@ def consume(client: Any, said: dict[str, Any], meter: Meter) -> None:
         thread.join()
 
 
-def main(said: dict[str, Any]) -> None:
+def main(settings: dict[str, Any]) -> None:
     """Run and print."""
-    meter = Meter(said["messages"], said["warmup"])
-    client = pulsar.Client(said["url"], logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, said["log"]))
-    (produce if said["run"].endswith("produce") else consume)(client, said, meter)
+    meter = Meter(settings["messages"], settings["warmup"])
+    client = pulsar.Client(settings["url"], logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, settings["log"]))
+    (produce if settings["run"].endswith("produce") else consume)(client, settings, meter)
     print(json.dumps(meter.figures), flush=True)
     client.close()
 

@@ -82,13 +82,13 @@ Run = Callable[[dict[str, Any], Meter], Awaitable[None]]
 # --- Pulsar -----------------------------------------------------------------------------------------------------------
 
 
-async def pulsar_produce(said: dict[str, Any], meter: Meter) -> None:
+async def pulsar_produce(settings: dict[str, Any], meter: Meter) -> None:
     """Message by message, batches made by the client."""
-    client = pulsar_client(said)
-    batching = Batching(said["batch_messages"], said["batch_bytes"], said["linger_ms"] / 1000)
-    producer = await open_topic_producer(client, said["topic"], batching=batching)
-    body, waiting, window = bytes(said["size"]), deque[asyncio.Future[Any]](), said["window"]
-    for _ in range(said["messages"]):
+    client = pulsar_client(settings)
+    batching = Batching(settings["batch_messages"], settings["batch_bytes"], settings["linger_ms"] / 1000)
+    producer = await open_topic_producer(client, settings["topic"], batching=batching)
+    body, waiting, window = bytes(settings["size"]), deque[asyncio.Future[Any]](), settings["window"]
+    for _ in range(settings["messages"]):
         waiting.append(producer.send(body))
         if len(waiting) >= window:
             while len(waiting) > window // 2:
@@ -100,27 +100,27 @@ async def pulsar_produce(said: dict[str, Any], meter: Meter) -> None:
     await client.close()
 
 
-async def pulsar_produce_batches(said: dict[str, Any], meter: Meter) -> None:
+async def pulsar_produce_batches(settings: dict[str, Any], meter: Meter) -> None:
     """Whole lists of messages to chosen partitions, as the gateway does it."""
-    client = pulsar_client(said)
-    count = await client.partitions(said["topic"])
+    client = pulsar_client(settings)
+    count = await client.partitions(settings["topic"])
     assert count
-    producers = [client.producer(f"{said['topic']}-partition-{index}") for index in range(count)]
+    producers = [client.producer(f"{settings['topic']}-partition-{index}") for index in range(count)]
     body, limits, each = (
-        bytes(said["size"]),
-        Limits(said["batch_messages"], said["batch_bytes"]),
-        said["batch_bytes"] // said["size"],
+        bytes(settings["size"]),
+        Limits(settings["batch_messages"], settings["batch_bytes"]),
+        settings["batch_bytes"] // settings["size"],
     )
     waiting: deque[tuple[int, asyncio.Future[Any]]] = deque()
-    for number, start in enumerate(range(0, said["messages"], each)):
-        messages = [Message(body) for _ in range(min(each, said["messages"] - start))]
+    for number, start in enumerate(range(0, settings["messages"], each)):
+        messages = [Message(body) for _ in range(min(each, settings["messages"] - start))]
         entries, failures = encode(messages, None, limits)
         assert not failures
         for entry in entries:
             sent = producers[number % count].send(entry.metadata, entry.payload, entry.count)
             waiting.append((entry.count, sent))
-        if len(waiting) * each >= said["window"]:
-            while len(waiting) * each > said["window"] // 2:
+        if len(waiting) * each >= settings["window"]:
+            while len(waiting) * each > settings["window"] // 2:
                 stored, future = waiting.popleft()
                 await future
                 meter.add(stored)
@@ -131,11 +131,11 @@ async def pulsar_produce_batches(said: dict[str, Any], meter: Meter) -> None:
     await client.close()
 
 
-async def pulsar_consume(said: dict[str, Any], meter: Meter) -> None:
+async def pulsar_consume(settings: dict[str, Any], meter: Meter) -> None:
     """Entries of all partitions, each acknowledged with all before it."""
-    client = pulsar_client(said)
-    subscription = Subscription(said["group"], Types.Failover)
-    consumer = await open_topic_consumer(client, said["topic"], subscription)
+    client = pulsar_client(settings)
+    subscription = Subscription(settings["group"], Types.Failover)
+    consumer = await open_topic_consumer(client, settings["topic"], subscription)
     size = 0
     while not meter.over.is_set():
         owner, entry = await consumer.receive()
@@ -148,20 +148,20 @@ async def pulsar_consume(said: dict[str, Any], meter: Meter) -> None:
     await client.close()
 
 
-def pulsar_client(said: dict[str, Any]) -> BaseClient:
+def pulsar_client(settings: dict[str, Any]) -> BaseClient:
     """A client of the server under test."""
-    return BaseClient(parse_service_url(said["url"], tls=False))
+    return BaseClient(parse_service_url(settings["url"], tls=False))
 
 
 # --- TubeMQ -----------------------------------------------------------------------------------------------------------
 
 
-async def tubemq_produce(said: dict[str, Any], meter: Meter) -> None:
+async def tubemq_produce(settings: dict[str, Any], meter: Meter) -> None:
     """A request for each message, to all partitions in turn."""
-    async with TubeMQClient(f"tubemq://{said['master']}", heartbeat_s=HEARTBEAT_S) as client:
-        sender = await client.load_balancing_sender(said["topic"])
-        body, left, room = bytes(said["size"]), said["messages"], asyncio.Event()
-        window, fewest, pack, stored = said["window"], said["window"] // 2, 500, 0
+    async with TubeMQClient(f"tubemq://{settings['master']}", heartbeat_s=HEARTBEAT_S) as client:
+        sender = await client.load_balancing_sender(settings["topic"])
+        body, left, room = bytes(settings["size"]), settings["messages"], asyncio.Event()
+        window, fewest, pack, stored = settings["window"], settings["window"] // 2, 500, 0
 
         def done(result: object) -> None:
             nonlocal stored
@@ -183,10 +183,10 @@ async def tubemq_produce(said: dict[str, Any], meter: Meter) -> None:
         await sender.flush()
 
 
-async def tubemq_consume(said: dict[str, Any], meter: Meter) -> None:
+async def tubemq_consume(settings: dict[str, Any], meter: Meter) -> None:
     """Packs of all partitions."""
-    async with TubeMQClient(f"tubemq://{said['master']}", heartbeat_s=HEARTBEAT_S) as client:
-        consumer = await client.pack_consumer(said["topic"], said["group"])
+    async with TubeMQClient(f"tubemq://{settings['master']}", heartbeat_s=HEARTBEAT_S) as client:
+        consumer = await client.pack_consumer(settings["topic"], settings["group"])
         size = 0
 
         async def read(partition: HeldPartition) -> None:
@@ -221,12 +221,12 @@ async def each_until(parts: Any, read: Callable[[Any], Any], meter: Meter) -> No
 # --- RocketMQ ---------------------------------------------------------------------------------------------------------
 
 
-async def rocketmq_produce(said: dict[str, Any], meter: Meter) -> None:
+async def rocketmq_produce(settings: dict[str, Any], meter: Meter) -> None:
     """Batches to all queues in turn."""
-    async with ClusterClient(parse_name_servers(said["name_servers"])) as client:
-        producer = Producer(client.producer("bench", said["topic"], in_flight_per_queue=2))
-        body, batch, window = bytes(said["size"]), said["batch_messages"], said["window"]
-        left = said["messages"] // batch
+    async with ClusterClient(parse_name_servers(settings["name_servers"])) as client:
+        producer = Producer(client.producer("bench", settings["topic"], in_flight_per_queue=2))
+        body, batch, window = bytes(settings["size"]), settings["batch_messages"], settings["window"]
+        left = settings["messages"] // batch
 
         async def send() -> None:
             nonlocal left
@@ -239,10 +239,10 @@ async def rocketmq_produce(said: dict[str, Any], meter: Meter) -> None:
         await producer.close()
 
 
-async def rocketmq_consume(said: dict[str, Any], meter: Meter) -> None:
+async def rocketmq_consume(settings: dict[str, Any], meter: Meter) -> None:
     """All queues of a group of one."""
-    async with ClusterClient(parse_name_servers(said["name_servers"])) as client:
-        consumer = await join(client, ConsumerSettings(said["group"], (everything(said["topic"]),), retries=False))
+    async with ClusterClient(parse_name_servers(settings["name_servers"])) as client:
+        consumer = await join(client, ConsumerSettings(settings["group"], (everything(settings["topic"]),), retries=False))
         size = 0
 
         async def read(stream: AssignedQueue) -> None:
@@ -272,11 +272,11 @@ RUNS: dict[str, Run] = {
 }
 
 
-async def main(said: dict[str, Any]) -> None:
+async def main(settings: dict[str, Any]) -> None:
     """Run and print."""
-    meter = Meter(said["messages"], said["warmup"])
-    async with asyncio.timeout(said["deadline_s"]):
-        await RUNS[said["run"]](said, meter)
+    meter = Meter(settings["messages"], settings["warmup"])
+    async with asyncio.timeout(settings["deadline_s"]):
+        await RUNS[settings["run"]](settings, meter)
     print(json.dumps(meter.figures))
 
 

@@ -88,12 +88,12 @@ def measure(rounds: int, systems: tuple[str, ...] = ()) -> Iterator[Row]:
 
 def run(system: System, side: Side, mode: str, client: str, topic: str, number: int) -> Figures:
     """One run."""
-    said = {"messages": system.messages, "warmup": int(system.messages * WARMUP), "topic": topic} | place(side)
+    settings = {"messages": system.messages, "warmup": int(system.messages * WARMUP), "topic": topic} | place(side)
     if mode == "produce":
-        said |= {"size": SIZE, **system.settings}
+        settings |= {"size": SIZE, **system.settings}
     elif system.name != "pulsar" or client != JAVA:
-        said |= {"group": f"g{number}_{client[:2].lower()}"}
-    last = RUNNERS[client](system, mode, said)
+        settings |= {"group": f"g{number}_{client[:2].lower()}"}
+    last = RUNNERS[client](system, mode, settings)
     figures = Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
     what = f"{figures.rate:,.0f} messages/s, {figures.cpu:.2f} CPU-s per million, {figures.rss_mb:.0f} MB"
     say(f"{system.name} {mode}, {client}: {what}")
@@ -111,27 +111,27 @@ def place(side: Side) -> dict[str, str]:
             return {"name_servers": side.server.name_server}
 
 
-def run_java(system: System, mode: str, said: dict[str, Any]) -> dict[str, Any]:
+def run_java(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
     """A program of tests/java."""
     if system.name == "pulsar" and mode == "produce":
-        said["pending_mb"] = said.pop("window") * SIZE // 1_000_000
-    return java.run(system.java, flags=java.BRIDGE_FLAGS, deadline_s=DEADLINE_S, mode=mode, **said)[-1]
+        settings["pending_mb"] = settings.pop("window") * SIZE // 1_000_000
+    return java.run(system.java, flags=java.BRIDGE_FLAGS, deadline_s=DEADLINE_S, mode=mode, **settings)[-1]
 
 
-def run_ours(system: System, mode: str, said: dict[str, Any]) -> dict[str, Any]:
+def run_ours(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
     """A process of our client."""
-    return python("tests.bench.client_runs", said | {"run": f"{system.name} {mode}"})
+    return python("tests.bench.client_runs", settings | {"run": f"{system.name} {mode}"})
 
 
-def run_batches(system: System, mode: str, said: dict[str, Any]) -> dict[str, Any]:
+def run_batches(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The same, given whole lists of messages."""
-    return python("tests.bench.client_runs", said | {"run": f"{system.name} {mode} batches"})
+    return python("tests.bench.client_runs", settings | {"run": f"{system.name} {mode} batches"})
 
 
-def run_pypi(system: System, mode: str, said: dict[str, Any]) -> dict[str, Any]:
+def run_pypi(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
     """A process of Pulsar's own Python client."""
     with tempfile.NamedTemporaryFile(prefix="mqbridge-pulsar-client-") as log:
-        return python("tests.bench.client_pypi", said | {"run": f"{system.name} {mode}", "log": log.name})
+        return python("tests.bench.client_pypi", settings | {"run": f"{system.name} {mode}", "log": log.name})
 
 
 RUNNERS: dict[str, Callable[[System, str, dict[str, Any]], dict[str, Any]]] = {
@@ -142,9 +142,9 @@ RUNNERS: dict[str, Callable[[System, str, dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def python(module: str, said: dict[str, Any]) -> dict[str, Any]:
+def python(module: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The figures that a module prints last."""
-    argv = [sys.executable, "-m", module, json.dumps(said | {"deadline_s": DEADLINE_S})]
+    argv = [sys.executable, "-m", module, json.dumps(settings | {"deadline_s": DEADLINE_S})]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, timeout=DEADLINE_S + 30, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -454,9 +454,9 @@ _SINGLE_STORED = encode_entry_prefix(_SINGLE_METADATA, PAYLOAD) + PAYLOAD
 
 def _message(consumer: int, entry: int, *, single: bool) -> bytes:
     stored = _SINGLE_STORED if single else _PULSAR_STORED
-    said = pb.CommandMessage(consumer_id=consumer, message_id=ids.message_id(7, entry))
-    said.message_id.partition = 3
-    command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
+    message = pb.CommandMessage(consumer_id=consumer, message_id=ids.message_id(7, entry))
+    message.message_id.partition = 3
+    command = BaseCommand(type=BaseCommand.MESSAGE, message=message)
     return encode_frame_prefix(command, len(stored)) + stored
 
 

@@ -81,10 +81,10 @@ def _sampled(task: Task, checkout: Path | None) -> list[Stack]:
         sampler = _sampler(gateway, file.name)
         wait_done(gateway, task.total)
         sampler.send_signal(signal.SIGINT)
-        _, said = sampler.communicate(timeout=STOP_S)
+        _, errors = sampler.communicate(timeout=STOP_S)
         text = Path(file.name).read_text()
         if not text:
-            raise AssertionError(f"py-spy took no samples:\n{said.decode(errors='replace')}")
+            raise AssertionError(f"py-spy took no samples:\n{errors.decode(errors='replace')}")
         return parse(text)
 
 

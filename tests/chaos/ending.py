@@ -20,7 +20,7 @@ as one does that was frozen, lists that member for 130 s more, and nobody else r
 IDLE_S = 150.0
 """What is not stored when nothing was for so long will not come any more."""
 NO_LEASES_S = 40.0
-"""The same where every member that left said so."""
+"""The same limit if every departed member has unregistered."""
 QUIET_S = 6.0
 """When nothing was stored for so long it is time to judge."""
 LOOK_S = 0.5
@@ -91,12 +91,12 @@ class Ending:
         while True:
             for name in reasons:
                 reasons[name] = await self._world.instances[name].ask("/health/ready")
-            waiting = {name: said for name, said in reasons.items() if said is None or not said["ready"]}
+            waiting = {name: status for name, status in reasons.items() if status is None or not status["ready"]}
             if not waiting:
                 return
             if time.monotonic() > deadline:
-                said = f"not ready {READY_S:.0f} s after the last fault"
-                self.failures += [f"{name} is {said}: {reason}" for name, reason in waiting.items()]
+                status = f"not ready {READY_S:.0f} s after the last fault"
+                self.failures += [f"{name} is {status}: {reason}" for name, reason in waiting.items()]
                 return
             await asyncio.sleep(LOOK_S)
 

@@ -97,7 +97,7 @@ def judge(sent: Sequence[int], stored: Iterable[Stored]) -> Verdict:
             partitions[source].see(number, one.writer)
     missing = [sorted(set(range(count)) - set(each.writers)) for count, each in zip(sent, partitions, strict=True)]
     gaps = [f"{p}: {len(each)} missing, {each[0]} to {each[-1]}" for p, each in enumerate(missing) if each]
-    wrong = [f"{p}: {said}" for p, each in enumerate(partitions) for said in each.examples]
+    wrong = [f"{p}: {problem}" for p, each in enumerate(partitions) for problem in each.examples]
     return Verdict(
         sent=sum(sent),
         arrived=sum(each.arrived for each in partitions),

@@ -69,7 +69,7 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
         ending = Ending(world)
         result.verdicts = await ending.wait()
         for name, verdict in result.verdicts.items():
-            result.problems += [f"{name}: {said}" for said in verdict.problems(late_bytes=schedule.holds_bytes)]
+            result.problems += [f"{name}: {problem}" for problem in verdict.problems(late_bytes=schedule.holds_bytes)]
             if world.directions[name].moved and not verdict.repeated:
                 result.problems.append(f"{name}: the group was moved back, and nothing came again")
         result.problems += world.failures + ending.failures
@@ -78,7 +78,7 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
             async with instance.lock:
                 await instance.terminate()
             result.problems += instance.failures
-            result.problems += [f"{instance.name} wrote {said}" for said in instance.log_problems()]
+            result.problems += [f"{instance.name} wrote {problem}" for problem in instance.log_problems()]
             result.problems += [
                 f"{instance.name} ended with status {status}" for status in instance.exits if status not in RIGHT_EXITS
             ]

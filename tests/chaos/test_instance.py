@@ -16,11 +16,11 @@ WENT_BACK = (
 FAILED = 'ERROR a bug\nTraceback (most recent call last):\n  File "x.py", line 1, in f\nValueError: 3\n'
 
 
-@pytest.mark.parametrize(("log", "said"), [(STRANDED, STRANDED), (WENT_BACK, WENT_BACK), (FAILED, "a traceback: ValueError: 3")])
-def test_a_line_that_tells_of_a_fault_is_found_among_others(tmp_path: Path, log: str, said: str) -> None:
+@pytest.mark.parametrize(("log", "found"), [(STRANDED, STRANDED), (WENT_BACK, WENT_BACK), (FAILED, "a traceback: ValueError: 3")])
+def test_a_line_that_tells_of_a_fault_is_found_among_others(tmp_path: Path, log: str, found: str) -> None:
     (tmp_path / "gateway.log").write_text(f"INFO it starts\n{log}\nINFO it goes on\n")
     instance = Instance("a", tmp_path, Network([]), lambda _name, _folder: {}, 5)
-    assert instance.log_problems() == [said]
+    assert instance.log_problems() == [found]
 
 
 def test_an_instance_that_never_ran_said_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from mqbridge.message import Message, Pair
-from tests.strategies import said
+from tests.strategies import comparable_fields
 
 LONG_AGO = 1_600_000_000_000
 EVENT_TIME = 1_795_219_034_805
@@ -65,7 +65,7 @@ def ordinary(partition: int) -> Iterator[Message]:
 def assert_same(want: Sequence[Message], got: Sequence[Message], where: str) -> None:
     """Every mapped field of every message, in order. The first difference is shown, not all of them."""
     for number, (sent, arrived) in enumerate(zip(want, got, strict=False)):
-        before, after = said(sent), said(arrived)
+        before, after = comparable_fields(sent), comparable_fields(arrived)
         changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
         assert not changed, f"{where}, message {number} ({(sent.payload or b'')[:40]!r}): {str(changed)[:600]}"
     assert len(got) == len(want), f"{where}: {len(got)} messages of {len(want)}"

@@ -56,7 +56,9 @@ def divide(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(SYSTEMS, SYSTEMS)))
-async def test_a_message_returns_unchanged_from_every_target(first: str, second: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_a_message_returns_unchanged_from_every_target(
+    first: str, second: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     a, b = side(first, request), side(second, request)
     here, there, back = [await asyncio.to_thread(each.take_topic, PARTITIONS) for each in (a, b, a)]
     sent = corpus(min(a.max_payload, b.max_payload))

@@ -123,9 +123,7 @@ class Seen:
     "system",
     ["pulsar", pytest.param("rocketmq", marks=pytest.mark.thorough), pytest.param("tubemq", marks=pytest.mark.thorough)],
 )
-async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(
-    system: str, tmp_path: Path
-) -> None:
+async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(system: str, tmp_path: Path) -> None:
     source = Source(tmp_path / "source.db")
     await source.send(PART)
     async with started(system) as target:
@@ -165,13 +163,13 @@ async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(
             await seen.until(up, lambda value: value == 1.0)
             await seen.until(lag, lambda value: value == 0.0)
             assert (await seen.get("/health/ready")).status_code == 200
-            said = gateway.log[began:].splitlines()
+            lines = gateway.log[began:].splitlines()
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
 
-        told = [line for line in said if " WARNING " in line or " ERROR " in line]
-        assert len(told) == 1, "\n".join(said)
-        assert "cluster there cannot be reached" in told[0]
-        assert sum("cluster there can be reached again after" in line for line in said) == 1, "\n".join(said)
-        print(f"{len(said)} lines in the outage of {system}", *said, sep="\n")
+        problems = [line for line in lines if " WARNING " in line or " ERROR " in line]
+        assert len(problems) == 1, "\n".join(lines)
+        assert "cluster there cannot be reached" in problems[0]
+        assert sum("cluster there can be reached again after" in line for line in lines) == 1, "\n".join(lines)
+        print(f"{len(lines)} lines in the outage of {system}", *lines, sep="\n")
         found = [m.payload async for _, batch in read(system, target.settings, target.topic, "judge") for m in batch]
         assert {int(payload or b"-1") for payload in found} == set(range(source.sent))

@@ -29,7 +29,7 @@ CORPUS = [
 ]
 
 
-def said(message: Message) -> tuple[object, ...]:
+def comparable_fields(message: Message) -> tuple[object, ...]:
     return (message.payload, message.properties, message.key, message.ordering_key, message.event_time, message.deliver_at)
 
 
@@ -44,6 +44,6 @@ async def test_every_message_survives_the_way_to_tubemq_and_back(tubemq: TubeMQ,
     with GatewayProcess(CONFIG / "pulsar-to-tubemq.yaml", tmp_path, "--until-idle", "3", env=env) as gateway:
         assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
     got = [message async for _, batch in read("tubemq", tubemq_settings(tubemq), target, "judge") for message in batch]
-    assert [said(message) for message in got] == [said(message) for message in CORPUS]
+    assert [comparable_fields(message) for message in got] == [comparable_fields(message) for message in CORPUS]
     assert [message.msg_type for message in got] == [None, None, None, None, None, "t1", None, None]
     assert split_origin(got[0].origin or "")[:3] == ("pulsar", source, "0")

@@ -130,7 +130,7 @@ class World:
 
     def config(self, *ways: Way, **delivery: Any) -> dict[str, Any]:
         return {
-            "clusters": {name: {"system": name, **said} for name, said in self.settings.items()},
+            "clusters": {name: {"system": name, **settings} for name, settings in self.settings.items()},
             "routes": [way.route(**delivery) for way in ways or self.ways],
         }
 
@@ -281,15 +281,15 @@ async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> N
         return row["stopped"].keys() == stopped and all(int(row["lanes"].get(lane) or 0) == each for lane in going)
 
     with GatewayProcess(world.config(way), tmp_path) as gateway:
-        said = (await until(gateway, settled))[way.name]["stopped"]
+        stopped_reasons = (await until(gateway, settled))[way.name]["stopped"]
         for partition, reached in enumerate(gone.values()):
-            assert f"has a gap: offsets {reached} to" in said[lanes[partition]]
-        assert f"was to go on at {10 * each}" in said[lanes[PER_BROKER]]
+            assert f"has a gap: offsets {reached} to" in stopped_reasons[lanes[partition]]
+        assert f"was to go on at {10 * each}" in stopped_reasons[lanes[PER_BROKER]]
         ready = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/health/ready")
         assert ready.status_code == 503
         log = gateway.log
         await asyncio.sleep(QUIET_S)
-        assert gateway.log.count("ERROR") == log.count("ERROR"), f"it is said once:\n{gateway.log}"
+        assert gateway.log.count("ERROR") == log.count("ERROR"), f"the error is logged once:\n{gateway.log}"
         assert await asyncio.to_thread(gateway.terminate) == STOPPED, gateway.log
 
     with GatewayProcess(world.config(way, on_gap="continue"), tmp_path) as gateway:

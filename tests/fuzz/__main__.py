@@ -106,8 +106,8 @@ def work(mode: str, name: str, folder: Path, seconds: int) -> str:
                 process.kill()
                 process.wait()
         log.seek(0)
-        said = log.read().decode(errors="replace")
-    return "" if process.returncode == 0 else told(process.returncode, said, folder)
+        output = log.read().decode(errors="replace")
+    return "" if process.returncode == 0 else failure_text(process.returncode, output, folder)
 
 
 def wait(process: "subprocess.Popen[bytes]", name: str, folder: Path, seconds: int) -> None:
@@ -124,18 +124,18 @@ def wait(process: "subprocess.Popen[bytes]", name: str, folder: Path, seconds: i
 
 
 def numbers(folder: Path) -> dict[str, float]:
-    """What the worker said last."""
+    """Return the last lines of the worker's output."""
     path = folder / "status.json"
     known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {"runs": 0, "rss": 0, "peak": 0, "growth": 0}
     return known
 
 
-def told(status: int, said: str, folder: Path) -> str:
-    """The end of what a failed worker said, and the bytes that made it fail."""
+def failure_text(status: int, output: str, folder: Path) -> str:
+    """Return the end of a failed worker's output, and the bytes that made it fail."""
     found = sorted((folder / "found").glob("*"), key=lambda path: path.stat().st_mtime)
     inputs = f"\n  input {found[-1]}: {found[-1].read_bytes()[:300].hex()}" if found else ""
-    start = max(said.rfind("Uncaught Python exception"), said.rfind("Traceback"), 0)
-    return f"exit status {status}{inputs}\n  " + "\n  ".join(said[start:].strip().splitlines()[-25:])
+    start = max(output.rfind("Uncaught Python exception"), output.rfind("Traceback"), 0)
+    return f"exit status {status}{inputs}\n  " + "\n  ".join(output[start:].strip().splitlines()[-25:])
 
 
 def line(one: Outcome) -> str:

@@ -77,9 +77,9 @@ def read_chunks(data: bytes) -> None:
 
 def command(field: FieldDescriptor) -> bytes:
     """A frame of the command that has this part; its number is that of its type."""
-    said = pb.BaseCommand(type=field.number)  # type: ignore[arg-type]
-    getattr(said, field.name).MergeFrom(filled(field.message_type._concrete_class, 1))
-    return encode_command(said)
+    command = pb.BaseCommand(type=field.number)  # type: ignore[arg-type]
+    getattr(command, field.name).MergeFrom(filled(field.message_type._concrete_class, 1))
+    return encode_command(command)
 
 
 TYPES = set(pb.BaseCommand.Type.values())

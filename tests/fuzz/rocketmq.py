@@ -74,8 +74,8 @@ SAMPLES = {int: 7, bool: True, str: "x"}
 def sample(kind: type[Header]) -> bytes:
     """A header of this kind with every field filled, as the lines that its reader takes."""
     hints = get_type_hints(kind)
-    said = {name: SAMPLES[hint if hint in SAMPLES else get_args(hint)[0]] for name, hint in hints.items()}
-    return properties.encode(kind(**said).encode().items())
+    values = {name: SAMPLES[hint if hint in SAMPLES else get_args(hint)[0]] for name, hint in hints.items()}
+    return properties.encode(kind(**values).encode().items())
 
 
 # --- bodies and texts -----------------------------------------------------------------------------------------------------

@@ -61,9 +61,9 @@ def pulsar_entries() -> Iterator[bytes]:
 def pulsar_frames() -> Iterator[bytes]:
     """MESSAGE frames, of entries with a checksum and of one that is behind a broker's metadata."""
     command = BaseCommand(type=BaseCommand.MESSAGE)
-    said = command.message
-    said.consumer_id, said.redelivery_count, said.consumer_epoch = 7, 2, 3
-    said.message_id.ledgerId, said.message_id.entryId = 5, 9
+    message = command.message
+    message.consumer_id, message.redelivery_count, message.consumer_epoch = 7, 2, 3
+    message.message_id.ledgerId, message.message_id.entryId = 5, 9
     for entry in encode_plain(MESSAGES, "c|t|0|", Limits())[0]:
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=5)
         metadata.MergeFrom(entry.metadata)

@@ -68,19 +68,19 @@ def must_equal(found: object, expected: object) -> None:
 
 def check_message(message: Message) -> None:
     """Every field can be read, and is what the model says that it is."""
-    said = message.as_dict()
+    fields = message.as_dict()
     texts = [
-        said["msg_type"],
-        said["origin"],
-        said["defect"],
-        *said["keys"],
-        *(part for pair in said["properties"] for part in pair),
+        fields["msg_type"],
+        fields["origin"],
+        fields["defect"],
+        *fields["keys"],
+        *(part for pair in fields["properties"] for part in pair),
     ]
-    assert all(text is None or type(text) is str for text in texts), said
-    assert all(type(said[name]) in {bytes, type(None)} for name in ("payload", "attributes", "ordering_key")), said
-    assert type(said["key"]) in {str, bytes, type(None)}, said
-    numbers = [said[name] for name in ("event_time", "publish_time", "deliver_at", "delivery_count", "hops")]
-    assert all(number is None or type(number) is int for number in numbers), said
+    assert all(text is None or type(text) is str for text in texts), fields
+    assert all(type(fields[name]) in {bytes, type(None)} for name in ("payload", "attributes", "ordering_key")), fields
+    assert type(fields["key"]) in {str, bytes, type(None)}, fields
+    numbers = [fields[name] for name in ("event_time", "publish_time", "deliver_at", "delivery_count", "hops")]
+    assert all(number is None or type(number) is int for number in numbers), fields
 
 
 def check_texts(message: Protobuf) -> None:

@@ -1,6 +1,6 @@
-"""What the code says of the tests that pages name: whether they need real servers, and which command runs them.
+"""Checks what pages say about tests that they name: whether a test needs real servers, and which command runs it.
 
-python -m tests.kit.documented      writes it into the pages of the clients, behind each name
+python -m tests.kit.documented      corrects the pages of the clients
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SHARED = ("sdk", "conformance", "fuzz")
 REAL = {"cluster", "sdk"}
 """Markers of tests that need real servers."""
 NAMED = re.compile(r"`((?:\w+/)*test_\w+(?:\.py)?)`(?: \(([^)]*)\))?")
-"""A test or a file of tests as a page names it, and what it says of it."""
+"""A test or a file of tests as a page names it, and the remark behind it."""
 HEADED = re.compile(r"([|,;]) (?:real|scripted): `")
 """A word before names instead of behind each."""
 WORDS = {"real", "partly real", "thorough", "partly thorough", "long", "partly long"}
-"""What is said of tests and can be wrong; other words are remarks."""
+"""Words behind a test's name that are checked against its markers; other words are remarks."""
 
 
 def _markers(nodes: list[ast.expr], named: dict[str, set[str]]) -> set[str]:
@@ -46,7 +46,7 @@ def tests_of(path: Path) -> dict[str, set[str]]:
 
 
 def _words(tests: list[set[str]]) -> frozenset[str]:
-    """What has to be said of these tests together."""
+    """Return the words that describe these tests together."""
     words = set()
     for word, marked in (("real", REAL), ("thorough", {"thorough"}), ("long", {"long"})):
         count = sum(bool(markers & marked) for markers in tests)
@@ -56,7 +56,7 @@ def _words(tests: list[set[str]]) -> frozenset[str]:
 
 
 def known(system: str) -> dict[str, set[frozenset[str]]]:
-    """By the name of a test or file, as the page of a system writes it, what may be said of it: names may be used twice."""
+    """Return the correct words by name of a test or file, as a system's page writes it; a repeated name has several options."""
     files = {path: str(path.relative_to(TESTS / system)) for path in (TESTS / system).rglob("test_*.py")}
     files |= {path: str(path.relative_to(TESTS)) for folder in SHARED for path in (TESTS / folder).rglob("test_*.py")}
     found: dict[str, set[frozenset[str]]] = {}
@@ -68,20 +68,20 @@ def known(system: str) -> dict[str, set[frozenset[str]]]:
     return found
 
 
-def said(remark: str | None) -> frozenset[str]:
-    """Of a remark behind a name, the words that can be wrong."""
+def checked_words(remark: str | None) -> frozenset[str]:
+    """Return the words of a remark that are checked."""
     return frozenset(WORDS & {word.strip() for word in (remark or "").split(",")})
 
 
 def corrected(line: str, tests: dict[str, set[frozenset[str]]]) -> str:
-    """A row in which every test is said to be what it is; other words of its remark stay."""
+    """Return the row of a table with the correct words behind each test; other words of a remark stay."""
 
     def correct(found: re.Match[str]) -> str:
         name, remark = found[1], found[2]
-        options = tests.get(name, {said(remark)})
-        if said(remark) in options:
+        options = tests.get(name, {checked_words(remark)})
+        if checked_words(remark) in options:
             return found[0]
-        true = min(options, key=lambda option: len(option ^ said(remark)))
+        true = min(options, key=lambda option: len(option ^ checked_words(remark)))
         others = [word for part in (remark or "").split(",") if (word := part.strip()) and word not in WORDS]
         words = ", ".join([*sorted(true, key=lambda word: word.removeprefix("partly ") != "real"), *others])
         return f"`{name}` ({words})" if words else f"`{name}`"

@@ -70,7 +70,7 @@ class GatewayProcess:
 
     @property
     def log(self) -> str:
-        """What it said since it was started."""
+        """The log since the start of the process."""
         return self._log.read_bytes()[self._began :].decode(errors="replace")
 
     def route(self) -> dict[str, Any]:

@@ -45,11 +45,11 @@ class Verdict:
     """The number that has to come next when nothing is lost."""
     wrong: list[str] = field(default_factory=list)
 
-    def see(self, partition: int, number: int, said: str | None) -> None:
+    def see(self, partition: int, number: int, problem: str | None) -> None:
         """A message arrived: its place as the body says, and what is wrong with the rest of it."""
         self.arrived += 1
-        if said is not None:
-            self.wrong.append(f"{partition}/{number}: {said}")
+        if problem is not None:
+            self.wrong.append(f"{partition}/{number}: {problem}")
         elif number == self.next:
             self.next += 1
         elif number < self.next:

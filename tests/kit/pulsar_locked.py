@@ -84,10 +84,10 @@ class LockedPulsar(Pulsar):
 
     def token(self, role: str, ends_in_s: float | None = None, *, key: bytes | None = None) -> str:
         """A token of this role, without an end or with one; signed by another key it is not of this cluster."""
-        said: dict[str, object] = {"sub": role}
+        claims: dict[str, object] = {"sub": role}
         if ends_in_s is not None:
-            said["exp"] = int(time.time() + ends_in_s)
-        signed = f"{_base64({'alg': 'HS256', 'typ': 'JWT'})}.{_base64(said)}"
+            claims["exp"] = int(time.time() + ends_in_s)
+        signed = f"{_base64({'alg': 'HS256', 'typ': 'JWT'})}.{_base64(claims)}"
         return f"{signed}.{_base64(hmac.digest(key or self._secret, signed.encode(), hashlib.sha256))}"
 
     def certificate(self, role: str, **settings: Any) -> Identity:

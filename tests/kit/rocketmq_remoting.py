@@ -70,7 +70,7 @@ OPEN = Door()
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said: its status, remark, header fields and body."""
+    """A server's response: status, remark, header fields and body."""
 
     status: int
     remark: str
@@ -82,10 +82,10 @@ def request(
     address: str, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, door: Door = OPEN
 ) -> Answer:
     """One request and its answer, whatever its status; OSError when nobody answers."""
-    said = {name: _text(value) for name, value in (fields or {}).items()}
+    ext = {name: _text(value) for name, value in (fields or {}).items()}
     header = {
         "code": code, "language": "PYTHON", "version": PROTOCOL_VERSION, "opaque": 1, "flag": 0,
-        "extFields": door.sign(said, body),
+        "extFields": door.sign(ext, body),
     }  # fmt: skip
     packed = json.dumps(header).encode()
     host, _, port = address.rpartition(":")

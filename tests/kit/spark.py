@@ -191,7 +191,7 @@ class SparkProgram:
 
     @property
     def log(self) -> str:
-        """What it, its JVM and its workers said since it was started."""
+        """The output of the program, its JVM and its workers since the start."""
         return self._log.read_bytes()[self._began :].decode(errors="replace")
 
     @property

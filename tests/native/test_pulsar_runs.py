@@ -24,14 +24,14 @@ if compiled is None:
     pytest.skip("mqbridge_native is not installed, or switched off", allow_module_level=True)
 
 
-def message_frame(entry: Entry, at: int = 0, consumer: int = 7, **said: Any) -> bytes:
+def message_frame(entry: Entry, at: int = 0, consumer: int = 7, **fields: Any) -> bytes:
     """The frame of an entry; `at` is its number in its ledger."""
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=5)
     metadata.MergeFrom(entry.metadata)
     command = BaseCommand(type=BaseCommand.MESSAGE)
     command.message.consumer_id = consumer
     command.message.message_id.ledgerId, command.message.message_id.entryId = 3, at
-    for name, value in said.items():
+    for name, value in fields.items():
         command.message.ack_set.extend(value) if name == "ack_set" else setattr(command.message, name, value)
     data = encode_entry_prefix(metadata, entry.payload) + entry.payload
     return encode_frame_prefix(command, len(data)) + data
@@ -63,9 +63,13 @@ def check_frame(data: bytes) -> EntryRun | None:
         return None
     [entry], expected = found.entries, plainly(data)
     assert isinstance(entry, compiled.PulsarEntry)
-    said = parse_frame(data).command.message
-    assert (found.consumer, found.messages, found.first, found.last) == (said.consumer_id, expected.count, *[expected.place] * 2)
-    assert found.epoch == (said.consumer_epoch if said.HasField("consumer_epoch") else None)
+    message = parse_frame(data).command.message
+    assert (found.consumer, found.messages, found.first, found.last) == (
+        message.consumer_id,
+        expected.count,
+        *[expected.place] * 2,
+    )
+    assert found.epoch == (message.consumer_epoch if message.HasField("consumer_epoch") else None)
     assert facts(entry) == facts(expected)
     expected.unpack()
     assert expected.defect is None
@@ -85,8 +89,8 @@ NUMBERS = st.sampled_from([0, 1, 127, 128, 1 << 32, (1 << 63) - 1, 1 << 63, (1 <
 @settings(max_examples=200)
 @given(entry=pulsar_natives(), at=NUMBERS, consumer=NUMBERS, again=st.integers(0, (1 << 32) - 1), epoch=st.none() | NUMBERS)
 def test_any_entry(entry: Entry, at: int, consumer: int, again: int, epoch: int | None) -> None:
-    said = {} if epoch is None else {"consumer_epoch": epoch}
-    check_frame(message_frame(entry, at, consumer, redelivery_count=again, **said))
+    fields = {} if epoch is None else {"consumer_epoch": epoch}
+    check_frame(message_frame(entry, at, consumer, redelivery_count=again, **fields))
 
 
 @settings(max_examples=400)

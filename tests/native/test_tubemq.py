@@ -107,8 +107,8 @@ def test_damaged_answers_are_read_or_refused_as_protobuf_does(data: st.DataObjec
             parse_get_response(answer)
         return
     found, messages = parse_get_response(answer)
-    said = [(one.messageId, one.checkSum, one.payLoadData, one.flag) for one in messages]
-    assert said == [(one.messageId, one.checkSum, one.payLoadData, one.flag) for one in expected.messages]
+    fields = [(one.messageId, one.checkSum, one.payLoadData, one.flag) for one in messages]
+    assert fields == [(one.messageId, one.checkSum, one.payLoadData, one.flag) for one in expected.messages]
     del expected.messages[:], found.messages[:]
     assert found == expected
 

@@ -206,8 +206,11 @@ class Group:
 
     def _state(self) -> list[tuple[set[str], int]]:
         """Of each partition: who consumes it, and how many messages are not acknowledged."""
-        said = [partition["subscriptions"].get(SUBSCRIPTION) for partition in self._stats().values()]
-        return [({each["consumerName"] for each in one["consumers"]}, one["msgBacklog"]) if one else (set(), -1) for one in said]
+        subscriptions = [partition["subscriptions"].get(SUBSCRIPTION) for partition in self._stats().values()]
+        return [
+            ({each["consumerName"] for each in one["consumers"]}, one["msgBacklog"]) if one else (set(), -1)
+            for one in subscriptions
+        ]
 
     # --- messages ---------------------------------------------------------------------------------------------------
 

@@ -68,15 +68,15 @@ async def test_from_the_java_producer_of_tubemq_to_the_java_consumer_of_pulsar(
     for line in sent:
         arrived = by_seq[body(line)]
         properties = arrived["properties"]
-        said = pairs(line["attributes"])
-        assert said["$msgType$"] == ("t1", "t2")[line["seq"] % 2]
+        attributes = pairs(line["attributes"])
+        assert attributes["$msgType$"] == ("t1", "t2")[line["seq"] % 2]
         # See docs/reference/mapping.md: every pair by name, the string byte for byte, the minute as event time, the origin.
-        assert {key: properties[key] for key in said} == said
+        assert {key: properties[key] for key in attributes} == attributes
         assert properties["mqbridge.attributes"] == line["attributes"]
         assert arrived["eventTime"] == 1795218600000
         cluster, topic, partition, _ = properties["mqbridge.origin"].split("|")
         assert (cluster, topic) == ("tube", source)
-        assert set(properties) == {*said, "mqbridge.attributes", "mqbridge.origin"}
+        assert set(properties) == {*attributes, "mqbridge.attributes", "mqbridge.origin"}
         assert arrived["id"]["partition"] == int(partition.split(":")[-1])
 
 
@@ -100,9 +100,13 @@ async def test_java_reads_from_tubemq_what_we_wrote(tubemq: TubeMQ) -> None:
     assert (body(native), native["attributes"], native["msgType"]) == (b"native", attributes.decode(), "t1")
     assert (body(plain), plain["attributes"]) == (b"no attributes", None)
     assert (body(foreign), foreign["msgType"]) == (b"foreign", "t2")
-    said = pairs(foreign["attributes"])
-    assert said["$msgTime$"] == "202611202350"
-    assert (said["a%2Cb"], said["mqbridge.key"], said["mqbridge.event_time"]) == ("c%3Dd", "key", "1795218600123")
+    attributes = pairs(foreign["attributes"])
+    assert attributes["$msgTime$"] == "202611202350"
+    assert (attributes["a%2Cb"], attributes["mqbridge.key"], attributes["mqbridge.event_time"]) == (
+        "c%3Dd",
+        "key",
+        "1795218600123",
+    )
 
 
 async def test_java_reads_from_pulsar_what_we_wrote(pulsar: Pulsar) -> None:

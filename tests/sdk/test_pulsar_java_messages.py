@@ -81,9 +81,9 @@ async def test_java_reads_messages_of_a_schema_that_we_registered(pulsar: Pulsar
     texts, orders = pulsar.take_topic(), pulsar.take_topic()
     client = client_of(pulsar.service_url)
     definition = schemas.json_record(ORDER)
-    for topic, schema, said in ((texts, schemas.STRING, "grün".encode()), (orders, definition, b'{"id": 7, "name": "x"}')):
+    for topic, schema, payload in ((texts, schemas.STRING, "grün".encode()), (orders, definition, b'{"id": 7, "name": "x"}')):
         producer = client.producer(topic, ProducerSettings(schema=schema))
-        await producer.send(MessageMetadata(), said)
+        await producer.send(MessageMetadata(), payload)
         await producer.close()
     await client.close()
     at = {"url": pulsar.service_url, "messages": 1}
@@ -113,14 +113,14 @@ async def test_we_read_messages_of_a_schema_that_java_registered(kind: str, puls
     consumer = await client.consumer(topic, Subscription("s", schema=found.schema))
     entries = await take(consumer, 2)
     assert {entry.metadata.schema_version for entry in entries} == {found.version}
-    said = [message.payload for entry in entries for message in decode(entry)]
+    payloads = [message.payload for entry in entries for message in decode(entry)]
     if kind == "STRING":
-        assert (found.schema.type, said) == (schemas.Types.String, [b"text 0", b"text 1"])
+        assert (found.schema.type, payloads) == (schemas.Types.String, [b"text 0", b"text 1"])
     else:
         assert found.schema.type == schemas.Types.Json
         fields = {field["name"] for field in json.loads(found.schema.definition)["fields"]}
         assert fields == {"id", "name"}
-        assert [json.loads(each or b"") for each in said] == [{"id": n, "name": f"order {n}"} for n in range(2)]
+        assert [json.loads(each or b"") for each in payloads] == [{"id": n, "name": f"order {n}"} for n in range(2)]
     await client.close()
 
 

@@ -68,12 +68,12 @@ def wanted(line: Line, ids: dict[int, str]) -> Message:
     An element of a batch has two ids: its own, and behind it that of the whole batch, which is what Java consumers show for all
     of them. The producer was told the first.
     """
-    said, number = line["properties"], sequence(body(line))
+    properties, number = line["properties"], sequence(body(line))
     kind = number // 100 * 100
     pairs = [("n", str(number))] if kind != TIMED else []
     if kind in (SINGLE, BATCHED):
         pairs.append(("name", "grün"))
-    pairs.append(("UNIQ_KEY", ids.get(number, said["UNIQ_KEY"])))
+    pairs.append(("UNIQ_KEY", ids.get(number, properties["UNIQ_KEY"])))
     keys = {SINGLE: f"k{number} l{number}", BIG: "big", TRANSACTED: f"k{number}"}.get(kind)
     tags = {SINGLE: "ab"[number % 2], BATCHED: "a", TRANSACTED: "t", TIMED: "late"}
     return Message(
@@ -83,7 +83,7 @@ def wanted(line: Line, ids: dict[int, str]) -> Message:
         keys=tuple(keys.split()) if keys else (),
         msg_type=tags.get(kind),
         event_time=line["bornTime"],
-        deliver_at=int(said["TIMER_DELIVER_MS"]) if kind == TIMED else None,
+        deliver_at=int(properties["TIMER_DELIVER_MS"]) if kind == TIMED else None,
     )
 
 
@@ -107,7 +107,9 @@ def sides(request: pytest.FixtureRequest) -> dict[str, Side]:
 
 
 @Clients
-async def test_messages_written_by_java_arrive_complete_in_every_target(client: str, sides: dict[str, Side], tmp_path: Path) -> None:
+async def test_messages_written_by_java_arrive_complete_in_every_target(
+    client: str, sides: dict[str, Side], tmp_path: Path
+) -> None:
     rocket = sides["rocketmq"]
     rocketmq = rocket.server
     assert isinstance(rocketmq, RocketMQ)

@@ -58,7 +58,9 @@ def same_again(lines: Sequence[Line], times: int) -> None:
 
 
 @Clients
-async def test_a_message_that_java_sends_back_is_redelivered(client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ) -> None:
+async def test_a_message_that_java_sends_back_is_redelivered(
+    client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ
+) -> None:
     topic, group = await fill(request, rocketmq, client), await make_group(rocketmq)
     lines = await run_java(
         "RocketConsume", name_servers=rocketmq.name_server, client=client, topic=topic, group=group,

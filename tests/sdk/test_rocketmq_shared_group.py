@@ -120,7 +120,9 @@ class Group:
                 answer = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
                 info = RunningInfo.decode(answer.body)
                 wanted = topic or self.topic
-                found[member.client_id] = [one for one, said in info.queues.items() if one.topic == wanted and not said["droped"]]
+                found[member.client_id] = [
+                    one for one, state in info.queues.items() if one.topic == wanted and not state["droped"]
+                ]
         return found
 
     async def at_rest(self) -> None:
@@ -137,9 +139,9 @@ class Group:
             if self._divided(owners) and time.monotonic() - since > REST_S:
                 return
             running = self.gateway is None or self.gateway.process.poll() is None
-            said = f"{owners}\n{self.gateway.log if self.gateway else ''}"
-            assert running, said
-            assert time.monotonic() < deadline, said
+            situation = f"{owners}\n{self.gateway.log if self.gateway else ''}"
+            assert running, situation
+            assert time.monotonic() < deadline, situation
             await asyncio.sleep(POLL_S)
 
     def _divided(self, owners: dict[str, set[str]]) -> bool:
@@ -247,7 +249,9 @@ async def test_members_join_and_leave(steps: Sequence[str], request: pytest.Fixt
 
 
 @pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
-async def test_the_gateway_receives_messages_that_java_sends_back(client: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_the_gateway_receives_messages_that_java_sends_back(
+    client: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     rocket = side("rocketmq", request)
     async with shared(request, tmp_path, retry_queues=2) as group:
         retries = f"%RETRY%{group.group}"

@@ -69,9 +69,9 @@ def assert_sees(line: Line, message: Message) -> None:
     assert body(line) == message.payload, where
     assert line["tags"] == message.msg_type, where
     assert line["keys"] == (" ".join(message.keys) or None), where
-    said = line["properties"]
-    assert {name: said.get(name) for name, _ in message.properties} == dict(message.properties), where
-    assert said.get("__SHARDINGKEY") == message.key or message.key in message.keys or message.key is None, where
+    properties = line["properties"]
+    assert {name: properties.get(name) for name, _ in message.properties} == dict(message.properties), where
+    assert properties.get("__SHARDINGKEY") == message.key or message.key in message.keys or message.key is None, where
     assert line["reconsumeTimes"] == 0, where
 
 
