@@ -1,7 +1,8 @@
-"""The event loop of one of Spark's Python processes: a thread that lives as long as the process.
+"""The event loop of a Spark Python process, run by a thread that lives as long as the process.
 
-Spark calls a data source without an event loop, in whichever of its processes it likes, and reuses most of them. So each process
-gets one loop, and keeps connected clusters for the next task. Nothing is closed at the end: Spark kills its processes.
+Spark calls a data source without an event loop, in any of its Python processes, and reuses most of these processes. Each process
+therefore has one loop, and keeps its clusters connected for later tasks. Nothing is closed at the end, because Spark kills the
+processes.
 """
 
 import asyncio
@@ -20,45 +21,51 @@ from mqbridge.spark.cluster_ref import ClusterRef
 
 T = TypeVar("T")
 
-CONNECT_S = 30.0
+CONNECT_TIMEOUT_S = 30.0
 MAX_IDLE_CLUSTERS = 4
-"""Clusters that stay connected while nobody uses them."""
-AHEAD = 2
-"""Items that an iteration makes before its consumer asks for them."""
+"""Maximum number of unused clusters that stay connected."""
+PREFETCHED_ITEMS = 2
+"""Number of items that `iterate` produces before the consumer asks for them."""
 
 _END = object()
 
 
-class _Shared:
-    """A cluster that users of one process share."""
+class _SharedCluster:
+    """A cluster shared by all its users in this process."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.users = 0
         self.connecting: asyncio.Task[None] = spawn(cluster.connect(), f"connecting to {cluster.name}", quiet=True)
 
-    async def ready(self) -> Cluster:
-        """The cluster once it is connected. Raises ClusterError."""
+    async def wait_connected(self) -> Cluster:
+        """Wait for the connection and return the cluster. Raises ClusterError."""
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.shield(self.connecting)
         except TimeoutError as error:
-            raise RequestTimeout(f"cluster {self.cluster.name!r} did not answer within {CONNECT_S:g} s") from error
+            raise RequestTimeout(f"cluster {self.cluster.name!r} did not connect within {CONNECT_TIMEOUT_S:g} s") from error
         return self.cluster
 
 
-class Portal:
-    """Runs coroutines on the loop of this process. Get it from `portal`; `run` and `iterate` are called from other threads."""
+class BackgroundLoop:
+    """Runs coroutines on the event loop of this process. Other threads call `run` and `iterate`.
+
+    Get the instance of this process from `background_loop`.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = _new_loop()
-        self._shared: dict[bytes, _Shared] = {}
-        """By the pickled reference, the least recently used first."""
+        self._shared: dict[bytes, _SharedCluster] = {}
+        """Keyed by the pickled ClusterRef, least recently used first."""
         threading.Thread(target=self._loop.run_forever, name="mqbridge", daemon=True).start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run it and wait for its result. Raises what it raises, and RequestTimeout after `timeout_s`, when it is cancelled."""
+        """Run the coroutine and return its result.
+
+        Raises what the coroutine raises. After `timeout_s` the coroutine is cancelled and RequestTimeout is raised.
+        """
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout_s)
@@ -70,14 +77,14 @@ class Portal:
             future.cancel()
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The items of an asynchronous generator, of which AHEAD are made ahead; closing the iterator closes the generator."""
+        """Iterate over an asynchronous generator, PREFETCHED_ITEMS ahead. Closing the iterator closes the generator."""
         ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        room = asyncio.Semaphore(AHEAD)
+        free_slots = asyncio.Semaphore(PREFETCHED_ITEMS)
 
         async def produce() -> None:
             async with aclosing(items):
                 async for item in items:
-                    await room.acquire()
+                    await free_slots.acquire()
                     ready.put(item)
 
         producing = asyncio.run_coroutine_threadsafe(produce(), self._loop)
@@ -85,52 +92,52 @@ class Portal:
         try:
             while (item := ready.get()) is not _END:
                 yield item
-                self._loop.call_soon_threadsafe(room.release)
+                self._loop.call_soon_threadsafe(free_slots.release)
             producing.result()
         finally:
             producing.cancel()
 
     @asynccontextmanager
     async def cluster(self, ref: ClusterRef) -> AsyncIterator[Cluster]:
-        """The cluster, connected; others of this process use it too, so it is not closed at the end. On the portal's loop only.
+        """Provide the connected cluster. Call on the background event loop only. Raises ClusterError.
 
-        Raises ClusterError.
+        Other users in this process share the cluster, so leaving the context does not close it.
         """
         key = pickle.dumps(ref)
         shared = self._shared.pop(key, None)
         if shared is None or _has_failed(shared.connecting):
-            shared = _Shared(ref.make())
+            shared = _SharedCluster(ref.make_cluster())
         self._shared[key] = shared
         shared.users += 1
         try:
-            yield await shared.ready()
+            yield await shared.wait_connected()
         finally:
             shared.users -= 1
             await self.close_idle()
 
-    async def close_idle(self, most: int = MAX_IDLE_CLUSTERS) -> None:
-        """Close clusters that nobody uses, but for so many; a process that lives on after its work leaves none."""
-        while len(idle := [key for key, shared in self._shared.items() if not shared.users]) > most:
+    async def close_idle(self, max_idle: int = MAX_IDLE_CLUSTERS) -> None:
+        """Close the least recently used idle clusters, down to `max_idle`. A process that outlives its work passes 0."""
+        while len(idle := [key for key, shared in self._shared.items() if not shared.users]) > max_idle:
             shared = self._shared.pop(idle[0])
             await cancel(shared.connecting)
             with suppress(ClusterError):
                 await shared.cluster.close()
 
 
-_portal: Portal | None = None
+_instance: BackgroundLoop | None = None
 
 
-def portal() -> Portal:
-    """The portal of this process; a forked process gets its own."""
-    global _portal  # noqa: PLW0603 - one per process is the point
-    if _portal is None or _portal.pid != os.getpid():
-        _portal = Portal()
-    return _portal
+def background_loop() -> BackgroundLoop:
+    """Return the loop of this process. A forked process gets its own."""
+    global _instance  # noqa: PLW0603 - there is one loop per process
+    if _instance is None or _instance.pid != os.getpid():
+        _instance = BackgroundLoop()
+    return _instance
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
-        import uvloop  # noqa: PLC0415 - not on every platform
+        import uvloop  # noqa: PLC0415 - uvloop does not exist on every platform
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -1,4 +1,4 @@
-"""A configured cluster as it travels to Spark's processes: everything that is needed to make it, and nothing that is open."""
+"""A configured cluster in the form that Spark sends to its processes: all settings, no open connection."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,15 @@ from mqbridge.adapter.registry import load_adapters
 
 @dataclass(frozen=True, slots=True)
 class ClusterRef:
-    """Name, system and validated settings of a cluster. Hashable and picklable: tasks are sent with it.
+    """Name, system and validated settings of a cluster. Hashable and picklable, because tasks carry it.
 
-    `settings` is what the adapter's `cluster_model` read.
+    `settings` is an instance of the adapter's `cluster_model`.
     """
 
     name: str
     system: str
     settings: BaseModel
 
-    def make(self) -> Cluster:
-        """The cluster, not connected. Raises ConfigError when this process lacks the adapter."""
+    def make_cluster(self) -> Cluster:
+        """Create the cluster, not yet connected. Raises ConfigError when this process lacks the adapter."""
         return load_adapters()[self.system].make_cluster(self.name, self.settings)

@@ -15,7 +15,7 @@ from mqbridge.spark.options import OptionValues
 _OPTION_NAMES = OptionNames("the option config", "the option cluster", "the option url")
 
 
-def chosen_cluster(values: OptionValues) -> ClusterRef:
+def resolve_cluster(values: OptionValues) -> ClusterRef:
     """Reads the configuration, whose path is of this machine. Raises ConfigError when no cluster is named, or two are."""
     path = values["config"]
     chosen = choose(None if path is None else Path(path), values["cluster"], values["url"], _OPTION_NAMES)
@@ -23,7 +23,7 @@ def chosen_cluster(values: OptionValues) -> ClusterRef:
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenRoute:
+class ResolvedRoute:
     """A route of a configuration, and all clusters of it by name."""
 
     route: Route
@@ -35,7 +35,7 @@ class ChosenRoute:
         return self.clusters[self.route.source.cluster]
 
 
-def chosen_route(values: OptionValues) -> ChosenRoute | None:
+def resolve_route(values: OptionValues) -> ResolvedRoute | None:
     """The route that options name; None where they name none. Raises ConfigError."""
     name = values["route"]
     if name is None:
@@ -47,4 +47,4 @@ def chosen_route(values: OptionValues) -> ChosenRoute | None:
     if name not in routes:
         raise ConfigError(f"{values['config']} has no route {name!r}", hint=nearest(name, routes))
     clusters = {key: ClusterRef(key, one.system, one.settings) for key, one in config.clusters.items()}
-    return ChosenRoute(routes[name], clusters)
+    return ResolvedRoute(routes[name], clusters)

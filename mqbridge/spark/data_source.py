@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from mqbridge.errors import ConfigError
 from mqbridge.spark.cluster_ref import ClusterRef
-from mqbridge.spark.config_lookup import ChosenRoute, chosen_cluster, chosen_route
-from mqbridge.spark.options import OptionValues, Where, parse_options
+from mqbridge.spark.config_lookup import ResolvedRoute, resolve_cluster, resolve_route
+from mqbridge.spark.options import OptionValues, Usage, parse_options
 from mqbridge.spark.ranges.rows import RANGES, range_schema
 from mqbridge.spark.schema import message_schema
 from mqbridge.spark.sink.writer import make_stream_writer, make_writer
@@ -32,7 +32,7 @@ class MqbridgeDataSource(DataSource):
     """
 
     _cluster: ClusterRef | None = None
-    _route: ChosenRoute | None = None
+    _route: ResolvedRoute | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +41,7 @@ class MqbridgeDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Columns of messages, or of ranges. Raises ConfigError."""
-        values = parse_options(self.options, Where.EVERYWHERE)
+        values = parse_options(self.options, Usage.ANY)
         self._reference(values)
         if values["mode"] == RANGES:
             return range_schema()
@@ -49,11 +49,11 @@ class MqbridgeDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises ConfigError."""
-        return MessageReader(self._settings(Where.BATCH, schema))
+        return MessageReader(self._settings(Usage.BATCH, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises ConfigError."""
-        return MessageStreamReader(self._settings(Where.STREAM, schema))
+        return MessageStreamReader(self._settings(Usage.STREAM, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`. Raises ConfigError."""
@@ -63,7 +63,7 @@ class MqbridgeDataSource(DataSource):
         """For `df.writeStream`. Raises ConfigError."""
         return make_stream_writer(self.options, schema, overwrite)
 
-    def _settings(self, where: Where, schema: StructType) -> SourceSettings:
+    def _settings(self, where: Usage, schema: StructType) -> SourceSettings:
         if [(one.name, one.dataType) for one in schema] != [(one.name, one.dataType) for one in self.schema()]:
             raise ConfigError("the columns of messages are given", hint="Leave the schema out, and select what is needed")
         values = parse_options(self.options, where)
@@ -71,6 +71,6 @@ class MqbridgeDataSource(DataSource):
 
     def _reference(self, values: OptionValues) -> ClusterRef:
         if self._cluster is None:
-            self._route = chosen_route(values)
-            self._cluster = chosen_cluster(values) if self._route is None else self._route.source
+            self._route = resolve_route(values)
+            self._cluster = resolve_cluster(values) if self._route is None else self._route.source
         return self._cluster

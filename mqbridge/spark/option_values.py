@@ -12,26 +12,26 @@ from mqbridge.config.problems import nearest
 from mqbridge.config.units import parse_duration, parse_size
 from mqbridge.message import Position, parse_position
 
-VERSION = 1
+OFFSETS_VERSION = 1
 """Of the offsets that a stream writes to its checkpoint."""
 _KAFKA = {-1: Start.LATEST, -2: Start.EARLIEST}
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class ExplicitOffsets:
     """Positions, or an end, by topic and by the name or the index of a partition."""
 
     topics: Mapping[str, Mapping[str, Start | Position]]
 
 
 @dataclass(frozen=True, slots=True)
-class AtTime:
+class AtTimestamp:
     """The first message stored at this time (ms since the epoch) or later."""
 
     time_ms: int
 
 
-Edge = Start | Exact | AtTime
+OffsetSpec = Start | ExplicitOffsets | AtTimestamp
 """Where a reading begins or ends."""
 
 
@@ -122,20 +122,22 @@ def assignment(value: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def edge(value: str) -> Edge:
+def edge(value: str) -> OffsetSpec:
     """`earliest`, `latest`, or positions as people write them or as a stream writes them."""
     if not value.strip().startswith("{"):
         return Start(one_of("earliest", "latest")(value))
     found = _object(value)
     if is_stream_offsets(found):
         found = found["topics"]
-    return Exact({topic: {name: _position(topic, name, one) for name, one in _positions(topic, positions).items()}
+    return ExplicitOffsets({topic: {name: _position(topic, name, one) for name, one in _positions(topic, positions).items()}
                   for topic, positions in found.items()})  # fmt: skip
 
 
 def is_stream_offsets(offsets: Mapping[str, Any]) -> bool:
     """Whether it has the form of the offsets in a checkpoint: such can be given as startingOffsets too."""
-    return offsets.keys() == {"topics", "version"} and offsets["version"] == VERSION and isinstance(offsets["topics"], dict)
+    return (
+        offsets.keys() == {"topics", "version"} and offsets["version"] == OFFSETS_VERSION and isinstance(offsets["topics"], dict)
+    )
 
 
 def _positions(topic: str, positions: Any) -> dict[str, Any]:

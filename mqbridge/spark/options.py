@@ -14,7 +14,7 @@ from mqbridge.errors import ConfigError
 from mqbridge.spark import option_values as values
 
 
-class Where(Flag):
+class Usage(Flag):
     """What an option holds for."""
 
     BATCH = auto()
@@ -24,15 +24,15 @@ class Where(Flag):
     WRITE = auto()
     """`df.write` and `df.writeStream`"""
     READ = BATCH | STREAM
-    EVERYWHERE = READ | WRITE
+    ANY = READ | WRITE
 
 
 _SPOKEN = {
-    Where.BATCH: "batch reads",
-    Where.STREAM: "streaming reads",
-    Where.READ: "reads",
-    Where.WRITE: "writes",
-    Where.EVERYWHERE: "reads and writes",
+    Usage.BATCH: "batch reads",
+    Usage.STREAM: "streaming reads",
+    Usage.READ: "reads",
+    Usage.WRITE: "writes",
+    Usage.ANY: "reads and writes",
 }
 
 
@@ -47,64 +47,62 @@ class Option:
 
     name: str
     meaning: str
-    where: Where
+    where: Usage
     form: str
     parse: Callable[[str], Any]
     default: str | None = None
 
     @property
-    def holds_for(self) -> str:
+    def usage_text(self) -> str:
         """In words."""
         return _SPOKEN[self.where]
 
 
 CLUSTER_OPTIONS = (
-    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.nonempty),
-    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.nonempty),
-    Option(
-        "url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.nonempty
-    ),
+    Option("config", "The gateway's configuration file, on the driver.", Usage.ANY, "path", values.nonempty),
+    Option("cluster", "The cluster's name in it; not needed if there is one.", Usage.ANY, "name", values.nonempty),
+    Option("url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Usage.ANY, "URL", values.nonempty),
 )
 
 TOPIC_OPTIONS = (
     Option(
         "route",
         "A route of `config`: its source says the cluster and the topics to read, its targets where to write.",
-        Where.EVERYWHERE,
+        Usage.ANY,
         "name",
         values.nonempty,
     ),
-    Option("subscribe", "Topics to read.", Where.READ, "names, with commas between", values.names),
+    Option("subscribe", "Topics to read.", Usage.READ, "names, with commas between", values.names),
     Option(
         "subscribePattern",
         "Topics to read whose whole name matches; those made later are found too.",
-        Where.READ,
+        Usage.READ,
         "Python regular expression",
         values.pattern,
     ),
     Option(
         "assign",
         "Partitions to read, by name or index.",
-        Where.READ,
+        Usage.READ,
         '`{"orders": [0, 1]}`',
         values.assignment,
     ),
 )
 
-EDGE_OPTIONS = (
+OFFSET_OPTIONS = (
     Option(
         "startingOffsets",
         "Where to begin: the first message, the next one, or a position per partition, where -2 is earliest, -1 is latest and a "
         "partition that is left out is read from its first message. Streams ask it once: after that the checkpoint says it. "
         "Default: earliest for batch reads, latest for streams.",
-        Where.READ,
+        Usage.READ,
         '`earliest`, `latest` (streams), or `{"orders": {"0": 23, "1": "12:3:0", "2": -2}}`',
         values.edge,
     ),
     Option(
         "endingOffsets",
         "Where to end (not included).",
-        Where.BATCH,
+        Usage.BATCH,
         '`latest`, or `{"orders": {"0": 50, "1": -1}}`',
         values.edge,
         "latest",
@@ -112,40 +110,40 @@ EDGE_OPTIONS = (
     Option(
         "startingTimestamp",
         "Begin with the first message stored at this time or later. It goes before `startingOffsets`.",
-        Where.READ,
+        Usage.READ,
         "ms since the epoch, or `2026-01-31T12:00:00Z`",
         values.time_ms,
     ),
     Option(
         "endingTimestamp",
         "End before the first message stored at this time or later. It goes before `endingOffsets`.",
-        Where.BATCH,
+        Usage.BATCH,
         "ms since the epoch, or `2026-01-31T12:00:00Z`",
         values.time_ms,
     ),
 )
 
-FLOW_OPTIONS = (
+LIMIT_OPTIONS = (
     Option(
         "maxOffsetsPerTrigger",
         "About how many messages a batch may have: exact where each message has an offset of its own, estimated from samples "
         "where messages are stored in packs. Partitions share it by their lag; each that lags gets something.",
-        Where.STREAM,
+        Usage.STREAM,
         "number",
         values.count,
     ),
-    Option("maxBytesPerTrigger", "About how many bytes of messages a batch may have.", Where.STREAM, "size", values.size),
+    Option("maxBytesPerTrigger", "About how many bytes of messages a batch may have.", Usage.STREAM, "size", values.size),
     Option(
         "minOffsetsPerTrigger",
         "Wait until about so many messages are there. Not with `availableNow`.",
-        Where.STREAM,
+        Usage.STREAM,
         "number",
         values.count,
     ),
     Option(
         "maxTriggerDelay",
         "How long `minOffsetsPerTrigger` may hold a batch up.",
-        Where.STREAM,
+        Usage.STREAM,
         "duration",
         values.duration,
         "15m",
@@ -154,21 +152,21 @@ FLOW_OPTIONS = (
         "minPartitions",
         "Cut ranges so that there are about so many tasks. Rows of a partition are in no order then: a sink takes them "
         "with `deduplicate=false`.",
-        Where.READ,
+        Usage.READ,
         "number",
         values.count,
     ),
     Option(
         "maxRecordsPerPartition",
         "Cut ranges so that a task reads about so many messages at most. As with `minPartitions`, order is lost.",
-        Where.READ,
+        Usage.READ,
         "number",
         values.count,
     ),
     Option(
         "metadataInterval",
         "How often the cluster is asked what there is to read.",
-        Where.STREAM,
+        Usage.STREAM,
         "duration",
         values.duration,
         "1s",
@@ -176,7 +174,7 @@ FLOW_OPTIONS = (
     Option(
         "newTopicsInterval",
         "How often `subscribePattern` looks for new topics.",
-        Where.STREAM,
+        Usage.STREAM,
         "duration",
         values.duration,
         "30s",
@@ -188,7 +186,7 @@ READ_OPTIONS = (
         "failOnDataLoss",
         "Fail when messages are gone that were never read: deleted by retention, or with their topic. Otherwise warn, and go on "
         "with what there is.",
-        Where.READ,
+        Usage.READ,
         "`true`, `false`",
         values.truth,
         "true",
@@ -196,7 +194,7 @@ READ_OPTIONS = (
     Option(
         "retryTimeout",
         "How long a cluster that does not answer is asked again, before the query or the task fails.",
-        Where.READ,
+        Usage.READ,
         "duration",
         values.duration,
         "5m",
@@ -204,7 +202,7 @@ READ_OPTIONS = (
     Option(
         "propertiesFormat",
         "`map`, or `binary`: one value per message, which is faster, for sinks that pass it on.",
-        Where.READ,
+        Usage.READ,
         "`map`, `binary`",
         values.one_of("map", "binary"),
         "map",
@@ -212,7 +210,7 @@ READ_OPTIONS = (
     Option(
         "mode",
         "`rows` of messages, or `ranges`: a row says only which part of a partition to move, for a pump.",
-        Where.READ,
+        Usage.READ,
         "`rows`, `ranges`",
         values.one_of("rows", "ranges"),
         "rows",
@@ -223,14 +221,14 @@ MIRROR_OPTIONS = (
     Option(
         "rangeTasks",
         "With `mode=ranges`: at most so many tasks have the ranges of a batch between them. Without it each has one.",
-        Where.STREAM,
+        Usage.STREAM,
         "number",
         values.count,
     ),
     Option(
         "makeTargets",
         "With `route`: topics and partitions that come later are read once the targets of the route are made for them.",
-        Where.STREAM,
+        Usage.STREAM,
         "`true`, `false`",
         values.truth,
         "false",
@@ -238,36 +236,36 @@ MIRROR_OPTIONS = (
     Option(
         "stopFile",
         "While there is such a file on the driver, no batch begins; it is answered by one with `.obeyed` behind its name.",
-        Where.STREAM,
+        Usage.STREAM,
         "path",
         values.nonempty,
     ),
 )
 
 SINK_OPTIONS: tuple[Option, ...] = (
-    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.nonempty),
+    Option("topic", "The topic to write to; without it, the column `topic` says it.", Usage.WRITE, "name", values.nonempty),
     Option(
         "partitions",
         "Which target partition a row goes to. `auto`: its column `partition`, where that is not what the source said, else the "
         "number of its source partition modulo theirs, else by its key, else in turn. `column`: the column, always. `modulo`, "
         "`identity`, `key`: as a route's `partitions.by`.",
-        Where.WRITE,
+        Usage.WRITE,
         "`auto`, `column`, `modulo`, `identity`, `key`",
         values.one_of("auto", "column", "modulo", "identity", "key"),
         "auto",
     ),
-    Option("createTopics", "Make missing topics, with so many partitions.", Where.WRITE, "number", values.count),
+    Option("createTopics", "Make missing topics, with so many partitions.", Usage.WRITE, "number", values.count),
     Option(
         "deadLetterTopic",
         "The topic of the same cluster for messages that the target refuses; without it the first one fails the query.",
-        Where.WRITE,
+        Usage.WRITE,
         "name",
         values.nonempty,
     ),
     Option(
         "maxDeadLetters",
         "A task fails that has more messages of one source partition for the dead-letter topic.",
-        Where.WRITE,
+        Usage.WRITE,
         "number",
         values.count,
     ),
@@ -275,7 +273,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "deduplicate",
         "Store each row once, whatever fails or is repeated. Rows of a source partition come in one task, in the order of their "
         "positions; rows without the columns `source` and `position` are stored at least once.",
-        Where.WRITE,
+        Usage.WRITE,
         "`true`, `false`",
         values.truth,
         "true",
@@ -284,14 +282,14 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "jobId",
         "The name of the job, for batch writes: one that is repeated under the same name goes on where it stopped. For streams, "
         "instead of the id of the query.",
-        Where.WRITE,
+        Usage.WRITE,
         "name",
         values.nonempty,
     ),
     Option(
         "stampOrigin",
         "Write where a row came from (`mqbridge.origin`); `deduplicate` needs it.",
-        Where.WRITE,
+        Usage.WRITE,
         "`true`, `false`",
         values.truth,
         "true",
@@ -299,7 +297,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "writeTimeout",
         "How long failures that may pass are tried again while nothing can be stored, before the task fails.",
-        Where.WRITE,
+        Usage.WRITE,
         "duration",
         values.duration,
         "2m",
@@ -307,24 +305,24 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "inFlightBytes",
         "How much a task holds that is not stored yet. With `route`: as the route says.",
-        Where.WRITE,
+        Usage.WRITE,
         "size",
         values.size,
         "32MiB",
     ),
-    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.nonempty),
+    Option("checkpointLocation", "Where a streaming write keeps its progress.", Usage.WRITE, "path", values.nonempty),
 )
 
 OPTIONS: tuple[Option, ...] = (
     *CLUSTER_OPTIONS,
     *TOPIC_OPTIONS,
-    *EDGE_OPTIONS,
-    *FLOW_OPTIONS,
+    *OFFSET_OPTIONS,
+    *LIMIT_OPTIONS,
     *READ_OPTIONS,
     *MIRROR_OPTIONS,
     *SINK_OPTIONS,
 )
-SPARKS_OWN = frozenset({"queryname"})
+SPARK_INTERNAL_OPTIONS = frozenset({"queryname"})
 """Options that Spark adds by itself: `queryName(...)` of a stream is one."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
@@ -347,23 +345,23 @@ class OptionValues(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(OPTIONS)
 
-    def is_given(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
         """Whether somebody wrote it."""
         return name.lower() in self._given
 
 
-def parse_options(given: Mapping[str, str], where: Where) -> OptionValues:
+def parse_options(given: Mapping[str, str], where: Usage) -> OptionValues:
     """Read the options that were given for this use. Raises ConfigError naming the first that is wrong, with what is right."""
     found: dict[str, Any] = {}
     for key, text in given.items():
         option = _BY_KEY.get(key.lower())
-        if option is None and key.lower() in SPARKS_OWN:
+        if option is None and key.lower() in SPARK_INTERNAL_OPTIONS:
             continue
         if option is None:
             names = [option.name for option in OPTIONS if option.where & where]
             raise ConfigError(f"there is no option {key!r}", hint=nearest(key, names))
         if not option.where & where:
-            raise ConfigError(f"the option {option.name} is for {option.holds_for}", hint="Leave it out here")
+            raise ConfigError(f"the option {option.name} is for {option.usage_text}", hint="Leave it out here")
         try:
             found[option.name] = option.parse(text)
         except ValueError as error:

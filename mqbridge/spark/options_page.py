@@ -11,9 +11,9 @@ from pathlib import Path
 from mqbridge.config.generated_page import check_or_write
 from mqbridge.spark.options import (
     CLUSTER_OPTIONS,
-    EDGE_OPTIONS,
-    FLOW_OPTIONS,
+    LIMIT_OPTIONS,
     MIRROR_OPTIONS,
+    OFFSET_OPTIONS,
     READ_OPTIONS,
     SINK_OPTIONS,
     TOPIC_OPTIONS,
@@ -108,8 +108,8 @@ def page() -> str:
         _BEGINNING,
         _section("Which cluster", CLUSTER_OPTIONS),
         _section("Which topics (one of these)", TOPIC_OPTIONS),
-        _section("Where to begin and to end", EDGE_OPTIONS),
-        _section("How much at once", FLOW_OPTIONS),
+        _section("Where to begin and to end", OFFSET_OPTIONS),
+        _section("How much at once", LIMIT_OPTIONS),
         _section("Reading", READ_OPTIONS),
         _section("Writing", SINK_OPTIONS),
         _section("Mirrors (set by `mqbridge spark mirror`)", MIRROR_OPTIONS),
@@ -127,7 +127,7 @@ def _section(title: str, options: Sequence[Option]) -> str:
 
 def _row(option: Option) -> str:
     default = "" if option.default is None else f"`{option.default}`"
-    cells = (f"`{option.name}`", option.holds_for, option.form, default, option.meaning)
+    cells = (f"`{option.name}`", option.usage_text, option.form, default, option.meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

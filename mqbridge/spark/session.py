@@ -38,7 +38,7 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     With a local master nothing listens on other addresses than 127.0.0.1. A session that exists is given back as it is, but for
     the `config` that can still change (its memory cannot). Raises ConfigError when pyspark, pyarrow or Java are missing.
     """
-    is_new = not is_there()
+    is_new = not session_exists()
     if is_new:
         check_prerequisites()
     from pyspark.errors import PySparkException  # noqa: PLC0415 - not before it is known to be there
@@ -64,7 +64,7 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     return spark
 
 
-def is_there() -> bool:
+def session_exists() -> bool:
     """Whether this process has a session, whichever thread has made it: that is what Spark calls active in one thread only."""
     pyspark = sys.modules.get("pyspark")
     return pyspark is not None and pyspark.SparkContext._active_spark_context is not None  # noqa: SLF001 - nothing public says it

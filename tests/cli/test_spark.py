@@ -102,7 +102,7 @@ def test_source_and_sink_get_the_options_of_the_route(tmp_path: Path) -> None:
     from mqbridge.adapter.inbound import Start
     from mqbridge.spark.mirror.route_query import sink_options, source_options
     from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
-    from mqbridge.spark.options import Where, parse_options
+    from mqbridge.spark.options import Usage, parse_options
 
     data: dict[str, Any] = {
         "clusters": {"a": {"system": "memory"}, "b": {"system": "memory"}},
@@ -121,13 +121,13 @@ def test_source_and_sink_get_the_options_of_the_route(tmp_path: Path) -> None:
         chosen_routes(from_dict({"clusters": data["clusters"]}), ())
     settings = MirrorSettings(tmp_path / "c.yaml", "m")
     pumped = source_options(route, settings, tmp_path / "c.yaml", tmp_path / "stop", 4)
-    values = parse_options(pumped, Where.STREAM)
+    values = parse_options(pumped, Usage.STREAM)
     assert (values["mode"], values["rangeTasks"], values["startingOffsets"]) == ("ranges", 4, Start.LATEST)
     assert (values["failOnDataLoss"], values["newTopicsInterval"]) == (False, 5.0)
     since = MirrorSettings(tmp_path / "c.yaml", "m", through="rows", start=1000)
-    values = parse_options(source_options(route, since, tmp_path / "c.yaml", tmp_path / "stop", 4), Where.STREAM)
+    values = parse_options(source_options(route, since, tmp_path / "c.yaml", tmp_path / "stop", 4), Usage.STREAM)
     assert (values["mode"], values["startingTimestamp"], values["startingOffsets"]) == ("rows", 1000, None)
-    assert parse_options(sink_options(route, tmp_path / "c.yaml", "m/r"), Where.WRITE)["checkpointLocation"] == "m/r"
+    assert parse_options(sink_options(route, tmp_path / "c.yaml", "m/r"), Usage.WRITE)["checkpointLocation"] == "m/r"
 
 
 def test_the_quickstart_refuses_a_folder_that_is_not_empty(invoke: Invoke, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.conformance.test_reading import messages_of, read, topic_of
 SIZE = 30
 
 
-async def pieces_of(arena: Arena, cluster: Cluster, topic: str, name: str, edges: list[Position]) -> list[int]:
+async def split_counts(arena: Arena, cluster: Cluster, topic: str, name: str, edges: list[Position]) -> list[int]:
     """Return the messages of the ranges between these positions, in order."""
     found: list[int] = []
     for begin, end in itertools.pairwise(edges):
@@ -26,7 +26,7 @@ async def test_a_range_may_be_cut_at_every_unit(arena: Arena, cluster: Cluster) 
     assert bounds.first <= unit_ranges[0].first < bounds.next
     edges = [bounds.first, *(position_after(unit_ranges, unit, bounds.next) for unit in range(1, count_units(unit_ranges) + 1))]
     assert edges == sorted(set(edges))
-    assert await pieces_of(arena, cluster, topic, name, edges) == list(range(SIZE))
+    assert await split_counts(arena, cluster, topic, name, edges) == list(range(SIZE))
 
 
 async def test_ranges_may_begin_and_end_inside_stored_units(arena: Arena, cluster: Cluster) -> None:
@@ -41,7 +41,7 @@ async def test_ranges_may_begin_and_end_inside_stored_units(arena: Arena, cluste
             cut = split_evenly(unit_ranges, begin, end, pieces)
             assert (cut[0][0], cut[-1][1]) == (begin, end)
             inner = [piece[1] for piece in cut]
-            assert await pieces_of(arena, cluster, topic, name, [begin, *inner]) == list(range(first, last)), (
+            assert await split_counts(arena, cluster, topic, name, [begin, *inner]) == list(range(first, last)), (
                 first,
                 last,
                 pieces,

@@ -17,9 +17,9 @@ from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.spark.cluster_ref import ClusterRef
-from mqbridge.spark.options import Where, parse_options
+from mqbridge.spark.options import Usage, parse_options
 from mqbridge.spark.source import cluster_queries
-from mqbridge.spark.source.read import Reach
+from mqbridge.spark.source.read import Connect
 from mqbridge.spark.source.settings import SourceSettings, source_settings
 
 REF = ClusterRef("fake", "log", LogSettings(path="unused.db"))
@@ -91,21 +91,21 @@ class FakeCluster:
             at = behind
 
 
-def instead_of_the_portal(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> Reach:
+def use_fake_cluster(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> Connect:
     """Every question goes to this cluster, on the loop of the test."""
 
     @asynccontextmanager
     async def reached() -> AsyncIterator[Any]:
         yield cluster
 
-    class Portal:
+    class BackgroundLoop:
         cluster = staticmethod(lambda _: reached())
 
-    monkeypatch.setattr(cluster_queries, "portal", Portal)
+    monkeypatch.setattr(cluster_queries, "background_loop", BackgroundLoop)
     return reached
 
 
-def settings(where: Where = Where.STREAM, **options: str) -> SourceSettings:
+def settings(where: Usage = Usage.STREAM, **options: str) -> SourceSettings:
     """Of a source that reads the topic `orders`, unless the options say otherwise."""
     choice = {} if options.keys() & {"subscribePattern", "assign"} else {"subscribe": "orders"}
     return source_settings(parse_options(choice | options, where), REF, where)

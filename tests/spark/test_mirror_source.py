@@ -17,7 +17,7 @@ from mqbridge.config.load import from_dict
 from mqbridge.errors import ConfigError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.spark.background_loop import portal
+from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.mirror import job
 from mqbridge.spark.mirror.job import Mirror
@@ -93,7 +93,7 @@ def test_no_batch_begins_behind_a_stop(tmp_path: Path) -> None:
     [
         ({"route": "asia"}, "has no route 'asia'"),
         ({"cluster": "source"}, "the option route goes with config"),
-        ({"subscribe": "eu_orders"}, "topics are named by subscribe and route"),
+        ({"subscribe": "eu_orders"}, "several options select topics: subscribe and route"),
     ],
 )
 def test_a_route_says_cluster_and_topics(tmp_path: Path, options: dict[str, str], problem: str) -> None:
@@ -151,4 +151,4 @@ def test_a_mirror_that_is_interrupted_leaves_no_query_and_no_connection(tmp_path
     with pytest.raises(KeyboardInterrupt):
         Mirror(settings).run()
     assert stopped == [True]
-    assert not portal()._shared
+    assert not background_loop()._shared

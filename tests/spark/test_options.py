@@ -8,8 +8,8 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.errors import ConfigError
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.spark.cluster_ref import ClusterRef
-from mqbridge.spark.option_values import AtTime, Exact
-from mqbridge.spark.options import OPTIONS, Where, parse_options
+from mqbridge.spark.option_values import AtTimestamp, ExplicitOffsets
+from mqbridge.spark.options import OPTIONS, Usage, parse_options
 from mqbridge.spark.source.settings import source_settings
 
 REF = ClusterRef("log", "log", LogSettings(path="unused.db"))
@@ -17,7 +17,7 @@ REF = ClusterRef("log", "log", LogSettings(path="unused.db"))
 
 def test_names_are_found_however_they_are_cased() -> None:
     """Spark hands them over in lower case."""
-    values = parse_options({"subscribe": "a, b,,a", "startingoffsets": "Earliest", "MAXBYTESPERTRIGGER": "64MiB"}, Where.STREAM)
+    values = parse_options({"subscribe": "a, b,,a", "startingoffsets": "Earliest", "MAXBYTESPERTRIGGER": "64MiB"}, Usage.STREAM)
     assert values["subscribe"] == ("a", "b")
     assert values["startingOffsets"] is Start.EARLIEST
     assert values["maxBytesPerTrigger"] == 64 << 20
@@ -30,7 +30,7 @@ def test_every_default_can_be_read() -> None:
         if option.default is not None:
             option.parse(option.default)
         assert option.meaning.endswith(".")
-        assert option.holds_for
+        assert option.usage_text
     assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
 
 
@@ -58,18 +58,18 @@ def test_every_default_can_be_read() -> None:
 )
 def test_what_is_wrong_is_named(name: str, text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
-        parse_options({name: text}, Where.STREAM)
+        parse_options({name: text}, Usage.STREAM)
 
 
 def test_offsets_of_kafka_users_and_of_a_checkpoint() -> None:
     def read(text: str) -> object:
-        return parse_options({"startingOffsets": text}, Where.STREAM)["startingOffsets"]
+        return parse_options({"startingOffsets": text}, Usage.STREAM)["startingOffsets"]
 
-    assert read('{"a": {"0": 23, "b:1": "12:3", "2": -2, "3": -1}}') == Exact(
+    assert read('{"a": {"0": 23, "b:1": "12:3", "2": -2, "3": -1}}') == ExplicitOffsets(
         {"a": {"0": (23,), "b:1": (12, 3), "2": Start.EARLIEST, "3": Start.LATEST}}
     )
-    assert read('{"topics": {"a": {"0": "-1:-1:0"}}, "version": 1}') == Exact({"a": {"0": (-1, -1, 0)}})
-    assert read('{"a": {"0": "-2", "1": "-1"}}') == Exact({"a": {"0": Start.EARLIEST, "1": Start.LATEST}})
+    assert read('{"topics": {"a": {"0": "-1:-1:0"}}, "version": 1}') == ExplicitOffsets({"a": {"0": (-1, -1, 0)}})
+    assert read('{"a": {"0": "-2", "1": "-1"}}') == ExplicitOffsets({"a": {"0": Start.EARLIEST, "1": Start.LATEST}})
 
 
 @pytest.mark.parametrize(
@@ -78,36 +78,36 @@ def test_offsets_of_kafka_users_and_of_a_checkpoint() -> None:
      ("2026-01-31", 1769817600000)],
 )  # fmt: skip
 def test_times_are_numbers_or_iso_texts_in_utc(text: str, time_ms: int) -> None:
-    assert parse_options({"startingTimestamp": text}, Where.BATCH)["startingTimestamp"] == time_ms
+    assert parse_options({"startingTimestamp": text}, Usage.BATCH)["startingTimestamp"] == time_ms
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({}, "no topics are named"),
-        ({"subscribe": "a", "assign": '{"a": [0]}'}, "named by subscribe and assign"),
-        ({"subscribe": "a", "startingOffsets": "latest"}, "cannot begin with the latest"),
-        ({"subscribe": "a", "endingOffsets": "earliest"}, "nothing is before the earliest"),
+        ({}, "no option selects topics"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "several options select topics: subscribe and assign"),
+        ({"subscribe": "a", "startingOffsets": "latest"}, "cannot begin at latest"),
+        ({"subscribe": "a", "endingOffsets": "earliest"}, "there is nothing before earliest"),
     ],
 )
 def test_options_that_do_not_go_together(given: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        source_settings(parse_options(given, Where.BATCH), REF, Where.BATCH)
+        source_settings(parse_options(given, Usage.BATCH), REF, Usage.BATCH)
 
 
 def test_where_a_reading_begins_by_itself() -> None:
-    batch = source_settings(parse_options({"subscribe": "a"}, Where.BATCH), REF, Where.BATCH)
-    stream = source_settings(parse_options({"subscribe": "a"}, Where.STREAM), REF, Where.STREAM)
+    batch = source_settings(parse_options({"subscribe": "a"}, Usage.BATCH), REF, Usage.BATCH)
+    stream = source_settings(parse_options({"subscribe": "a"}, Usage.STREAM), REF, Usage.STREAM)
     assert (batch.starting, batch.ending, stream.starting) == (Start.EARLIEST, Start.LATEST, Start.LATEST)
     times = {"subscribe": "a", "startingTimestamp": "5", "startingOffsets": "earliest"}
-    assert source_settings(parse_options(times, Where.STREAM), REF, Where.STREAM).starting == AtTime(5)
+    assert source_settings(parse_options(times, Usage.STREAM), REF, Usage.STREAM).starting == AtTimestamp(5)
 
 
 def test_patterns_match_whole_names() -> None:
-    settings = source_settings(parse_options({"subscribePattern": "orders_.*"}, Where.STREAM), REF, Where.STREAM)
-    assert settings.topics.has("orders_eu")
-    assert not settings.topics.has("my_orders_eu")
+    settings = source_settings(parse_options({"subscribePattern": "orders_.*"}, Usage.STREAM), REF, Usage.STREAM)
+    assert settings.topics.includes("orders_eu")
+    assert not settings.topics.includes("my_orders_eu")
 
 
 def test_the_name_of_a_query_is_spark_s_own_option() -> None:
-    assert parse_options({"queryname": "counts", "topic": "a"}, Where.WRITE)["topic"] == "a"
+    assert parse_options({"queryname": "counts", "topic": "a"}, Usage.WRITE)["topic"] == "a"

@@ -41,7 +41,7 @@ class World:
 
     @asynccontextmanager
     async def find(self, ref: ClusterRef) -> AsyncIterator[Cluster]:
-        """As `Portal.cluster`."""
+        """As `BackgroundLoop.cluster`."""
         yield self.clusters[ref.name]
 
     def pump(self) -> Pump:

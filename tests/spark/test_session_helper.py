@@ -16,7 +16,7 @@ from mqbridge.spark import prerequisites
 from mqbridge.spark.functions import properties_of, properties_udf
 from mqbridge.spark.prerequisites import check_java, check_prerequisites, find_java
 from mqbridge.spark.property_blob import encode_pairs
-from mqbridge.spark.session import is_there, session
+from mqbridge.spark.session import session, session_exists
 from tests.kit.spark import SparkProgram
 
 
@@ -72,7 +72,7 @@ def test_a_data_source_that_cannot_be_imported_harms_no_other(monkeypatch: pytes
 def test_a_session_is_there_for_every_thread(spark: SparkSession) -> None:
     """A mirror in a thread of a notebook ends its own session only."""
     with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(is_there).result()
+        assert thread.submit(session_exists).result()
         again = thread.submit(session).result()
     assert again.sparkContext is spark.sparkContext
 
@@ -112,7 +112,7 @@ def test_binary_properties_become_maps_of_the_first_values(spark: SparkSession) 
 
 PROGRAM = """
 import json, sys
-from mqbridge.spark.session import is_there, session
+from mqbridge.spark.session import session_exists, session
 spark = session("settings", "local[2]", ui_enabled=False, driver_memory="1g", **{"spark.sql.warehouse.dir": sys.argv[1]})
 conf = dict(spark.sparkContext.getConf().getAll())
 print(json.dumps(conf), file=open(sys.argv[1] + "/conf.json", "w"))

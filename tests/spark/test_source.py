@@ -189,7 +189,7 @@ def test_data_loss_fails_the_query_and_names_the_partition(log: Log) -> None:
     assert log.stream(subscribe="orders", startingOffsets="earliest") == list("abc")
     log.make_anew()
     log.send("orders", 0, "d")
-    with pytest.raises(PySparkException, match=r"partition '0' of topic 'orders' .*made anew.*failOnDataLoss"):
+    with pytest.raises(PySparkException, match=r"partition '0' of topic 'orders' .*created again.*failOnDataLoss"):
         log.stream(subscribe="orders", startingOffsets="earliest")
     assert log.stream(subscribe="orders", startingOffsets="earliest", failOnDataLoss="false") == ["d"]
 
@@ -200,7 +200,7 @@ def test_wrong_options_are_named(log: Log) -> None:
         ({"subscribe": "orders", "startingOfsets": "earliest"}, "Did you mean 'startingOffsets'"),
         ({"subscribe": "orders", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streaming reads"),
         ({"subscribe": "missing"}, "no topic 'missing'"),
-        ({}, "no topics are named"),
+        ({}, "no option selects topics"),
     ):
         with pytest.raises(PySparkException, match=problem):
             log.read(**options).collect()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.spark.source.admission import Density, Lag, admit
-from mqbridge.spark.source.tasks import pieces_of
+from mqbridge.spark.source.tasks import split_counts
 
 KEYS = st.tuples(st.sampled_from("ab"), st.integers(0, 9).map(str))
 ONE_EACH = st.dictionaries(KEYS, st.integers(0, 10**7).map(Lag), max_size=12)
@@ -19,8 +19,8 @@ def test_each_partition_that_lags_gets_something_and_none_more_than_it_has(lags,
     units = admit(lags, rows, size)
     assert units.keys() == {key for key, lag in lags.items() if lag.units}
     assert all(1 <= count <= lags[key].units for key, count in units.items())
-    taken = [lags[key].first(count) for key, count in units.items()]
-    ones = [lags[key].first(1) for key in units]
+    taken = [lags[key].with_units(count) for key, count in units.items()]
+    ones = [lags[key].with_units(1) for key in units]
     if rows is not None:
         assert sum(lag.rows for lag in taken) <= max(rows, sum(lag.rows for lag in ones)) * (1 + 1e-9)
     if size is not None:
@@ -44,13 +44,13 @@ def test_shares_are_in_proportion_to_lag() -> None:
 def test_bytes_limit_where_messages_are_large() -> None:
     lags = {("small", "0"): Lag(1000, Density(1.0, 10.0)), ("large", "0"): Lag(1000, Density(10.0, 1000.0))}
     units = admit(lags, 10**6, 1_000_000)
-    assert 0.9 < sum(lags[key].first(count).size for key, count in units.items()) / 1_000_000 <= 1
+    assert 0.9 < sum(lags[key].with_units(count).size for key, count in units.items()) / 1_000_000 <= 1
 
 
 @given(ONE_EACH, st.none() | st.integers(1, 40), st.none() | st.integers(1, 10**6))
 def test_ranges_are_cut_as_often_as_it_is_asked_for(lags, least, most) -> None:  # type: ignore[no-untyped-def]
     lags = {key: Lag(min(lag.units, 10**4)) for key, lag in lags.items()}
-    pieces = pieces_of(lags, least, most)
+    pieces = split_counts(lags, least, most)
     assert all(1 <= pieces[key] <= max(1, lag.units) for key, lag in lags.items())
     if most is not None:
         assert all(-(-lag.units // pieces[key]) <= most for key, lag in lags.items() if lag.units)
@@ -60,4 +60,4 @@ def test_ranges_are_cut_as_often_as_it_is_asked_for(lags, least, most) -> None: 
 
 @pytest.mark.parametrize(("least", "found"), [(None, [1, 1]), (2, [1, 1]), (3, [2, 1]), (5, [4, 1])])
 def test_the_largest_is_cut_first(least: int | None, found: list[int]) -> None:
-    assert list(pieces_of({("a", "0"): Lag(100), ("a", "1"): Lag(10)}, least, None).values()) == found
+    assert list(split_counts({("a", "0"): Lag(100), ("a", "1"): Lag(10)}, least, None).values()) == found

@@ -8,22 +8,22 @@ import pytest
 
 from mqbridge.errors import ClusterError, ConfigError, GapError
 from mqbridge.message import Position
-from mqbridge.spark.options import Where
+from mqbridge.spark.options import Usage
 from mqbridge.spark.source.batch_reader import MessageReader
 from mqbridge.spark.source.tasks import RangeTask
-from tests.spark.fake_cluster import FakeCluster, FakePartition, instead_of_the_portal, settings
+from tests.spark.fake_cluster import FakeCluster, FakePartition, settings, use_fake_cluster
 
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """Partitions of 100 and 0 packs, with 4 messages of 100 bytes each, the first one from pack 20 on."""
     found = FakeCluster(orders=[FakePartition([4] * 100, first=20), FakePartition()])
-    instead_of_the_portal(monkeypatch, found)
+    use_fake_cluster(monkeypatch, found)
     return found
 
 
 async def tasks(**options: str) -> list[RangeTask]:
-    return await MessageReader(settings(Where.BATCH, **options))._plan()
+    return await MessageReader(settings(Usage.BATCH, **options))._plan_tasks()
 
 
 async def ranges(**options: str) -> list[tuple[Position, Position]]:
@@ -43,9 +43,9 @@ async def test_exact_ends() -> None:
 @pytest.mark.parametrize(
     ("options", "problem", "otherwise"),
     [
-        ({"startingOffsets": '{"orders": {"0": 5}}'}, "at 5, but retention deleted messages: it holds 20 to 120", (20, 120)),
-        ({"endingOffsets": '{"orders": {"0": 500}}'}, "at 500, but .*: it holds 20 to 120", (20, 120)),
-        ({"startingOffsets": '{"orders": {"0": 500}}'}, "at 500, but .*: it holds 20 to 120", None),
+        ({"startingOffsets": '{"orders": {"0": 5}}'}, "at 5, but retention deleted messages: it stores 20 to 120", (20, 120)),
+        ({"endingOffsets": '{"orders": {"0": 500}}'}, "at 500, but .*: it stores 20 to 120", (20, 120)),
+        ({"startingOffsets": '{"orders": {"0": 500}}'}, "at 500, but .*: it stores 20 to 120", None),
     ],
 )
 async def test_positions_that_are_not_held(
@@ -56,7 +56,7 @@ async def test_positions_that_are_not_held(
     with caplog.at_level(logging.WARNING):
         found = await ranges(**options, failOnDataLoss="false")
     assert found == ([] if otherwise is None else [((otherwise[0],), (otherwise[1],))])
-    assert "going on with what there is" in caplog.text
+    assert "reading continues with the stored messages" in caplog.text
 
 
 async def test_topics_that_are_not_there() -> None:
@@ -64,7 +64,7 @@ async def test_topics_that_are_not_there() -> None:
         await tasks(subscribe="orders,missing")
     with pytest.raises(ConfigError, match="no topic matches"):
         await tasks(subscribePattern="order")
-    with pytest.raises(ConfigError, match="'fake' finds no times"):
+    with pytest.raises(ConfigError, match="'fake' cannot find positions by time"):
         await tasks(startingTimestamp="5")
 
 

@@ -17,15 +17,15 @@ from mqbridge.errors import ClusterError, GapError, Unreachable
 from mqbridge.message import Batch, Position
 from mqbridge.net import backoff
 from mqbridge.spark.mirror.stop import StopFile
-from mqbridge.spark.options import Where
+from mqbridge.spark.options import Usage
 from mqbridge.spark.source import stream_reader
 from mqbridge.spark.source.batch_reader import MessageReader
 from mqbridge.spark.source.cluster_queries import ClusterView
 from mqbridge.spark.source.planner import StreamPlanner
-from mqbridge.spark.source.read import RangeReading
+from mqbridge.spark.source.read import RangeReader
 from mqbridge.spark.source.stream_reader import MessageStreamReader
-from mqbridge.spark.source.tasks import RangeTask, tasks_of
-from tests.spark.fake_cluster import FakeCluster, FakePartition, instead_of_the_portal, settings
+from mqbridge.spark.source.tasks import RangeTask, plan_tasks
+from tests.spark.fake_cluster import FakeCluster, FakePartition, settings, use_fake_cluster
 
 A, B = ("orders", "0"), ("orders", "1")
 ALL = ReadAllAvailable()
@@ -35,13 +35,13 @@ ALL = ReadAllAvailable()
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """Two partitions of 100 and 10 packs."""
     found = FakeCluster(orders=[FakePartition([4] * 100), FakePartition([4] * 10)])
-    instead_of_the_portal(monkeypatch, found)
+    use_fake_cluster(monkeypatch, found)
     monkeypatch.setattr(backoff.Backoff, "delay", lambda _: 0.01)
     return found
 
 
 async def read(cluster: FakeCluster, begin: Position, end: Position, **options: str) -> list[int]:
-    reading = RangeReading(settings(**options), RangeTask(B, begin, end), lambda: nullcontext(cluster))
+    reading = RangeReader(settings(**options), RangeTask(B, begin, end), lambda: nullcontext(cluster))
     return [message.position[0] async for batch in reading.batches() for message in batch.messages]
 
 
@@ -52,7 +52,7 @@ async def read(cluster: FakeCluster, begin: Position, end: Position, **options: 
 async def test_a_partition_that_was_deleted_before_its_task_ran_is_a_loss(cluster: FakeCluster, is_whole_topic: bool) -> None:
     """Without this a query that may go on without it would repeat the batch for ever."""
     cluster.held.clear() if is_whole_topic else cluster.held["orders"].pop(1)
-    with pytest.raises(GapError, match=r"partition '1' .* to be read from 0 to 10: .* not there any more.*failOnDataLoss"):
+    with pytest.raises(GapError, match=r"partition '1' .* from 0 to 10 failed: .* does not exist any more.*failOnDataLoss"):
         await read(cluster, (0,), (10,), retryTimeout="100ms")
     assert await read(cluster, (0,), (10,), retryTimeout="100ms", failOnDataLoss="false") == []
 
@@ -63,9 +63,9 @@ async def test_a_partition_that_was_deleted_before_its_ranges_were_planned(clust
     cluster.held.pop("orders") if is_whole_topic else cluster.held["orders"].pop(1)
     strict, lenient = (settings(retryTimeout="100ms", failOnDataLoss=word, mode="ranges") for word in ("true", "false"))
     ranges = {B: ((0,), (10,)), ("bills", "0"): ((0,), (10,))}
-    with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* not there any more"):
-        await tasks_of(ClusterView(strict), strict, ranges)
-    assert [task.key for task in await tasks_of(ClusterView(lenient), lenient, ranges)] == [("bills", "0")]
+    with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* does not exist any more"):
+        await plan_tasks(ClusterView(strict), strict, ranges)
+    assert [task.key for task in await plan_tasks(ClusterView(lenient), lenient, ranges)] == [("bills", "0")]
 
 
 async def test_a_partition_that_comes_back_is_planned(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ async def test_a_partition_that_comes_back_is_planned(cluster: FakeCluster, monk
 
     monkeypatch.setattr(backoff.Backoff, "delay", delay)
     made = settings(mode="ranges")
-    assert [task.index for task in await tasks_of(ClusterView(made), made, {B: ((0,), (10,))})] == [1]
+    assert [task.index for task in await plan_tasks(ClusterView(made), made, {B: ((0,), (10,))})] == [1]
 
 
 async def test_a_range_is_read_to_its_end_however_often_it_ends_early(
@@ -116,7 +116,7 @@ async def test_a_partition_that_went_back_is_a_loss_wherever_positions_have_seve
 async def test_a_partition_of_which_retention_left_nothing_is_a_loss_too() -> None:
     """Pulsar's readers then find nothing, and no gap either."""
     cluster = Sparse(orders=[FakePartition(), FakePartition()])
-    with pytest.raises(GapError, match="the partition holds nothing now"):
+    with pytest.raises(GapError, match="the partition is empty now"):
         await read(cluster, (0, 0), (20, 0))
     assert await read(cluster, (0, 0), (20, 0), failOnDataLoss="false") == []
 
@@ -135,13 +135,13 @@ async def test_a_time_behind_the_end_of_a_busy_topic_is_no_loss(cluster: FakeClu
 
     cluster.operations = Operations()  # type: ignore[assignment]
     planner = StreamPlanner(settings(startingTimestamp="4102444800000", failOnDataLoss=fails))
-    start = await planner.initial()
+    start = await planner.initial_offsets()
     assert start == {A: (105,), B: (10,)}
-    assert await planner.end(start, ALL) == start
+    assert await planner.end_offsets(start, ALL) == start
 
 
-class Portal:
-    """Runs coroutines on a loop of their own, as the portal does."""
+class BackgroundLoop:
+    """Runs coroutines on a loop of their own, as the background loop does."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> Any:
         with ThreadPoolExecutor(1) as thread:
@@ -152,7 +152,7 @@ def test_a_first_batch_that_is_repeated_while_a_partition_is_missing(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its beginning is in no checkpoint."""
-    monkeypatch.setattr(stream_reader, "portal", Portal)
+    monkeypatch.setattr(stream_reader, "background_loop", BackgroundLoop)
     made = settings(startingOffsets="earliest", retryTimeout="200ms")
     first = MessageStreamReader(made)
     start = first.initialOffset()
@@ -163,7 +163,7 @@ def test_a_first_batch_that_is_repeated_while_a_partition_is_missing(
     second = MessageStreamReader(made)
     again = second.initialOffset()
     assert again["topics"] == {"orders": {"0": "0"}}
-    with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* not there any more"):
+    with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* does not exist any more"):
         second.partitions(again, end)
     cluster.held["orders"][1] = gone
     assert second.partitions(again, end) == planned
@@ -178,7 +178,7 @@ async def test_a_position_before_a_deleted_part_of_the_store_that_was_read_is_no
     monkeypatch.setattr(
         FakeCluster, "read", lambda self, topic, name, begin, end=None: real(self, topic, name, max(begin, (4,)), end)
     )
-    tasks = await MessageReader(settings(Where.BATCH, startingOffsets='{"orders": {"1": 3}}'))._plan()
+    tasks = await MessageReader(settings(Usage.BATCH, startingOffsets='{"orders": {"1": 3}}'))._plan_tasks()
     assert RangeTask(B, (3,), (14,)) in tasks
 
 
@@ -198,26 +198,26 @@ class Keeper:
 async def test_a_partition_whose_target_is_made_late_begins_where_the_query_began(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(metadataInterval="0ms"))
     planner._targets = keeper = Keeper(B)  # type: ignore[assignment]
-    start = await planner.initial()
+    start = await planner.initial_offsets()
     assert start == {A: (100,)}
     keeper.missing = frozenset()
     cluster.held["orders"][1].packs += [4]
-    assert await planner.end(start, ALL) == start, "brings the beginning into the checkpoint"
-    assert await planner.end(start, ALL) == {A: (100,), B: (10,)}, "the latest, as for the others"
+    assert await planner.end_offsets(start, ALL) == start, "brings the beginning into the checkpoint"
+    assert await planner.end_offsets(start, ALL) == {A: (100,), B: (10,)}, "the latest, as for the others"
 
 
 async def test_a_query_of_what_is_there_now_does_not_end_without_it(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(metadataInterval="0ms", startingOffsets="earliest", retryTimeout="100ms"))
     planner._targets = keeper = Keeper(B)  # type: ignore[assignment]
     await planner.freeze()
-    end = await planner.end(await planner.initial(), ALL)
+    end = await planner.end_offsets(await planner.initial_offsets(), ALL)
     assert end == {A: (100,)}
-    with pytest.raises(ClusterError, match="the targets of partition '1' of topic 'orders' and 0 others could not be made"):
-        await planner.end(end, ALL)
+    with pytest.raises(ClusterError, match="the targets of partition '1' of topic 'orders' and 0 others could not be created"):
+        await planner.end_offsets(end, ALL)
     keeper.missing = frozenset()
-    end = await planner.end(end, ALL)
+    end = await planner.end_offsets(end, ALL)
     assert end == {A: (100,), B: (0,)}
-    assert await planner.end(end, ALL) == {A: (100,), B: (10,)}
+    assert await planner.end_offsets(end, ALL) == {A: (100,), B: (10,)}
 
 
 # --- partitions that are assigned -------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ async def test_partitions_that_are_assigned_stay_what_they_were_while_the_query_
     """A broker that restarts takes its partitions out of the topic, and the indexes of others change meanwhile."""
     assigned = settings(assign='{"orders": [1]}', startingOffsets="earliest", metadataInterval="0ms", newTopicsInterval="0ms")
     planner = StreamPlanner(assigned)
-    start = await planner.initial()
+    start = await planner.initial_offsets()
     gone = cluster.held["orders"].pop(1)
 
     async def comes_back() -> None:
@@ -235,7 +235,7 @@ async def test_partitions_that_are_assigned_stay_what_they_were_while_the_query_
         cluster.held["orders"][1] = gone
 
     back = asyncio.create_task(comes_back())
-    assert await planner.end(start, ALL) == {B: (10,)}
+    assert await planner.end_offsets(start, ALL) == {B: (10,)}
     await back
 
 
@@ -247,19 +247,19 @@ async def test_a_limit_holds_where_the_first_units_hold_nothing(cluster: FakeClu
     """On TubeMQ partitions share an index, so thousands of its entries may be of others."""
     cluster.held["orders"] = {0: FakePartition([0] * empty + [4] * 10_000)}
     planner = StreamPlanner(settings(startingOffsets="earliest", maxBytesPerTrigger="40000"))
-    start = await planner.initial()
-    end = await planner.end(start, ReadMaxBytes(40_000))
+    start = await planner.initial_offsets()
+    end = await planner.end_offsets(start, ReadMaxBytes(40_000))
     assert 50 <= end[A][0] <= 110
 
 
 def test_a_stop_is_obeyed_while_the_source_is_away(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A mirror asks a source that is away for as long as its route says, which may be for ever."""
-    monkeypatch.setattr(stream_reader, "portal", Portal)
+    monkeypatch.setattr(stream_reader, "background_loop", BackgroundLoop)
     stop = StopFile(tmp_path / "stop")
     reader = MessageStreamReader(settings(startingOffsets="earliest", retryTimeout="20s", stopFile=str(stop.path)))
     start = reader.initialOffset()
     cluster.errors = [Unreachable("down")] * 100_000
-    reader._planner.state._held_at = None
+    reader._planner.state._bounds_time = None
     with ThreadPoolExecutor(1) as thread:
         asking = thread.submit(reader.latestOffset, start, ALL)
         with pytest.raises(TimeoutError):

@@ -36,10 +36,10 @@ def test_the_form_is_that_of_every_checkpoint() -> None:
     ("written", "problem"),
     [
         ({"topics": {}, "version": 2}, "offsets of version 2, this mqbridge reads version 1"),
-        ({"orders": {"0": 5}}, "none of this source: {'orders'"),
-        ({"topics": {"a": {"0": "x"}}, "version": 1}, "none of this source"),
-        ({"topics": ["a"], "version": 1}, "none of this source"),
-        (7, "none of this source: 7"),
+        ({"orders": {"0": 5}}, "this source did not write: {'orders'"),
+        ({"topics": {"a": {"0": "x"}}, "version": 1}, "this source did not write"),
+        ({"topics": ["a"], "version": 1}, "this source did not write"),
+        (7, "this source did not write: 7"),
     ],
 )
 def test_foreign_and_newer_ones_are_refused(written: Any, problem: str) -> None:

@@ -13,7 +13,7 @@ from mqbridge.errors import ClusterError, Failure, GapError, Unreachable
 from mqbridge.message import NO_SOURCE, Batch, Message
 from mqbridge.net import backoff
 from mqbridge.spark.source import read
-from mqbridge.spark.source.read import RangeReading, gathered
+from mqbridge.spark.source.read import RangeReader, merge_small_batches
 from mqbridge.spark.source.tasks import RangeTask
 from tests.spark.fake_cluster import FakeCluster, FakePartition, settings
 
@@ -26,7 +26,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 async def positions(cluster: FakeCluster, begin: int, end: int, **options: str) -> list[int]:
     task = RangeTask(("orders", "0"), (begin,), (end,))
-    reading = RangeReading(settings(**options), task, lambda: nullcontext(cluster))
+    reading = RangeReader(settings(**options), task, lambda: nullcontext(cluster))
     return [message.position[0] async for batch in reading.batches() for message in batch.messages]
 
 
@@ -80,9 +80,7 @@ async def test_rights_that_are_missing_are_not_waited_for(cluster: FakeCluster) 
 async def test_data_lost_before_it_was_read(cluster: FakeCluster) -> None:
     held = cluster.held["orders"][0]
     held.first, held.packs = 5, [2] * 15
-    with pytest.raises(
-        GapError, match=r"partition '0' of topic 'orders' was to be read from 2 to 8: it begins at 5.*failOnDataLoss"
-    ):
+    with pytest.raises(GapError, match=r"partition '0' of topic 'orders' from 2 to 8 failed: it begins at 5.*failOnDataLoss"):
         await positions(cluster, 2, 8)
     assert await positions(cluster, 2, 8, failOnDataLoss="false") == [5, 5, 6, 6, 7, 7]
     assert await positions(cluster, 2, 4, failOnDataLoss="false") == []
@@ -114,7 +112,7 @@ async def test_batches_that_go_back_are_read_again(cluster: FakeCluster, monkeyp
     assert await positions(cluster, 0, 9) == [number // 2 for number in range(18)]
     assert calls == [(0,), (3,)]
     monkeypatch.setattr(FakeCluster, "read", lambda *args: _repeating(real(*args)))
-    with pytest.raises(ClusterError, match="0 to 3 came behind 3, of 9"):
+    with pytest.raises(ClusterError, match="out-of-order batch 0 to 3 at position 3, the range ends at 9"):
         await positions(cluster, 0, 9, retryTimeout="0s")
 
 
@@ -128,7 +126,7 @@ async def _repeating(batches):  # type: ignore[no-untyped-def]
 @profile(deadline=None)
 def test_small_batches_are_put_together_within_limits(counts: list[int], most_rows: int, most_bytes: int) -> None:
     async def run() -> list[Batch]:
-        return [batch async for batch in gathered(made())]
+        return [batch async for batch in merge_small_batches(made())]
 
     async def made():  # type: ignore[no-untyped-def]
         at = 0
@@ -141,7 +139,7 @@ def test_small_batches_are_put_together_within_limits(counts: list[int], most_ro
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read, "MAX_ROWS", most_rows)
-        patch.setattr(read, "GATHERED_BYTES", most_bytes)
+        patch.setattr(read, "MERGED_BATCH_BYTES", most_bytes)
         found = asyncio.run(run())
     assert [message.position[0] for batch in found for message in batch.messages] == list(range(sum(counts)))
     for batch in found:

@@ -12,13 +12,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.message import Message
 from mqbridge.spark.cluster_ref import ClusterRef
-from mqbridge.spark.options import Where, parse_options
+from mqbridge.spark.options import Usage, parse_options
 from mqbridge.spark.source.planner import StreamPlanner
-from mqbridge.spark.source.read import RangeReading, Reach
+from mqbridge.spark.source.read import Connect, RangeReader
 from mqbridge.spark.source.settings import SourceSettings, source_settings
-from mqbridge.spark.source.tasks import RangeTask, tasks_of
+from mqbridge.spark.source.tasks import RangeTask, plan_tasks
 from tests.e2e.support import opened
-from tests.spark.fake_cluster import instead_of_the_portal
+from tests.spark.fake_cluster import use_fake_cluster
 from tests.spark.load import Arrived, Place, assert_equal, fill, shares
 from tests.spark.mirror_runs import PARTITIONS, settle, source_place, target_place
 
@@ -42,18 +42,18 @@ async def test_batches_and_parts_have_every_message_once(
     if place.system != "pulsar":
         settle(request.getfixturevalue(place.system))
     async with opened(place.system, place.settings) as cluster:
-        reach = instead_of_the_portal(monkeypatch, cluster)
+        reach = use_fake_cluster(monkeypatch, cluster)
         settings = settings_of(place, maxOffsetsPerTrigger=str(LIMIT), startingOffsets="earliest")
         planner = StreamPlanner(settings)
         await planner.freeze()
-        ends = [await planner.initial()]
-        while (end := await planner.end(ends[-1], ReadMaxRows(LIMIT))) != ends[-1]:
+        ends = [await planner.initial_offsets()]
+        while (end := await planner.end_offsets(ends[-1], ReadMaxRows(LIMIT))) != ends[-1]:
             ends.append(end)
         found, sizes = [Arrived() for _ in sent], []
         for begin, end in pairwise(ends):
             ranges = {key: (begin[key], end[key]) for key in end if begin[key] < end[key]}
             sizes.append(
-                sum([await read(found, settings, task, reach) for task in await tasks_of(planner.view, settings, ranges)])
+                sum([await read(found, settings, task, reach) for task in await plan_tasks(planner.view, settings, ranges)])
             )
         assert_equal(found, sent)
         assert len(sizes) >= MESSAGES // LIMIT
@@ -62,7 +62,7 @@ async def test_batches_and_parts_have_every_message_once(
         cut = settings_of(place, minPartitions=str(3 * PARTITIONS), startingOffsets="earliest")
         found = [Arrived() for _ in sent]
         whole = {key: (ends[0][key], ends[-1][key]) for key in ends[-1]}
-        tasks = await tasks_of(planner.view, cut, whole)
+        tasks = await plan_tasks(planner.view, cut, whole)
         for task in tasks:
             await read(found, cut, task, reach)
         assert_equal(found, sent)
@@ -71,12 +71,12 @@ async def test_batches_and_parts_have_every_message_once(
 
 def settings_of(place: Place, **options: str) -> SourceSettings:
     ref = ClusterRef("source", place.system, load_adapters()[place.system].cluster_model(**place.settings))
-    return source_settings(parse_options({"subscribe": place.topic} | options, Where.STREAM), ref, Where.STREAM)
+    return source_settings(parse_options({"subscribe": place.topic} | options, Usage.STREAM), ref, Usage.STREAM)
 
 
-async def read(found: Sequence[Arrived], settings: SourceSettings, task: RangeTask, reach: Reach) -> int:
+async def read(found: Sequence[Arrived], settings: SourceSettings, task: RangeTask, reach: Connect) -> int:
     count = 0
-    async for batch in RangeReading(settings, task, reach).batches():
+    async for batch in RangeReader(settings, task, reach).batches():
         messages: Sequence[Message] = batch.messages
         for message in messages:
             found[batch.partition.index].see(batch.partition.index, message)

@@ -8,115 +8,115 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
-from mqbridge.spark.source.data_loss import Kind
-from mqbridge.spark.source.offsets import Key
+from mqbridge.spark.source.data_loss import LossKind
+from mqbridge.spark.source.offsets import PartitionKey
 from mqbridge.spark.source.state import SourceState
 
 A, B = ("orders", "0"), ("orders", "1")
 PLACES = st.tuples(st.sampled_from(["orders", "orders_eu", "returns"]), st.sampled_from("012"))
 
 
-def known(held: Mapping[Key, tuple[int, int]], now: float = 0.0) -> SourceState:
+def known(held: Mapping[PartitionKey, tuple[int, int]], now: float = 0.0) -> SourceState:
     state = SourceState(lambda topic: topic.startswith("orders"), 1.0, 30.0)
-    state.topics_found(tuple(sorted({topic for topic, _ in held})), now)
-    state.looked({key: Bounds((first,), (following,)) for key, (first, following) in held.items()}, now)
+    state.set_topics(tuple(sorted({topic for topic, _ in held})), now)
+    state.set_bounds({key: Bounds((first,), (following,)) for key, (first, following) in held.items()}, now)
     return state
 
 
 def test_bounds_and_topics_have_ages() -> None:
     """Spark asks every 10 ms: the cluster is asked once in each interval."""
     state = SourceState(lambda _: True, 1.0, 30.0)
-    assert state.wants_topics(0.0)
-    assert state.wants_bounds(0.0)
-    state.topics_found(("orders",), 0.0)
-    state.looked({}, 0.0)
-    assert not any(state.wants_bounds(tick / 100) or state.wants_topics(tick / 100) for tick in range(100))
-    assert state.wants_bounds(1.0)
-    assert not state.wants_topics(29.9)
-    assert state.wants_topics(30.0)
+    assert state.needs_topics(0.0)
+    assert state.needs_bounds(0.0)
+    state.set_topics(("orders",), 0.0)
+    state.set_bounds({}, 0.0)
+    assert not any(state.needs_bounds(tick / 100) or state.needs_topics(tick / 100) for tick in range(100))
+    assert state.needs_bounds(1.0)
+    assert not state.needs_topics(29.9)
+    assert state.needs_topics(30.0)
 
 
 def test_no_partition_of_the_start_is_dropped_when_a_cluster_names_fewer() -> None:
     state = known({A: (0, 9)})
     start = {A: (5,), B: (7,)}
-    assert state.end(start, {A: (9,)}) == {A: (9,), B: (7,)}
-    assert [(loss.key, loss.kind) for loss in state.losses(start)] == [(B, Kind.VANISHED)]
+    assert state.end_offsets(start, {A: (9,)}) == {A: (9,), B: (7,)}
+    assert [(loss.key, loss.kind) for loss in state.losses(start)] == [(B, LossKind.MISSING)]
 
 
 def test_what_is_new_is_read_from_its_first_message_by_the_next_batch() -> None:
     state = known({A: (0, 9), B: (3, 8)})
     start = {A: (9,)}
     assert state.backlog(start) == {}
-    end = state.end(start, {})
+    end = state.end_offsets(start, {})
     assert end == {A: (9,), B: (3,)}
     assert state.backlog(end) == {B: ((3,), (8,))}
 
 
 def test_a_frozen_target_is_not_exceeded_and_gets_no_new_partitions() -> None:
     state = known({A: (0, 9)})
-    state.froze()
-    state.looked({A: Bounds((0,), (20,)), B: Bounds((0,), (5,))}, 1.0)
+    state.freeze_target()
+    state.set_bounds({A: Bounds((0,), (20,)), B: Bounds((0,), (5,))}, 1.0)
     assert state.backlog({A: (4,)}) == {A: ((4,), (9,))}
-    assert state.end({A: (4,)}, {A: (9,)}) == {A: (9,)}
+    assert state.end_offsets({A: (4,)}, {A: (9,)}) == {A: (9,)}
     assert state.backlog({A: (9,)}) == {}
-    assert not state.wants_topics(10**6)
+    assert not state.needs_topics(10**6)
 
 
 def test_the_batch_that_brings_the_beginning_into_the_checkpoint_is_empty_once() -> None:
     state = known({A: (0, 9)})
-    state.began({A: (9,)}, holds=True)
-    assert state.holds({A: (9,)})
-    assert not state.holds({A: (9,)})
-    state.began({A: (9,)}, holds=True)
-    assert not state.holds({A: (3,)}), "a restart: the checkpoint has the beginning"
-    state.began({A: (0,)}, holds=False)
-    assert not state.holds({A: (0,)})
+    state.begin({A: (9,)}, with_empty_batch=True)
+    assert state.take_empty_batch({A: (9,)})
+    assert not state.take_empty_batch({A: (9,)})
+    state.begin({A: (9,)}, with_empty_batch=True)
+    assert not state.take_empty_batch({A: (3,)}), "a restart: the checkpoint has the beginning"
+    state.begin({A: (0,)}, with_empty_batch=False)
+    assert not state.take_empty_batch({A: (0,)})
 
 
 def test_a_partition_made_anew_goes_back_to_its_first_message() -> None:
     state = known({A: (0, 2)})
-    assert [loss.kind for loss in state.losses({A: (9,)})] == [Kind.ANEW]
-    end = state.end({A: (9,)}, {})
+    assert [loss.kind for loss in state.losses({A: (9,)})] == [LossKind.RECREATED]
+    end = state.end_offsets({A: (9,)}, {})
     assert end == {A: (0,)}
     assert state.backlog(end) == {A: ((0,), (2,))}
 
 
 def test_what_retention_deleted_is_not_counted() -> None:
     state = known({A: (6, 9)})
-    assert [loss.kind for loss in state.losses({A: (2,)})] == [Kind.OVERTAKEN]
+    assert [loss.kind for loss in state.losses({A: (2,)})] == [LossKind.EXPIRED]
     assert state.backlog({A: (2,)}) == {A: ((6,), (9,))}
 
 
 def test_an_empty_partition_without_positions_of_its_own_is_no_loss() -> None:
     """A Pulsar topic whose ledgers were all deleted after they were read."""
     state = SourceState(lambda _: True, 1.0, 30.0)
-    state.topics_found(("orders",), 0.0)
-    state.looked({A: Bounds((-1, -1, 0), (-1, -1, 0))}, 0.0)
+    state.set_topics(("orders",), 0.0)
+    state.set_bounds({A: Bounds((-1, -1, 0), (-1, -1, 0))}, 0.0)
     assert state.losses({A: (5, 100, 0)}) == []
-    assert state.end({A: (5, 100, 0)}, {}) == {A: (5, 100, 0)}
+    assert state.end_offsets({A: (5, 100, 0)}, {}) == {A: (5, 100, 0)}
 
 
 def test_topics_that_are_not_read_any_more_keep_their_offsets() -> None:
     state = known({A: (0, 9)})
-    start: dict[Key, Position] = {A: (1,), ("returns", "0"): (4,)}
-    assert state.topics_to_ask(start) == {"orders"}
+    start: dict[PartitionKey, Position] = {A: (1,), ("returns", "0"): (4,)}
+    assert state.topics_for_bounds(start) == {"orders"}
     assert state.losses(start) == []
-    assert state.end(start, {A: (9,)}) == {A: (9,), ("returns", "0"): (4,)}
+    assert state.end_offsets(start, {A: (9,)}) == {A: (9,), ("returns", "0"): (4,)}
 
 
 class Streams(RuleBasedStateMachine):
     """A cluster that grows, loses and forgets, and a query that is planned, restarted and run to its end."""
 
     @initialize(partitions=st.dictionaries(PLACES, st.integers(0, 20), min_size=1))
-    def begin(self, partitions: dict[Key, int]) -> None:
+    def begin(self, partitions: dict[PartitionKey, int]) -> None:
         self.cluster = {key: Bounds((0,), (count,)) for key, count in partitions.items()}
-        self.hidden: set[Key] = set()
-        self.start: dict[Key, Position] = {}
-        self.read: dict[Key, list[int]] = {}
+        self.hidden: set[PartitionKey] = set()
+        self.start: dict[PartitionKey, Position] = {}
+        self.read: dict[PartitionKey, list[int]] = {}
         self.now = 0.0
         self.restart()
-        self.start = {key: one.first for key, one in self.state.read_now().items()}
-        self.state.began(self.start, holds=False)
+        self.start = {key: one.first for key, one in self.state.read_bounds().items()}
+        self.state.begin(self.start, with_empty_batch=False)
 
     def restart(self) -> None:
         self.state = SourceState(lambda topic: topic.startswith("orders"), 1.0, 30.0)
@@ -124,23 +124,23 @@ class Streams(RuleBasedStateMachine):
 
     def look(self) -> None:
         held = {key: one for key, one in self.cluster.items() if key not in self.hidden}
-        if self.state.wants_topics(self.now):
-            self.state.topics_found(tuple(sorted({topic for topic, _ in held if topic.startswith("orders")})), self.now)
-        if self.state.wants_bounds(self.now):
-            asked = self.state.topics_to_ask(self.start)
-            self.state.looked({key: one for key, one in held.items() if key[0] in asked}, self.now)
+        if self.state.needs_topics(self.now):
+            self.state.set_topics(tuple(sorted({topic for topic, _ in held if topic.startswith("orders")})), self.now)
+        if self.state.needs_bounds(self.now):
+            asked = self.state.topics_for_bounds(self.start)
+            self.state.set_bounds({key: one for key, one in held.items() if key[0] in asked}, self.now)
 
     @rule(key=PLACES, count=st.integers(0, 9))
-    def append(self, key: Key, count: int) -> None:
+    def append(self, key: PartitionKey, count: int) -> None:
         held = self.cluster.get(key, Bounds((0,), (0,)))
         self.cluster[key] = Bounds(held.first, (held.next[0] + count,))
 
     @rule(key=PLACES)
-    def forget_for_a_moment(self, key: Key) -> None:
+    def forget_for_a_moment(self, key: PartitionKey) -> None:
         self.hidden.symmetric_difference_update({key})
 
     @rule(key=PLACES, count=st.integers(1, 9))
-    def delete(self, key: Key, count: int) -> None:
+    def delete(self, key: PartitionKey, count: int) -> None:
         if key in self.cluster:
             held = self.cluster[key]
             first = min(held.first[0] + count, held.next[0])
@@ -158,7 +158,7 @@ class Streams(RuleBasedStateMachine):
     @rule()
     def freeze(self) -> None:
         self.look()
-        self.state.froze()
+        self.state.freeze_target()
 
     @rule(part=st.floats(0, 1))
     def plan(self, part: float) -> None:
@@ -168,9 +168,9 @@ class Streams(RuleBasedStateMachine):
             key: (begin[0] + max(1, int((end[0] - begin[0]) * part)),) for key, (begin, end) in backlog.items() if begin < end
         }
         taken |= {key: end for key, (begin, end) in backlog.items() if begin == end}
-        end = self.state.end(start, taken)
+        end = self.state.end_offsets(start, taken)
         assert start.keys() <= end.keys()
-        assert all(self.state.held[key].first == end[key] for key in end.keys() - start.keys())
+        assert all(self.state.bounds[key].first == end[key] for key in end.keys() - start.keys())
         for key, until in end.items():
             assert key not in start or until >= start[key]
             assert until <= self.cluster[key].next
@@ -193,12 +193,12 @@ class Streams(RuleBasedStateMachine):
         self.hidden.clear()
         self.now += 100
         self.restart()
-        self.state.froze()
+        self.state.freeze_target()
         for _ in range(3):
             before = self.start
             self.plan(1.0)
         assert self.start == before
-        assert {key: self.start[key] for key in self.state.read_now()} == self.state.latest()
+        assert {key: self.start[key] for key in self.state.read_bounds()} == self.state.latest()
 
 
 Streams.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)

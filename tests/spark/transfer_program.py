@@ -40,7 +40,7 @@ async def attempt(service_url: str, admin_url: str, topic: str, count: int, repl
     """Store the whole range, and print how much this attempt stored and found stored."""
     adapter = load_adapters()["pulsar"]
     ref = ClusterRef("here", "pulsar", adapter.cluster_model(service_url=service_url, admin_url=admin_url))  # type: ignore[call-arg]
-    cluster = ref.make()
+    cluster = ref.make_cluster()
     await cluster.connect()
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from mqbridge.config.load import load
 from mqbridge.config.options.route import Route
 from mqbridge.errors import ConfigError, MqbridgeError
-from mqbridge.spark.background_loop import portal
+from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import metrics
 from mqbridge.spark.mirror.backlog import Marks, count_backlog, marks_of, unit_of
@@ -25,7 +25,7 @@ from mqbridge.spark.mirror.route_query import RouteQuery
 from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import lent, prepare
-from mqbridge.spark.session import is_there, session
+from mqbridge.spark.session import session, session_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ class Mirror:
             self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
-            portal().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
+            background_loop().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
             spark = stack.enter_context(_session(settings))
             stack.callback(self._end_queries)
             self._on_started()
@@ -148,14 +148,14 @@ class Mirror:
         for query in self._queries:
             if query.ends and not query.progress.done:
                 try:
-                    portal().run(self._measure(query, refs[query.route.source.cluster]), BACKLOG_PATIENCE_S)
+                    background_loop().run(self._measure(query, refs[query.route.source.cluster]), BACKLOG_PATIENCE_S)
                 except MqbridgeError as error:
                     log.debug("the backlog of route %s is not known: %s", query.route.name, error)
                 except Exception:  # a bug of an adapter is no reason to end the mirror
                     log.exception("the backlog of route %s cannot be counted", query.route.name)
 
     async def _measure(self, query: RouteQuery, ref: ClusterRef) -> None:
-        async with portal().cluster(ref) as cluster:
+        async with background_loop().cluster(ref) as cluster:
             units = await count_backlog(cluster, query.ends, self._marks.get(query.route.name))
             query.progress.measured(Backlog(units, unit_of(cluster), time.monotonic()))
 
@@ -163,7 +163,7 @@ class Mirror:
 @contextmanager
 def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
     """The session of this program; where it has none, one that ends with the context. Raises ConfigError."""
-    was_there = is_there()
+    was_there = session_exists()
     fair = {"spark.scheduler.mode": "FAIR"}  # routes share the cluster instead of waiting for each other
     spark = session("mqbridge mirror", settings.master, quiet=settings.quiet, **(fair | dict(settings.conf)))
     try:
@@ -174,9 +174,9 @@ def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
 
 
 def _close_clusters() -> None:
-    """This process may live on, and its portal with it."""
+    """This process may live on, and its background loop with it."""
     with suppress(MqbridgeError):
-        portal().run(portal().close_idle(0), CLOSE_S)
+        background_loop().run(background_loop().close_idle(0), CLOSE_S)
 
 
 def _stop_file(scratch: Path, route: Route) -> StopFile:

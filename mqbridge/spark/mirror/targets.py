@@ -16,7 +16,7 @@ from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.plan import Plan, Planner, refuse
 from mqbridge.gateway.retention_warnings import TopicUse, warnings_about
-from mqbridge.spark.background_loop import portal
+from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.cluster_ref import ClusterRef
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def _ignore(_: int) -> None:
 
 
 class TargetKeeper:
-    """Sees to the targets of topics and partitions that are new, for the source of one route. On the portal's loop."""
+    """Sees to the targets of topics and partitions that are new, for the source of one route. On the background event loop."""
 
     def __init__(self, route: Route, refs: Mapping[str, ClusterRef]) -> None:
         self._route = route
@@ -94,6 +94,6 @@ class TargetKeeper:
 
 @contextlib.asynccontextmanager
 async def lent(refs: Mapping[str, ClusterRef]) -> AsyncIterator[dict[str, Cluster]]:
-    """These clusters, connected, as the portal of this process has them. Raises ClusterError."""
+    """These clusters, connected, as the background loop of this process keeps them. Raises ClusterError."""
     async with contextlib.AsyncExitStack() as stack:
-        yield {name: await stack.enter_async_context(portal().cluster(ref)) for name, ref in refs.items()}
+        yield {name: await stack.enter_async_context(background_loop().cluster(ref)) for name, ref in refs.items()}

@@ -11,7 +11,7 @@ from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.ranges.rows import RangeRow
-from mqbridge.spark.source.read import RangeReading
+from mqbridge.spark.source.read import RangeReader
 from mqbridge.spark.source.tasks import RangeTask
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
@@ -50,7 +50,7 @@ class Pump:
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
         """Store the messages of all ranges, and return their counts. Must run on an event loop.
 
-        Raises the errors of `RangeReading.batches` and `Transfer.run`. The first range that fails cancels the others.
+        Raises the errors of `RangeReader.batches` and `Transfer.run`. The first range that fails cancels the others.
         """
         budget, permits = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(MAX_CONCURRENT_RANGES)
 
@@ -70,7 +70,7 @@ class Pump:
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, row.is_part, partition.index)
         ref = self._source_cluster(partition.cluster)
-        async with aclosing(RangeReading(self._rules, task, lambda: find_cluster(ref)).batches()) as batches:
+        async with aclosing(RangeReader(self._rules, task, lambda: find_cluster(ref)).batches()) as batches:
             async for batch in batches:
                 yield batch
 

@@ -10,7 +10,7 @@ from mqbridge.config.options.partition_rule import By, PartitionRule
 from mqbridge.config.options.target import Target
 from mqbridge.errors import ConfigError
 from mqbridge.spark.arrow.columns import check_columns
-from mqbridge.spark.config_lookup import chosen_cluster, chosen_route
+from mqbridge.spark.config_lookup import resolve_cluster, resolve_route
 from mqbridge.spark.options import OptionValues
 from mqbridge.spark.ranges.rows import is_range_schema
 from mqbridge.spark.transfer.spec import PartitionMode, TargetsSpec
@@ -59,17 +59,17 @@ def sink_settings(values: OptionValues, schema: StructType) -> SinkSettings:
 
 
 def _route_spec(values: OptionValues) -> TargetsSpec | None:
-    chosen = chosen_route(values)
+    chosen = resolve_route(values)
     if chosen is None:
         return None
     for name in ("topic", "partitions", "createTopics", "deadLetterTopic", "stampOrigin", "inFlightBytes"):
-        if values.is_given(name):
+        if values.is_set(name):
             raise ConfigError(f"the route {chosen.route.name!r} says it, not the option {name}", hint="Leave one of them out")
     return _common(TargetsSpec.of_route(chosen.route, chosen.clusters), values)
 
 
 def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
-    cluster = chosen_cluster(values)
+    cluster = resolve_cluster(values)
     wanted = values["partitions"]
     partition_mode: PartitionMode = wanted if wanted in ("auto", "column") else "rule"
     if partition_mode == "column" and "partition" not in schema.fieldNames():

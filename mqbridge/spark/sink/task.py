@@ -79,7 +79,7 @@ class _Feed:
 
 
 class TaskWriter:
-    """One task. `take` its rows, then `finish`; or `abort`. On the portal's loop only.
+    """One task. `take` its rows, then `finish`; or `abort`. On the background event loop only.
 
     `replay` is given where some of it may be stored already.
     """

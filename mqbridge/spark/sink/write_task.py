@@ -6,7 +6,7 @@ from functools import partial
 import pyarrow as pa
 
 from mqbridge.errors import ConfigError
-from mqbridge.spark.background_loop import portal
+from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.ranges.mover import Pump
 from mqbridge.spark.ranges.rows import parse_ranges
 from mqbridge.spark.schema import format_source
@@ -29,9 +29,9 @@ def write_rows(
 def _write_messages(
     settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
 ) -> TaskResult:
-    portal_ = portal()
+    loop = background_loop()
     gate, watch = (None, None) if claims is None else (claims.check, partial(raise_when_superseded, claims))
-    writer = TaskWriter(settings, job, portal_.cluster, replay, gate, watch)
+    writer = TaskWriter(settings, job, loop.cluster, replay, gate, watch)
     reader: RowReader | None = None
     try:
         for rows in iterator:
@@ -41,10 +41,10 @@ def _write_messages(
                 reader = RowReader(
                     rows.schema, by_topic=by_topic, partition_mode=spec.partition_mode, deduplicate=spec.deduplicate
                 )
-            portal_.run(writer.take(list(reader.streams(rows))))
-        return portal_.run(writer.finish())
+            loop.run(writer.take(list(reader.streams(rows))))
+        return loop.run(writer.finish())
     finally:
-        portal_.run(writer.abort())
+        loop.run(writer.abort())
 
 
 def _move_ranges(
@@ -58,5 +58,5 @@ def _move_ranges(
             hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
         )
     pump = Pump(spec, spec.clusters, job)
-    counts = portal().run(run_while_latest(claims, pump.move(ranges, portal().cluster, replay)))
+    counts = background_loop().run(run_while_latest(claims, pump.move(ranges, background_loop().cluster, replay)))
     return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from mqbridge.errors import ConfigError
-from mqbridge.spark.background_loop import portal
-from mqbridge.spark.options import Where, parse_options
+from mqbridge.spark.background_loop import background_loop
+from mqbridge.spark.options import Usage, parse_options
 from mqbridge.spark.sink.attempt_fence import PREFIX, Attempt, Claims, batch_of
 from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
 from mqbridge.spark.sink.driver import check_streams, find_topic_ends, known_topics, written_topics
@@ -109,8 +109,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return Written()
         claims = None
         if self._folder is not None and self._settings.spec.deduplicate:
-            claims = portal().run(_make_claims(self._folder, task.batch, task.partition, Attempt(progress.runs, task.id)))
-        repeated = claims is not None and portal().run(claims.begin())
+            claims = background_loop().run(
+                _make_claims(self._folder, task.batch, task.partition, Attempt(progress.runs, task.id))
+            )
+        repeated = claims is not None and background_loop().run(claims.begin())
         replay = Replay(progress.ends_before(task.batch)) if stage is Stage.REPLAY or task.attempt or repeated else None
         job = self._settings.job or task.query or ""
         return Written(write_rows(self._settings, job, iterator, replay, claims))
@@ -125,7 +127,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if (folder := _folder(settings)) is None:
             return
         topics = written_topics(settings.spec, counts)
-        ends = portal().run(find_topic_ends(settings.spec, topics, portal().cluster), DRIVER_S)
+        ends = background_loop().run(find_topic_ends(settings.spec, topics, background_loop().cluster), DRIVER_S)
         save_progress(folder, _load(folder).commit(batchId, ends, _totals(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -137,14 +139,14 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     """The writer of a batch write. `options` as Spark hands them over. Raises ConfigError."""
     if overwrite:
         raise ConfigError("messages of a topic are never replaced", hint='Write with .mode("append")')
-    return BatchWriter(sink_settings(parse_options(options, Where.WRITE), schema))
+    return BatchWriter(sink_settings(parse_options(options, Usage.WRITE), schema))
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """The writer of a streaming query: made anew for each batch, and again for its commit. Raises ConfigError."""
     if overwrite:
         raise ConfigError("messages of a topic are never replaced", hint='Write with .outputMode("append"), or in foreachBatch')
-    return StreamWriter(sink_settings(parse_options(options, Where.WRITE), schema))
+    return StreamWriter(sink_settings(parse_options(options, Usage.WRITE), schema))
 
 
 async def _make_claims(folder: Folder, batch_id: int, partition: int, attempt: Attempt) -> Claims:
@@ -174,7 +176,7 @@ def _load(folder: Folder) -> Progress:
 def _ends_now(settings: SinkSettings) -> TopicEnds:
     """Where the topics end that are known before there are rows."""
     spec = settings.spec
-    return portal().run(find_topic_ends(spec, known_topics(spec), portal().cluster), DRIVER_S)
+    return background_loop().run(find_topic_ends(spec, known_topics(spec), background_loop().cluster), DRIVER_S)
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:

@@ -1,1 +1,1 @@
-"""Reading: topics, offsets and ranges, in batches and as streams."""
+"""The Spark source: topics, offsets and ranges, in batch reads and streams."""

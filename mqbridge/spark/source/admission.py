@@ -1,57 +1,60 @@
-"""How much of what is there a batch may have.
+"""Divides the limits of a batch among the partitions.
 
-Every partition that lags gets one unit, so that none starves; what is left of the limits is shared in proportion to lag. Units
-are what a system counts by (`Cluster.measure`); how many messages and bytes they have is estimated from samples.
+Every lagging partition gets one unit, so that no partition starves. The remainder of the limits is shared in proportion to lag.
+Units are what a system counts by (`Cluster.measure`). Their messages and bytes are estimated from samples.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mqbridge.spark.source.offsets import Key
+from mqbridge.spark.source.offsets import PartitionKey
 
 
 class Density(NamedTuple):
-    """What units are made of, on average."""
+    """Average number of messages per unit, and of bytes per message."""
 
     rows_per_unit: float = 1.0
     bytes_per_row: float = 0.0
 
 
 class Lag(NamedTuple):
-    """What lies before a partition."""
+    """The unread units of a partition, and their density."""
 
     units: int
     density: Density = Density()
 
     @property
     def rows(self) -> float:
-        """About so many messages."""
+        """Estimated number of unread messages."""
         return self.units * self.density.rows_per_unit
 
     @property
     def size(self) -> float:
-        """About so many bytes."""
+        """Estimated number of unread bytes."""
         return self.rows * self.density.bytes_per_row
 
-    def first(self, units: int) -> "Lag":
-        """The first so many units of it."""
+    def with_units(self, units: int) -> "Lag":
+        """Return a lag of so many units with the same density."""
         return self._replace(units=units)
 
 
-def admit(lags: Mapping[Key, Lag], max_rows: float | None, max_bytes: float | None) -> dict[Key, int]:
-    """How many units of each partition a batch takes: at least one of each that has any, all of them where the limits allow."""
+def admit(lags: Mapping[PartitionKey, Lag], max_rows: float | None, max_bytes: float | None) -> dict[PartitionKey, int]:
+    """Return how many units of each lagging partition a batch takes.
+
+    The number is at least one, and all units if the limits allow it.
+    """
     lagging = {key: lag for key, lag in lags.items() if lag.units > 0}
-    ones = [lag.first(1) for lag in lagging.values()]
-    rests = [lag.first(lag.units - 1) for lag in lagging.values()]
-    share = min(
-        _share(max_rows, sum(one.rows for one in ones), sum(rest.rows for rest in rests)),
-        _share(max_bytes, sum(one.size for one in ones), sum(rest.size for rest in rests)),
+    minimums = [lag.with_units(1) for lag in lagging.values()]
+    remainders = [lag.with_units(lag.units - 1) for lag in lagging.values()]
+    fraction = min(
+        _fitting_fraction(max_rows, sum(lag.rows for lag in minimums), sum(lag.rows for lag in remainders)),
+        _fitting_fraction(max_bytes, sum(lag.size for lag in minimums), sum(lag.size for lag in remainders)),
     )
-    return {key: 1 + (lag.units - 1 if share >= 1 else int((lag.units - 1) * share)) for key, lag in lagging.items()}
+    return {key: 1 + (lag.units - 1 if fraction >= 1 else int((lag.units - 1) * fraction)) for key, lag in lagging.items()}
 
 
-def _share(limit: float | None, base: float, rest: float) -> float:
-    """What part of the rest fits into the limit beside the base."""
-    if limit is None or base + rest <= limit:
+def _fitting_fraction(limit: float | None, minimum: float, remainder: float) -> float:
+    """Return the fraction of the remainder that fits into the limit in addition to the minimum."""
+    if limit is None or minimum + remainder <= limit:
         return 1.0
-    return max(0.0, (limit - base) / rest) if rest > 0 else 1.0
+    return max(0.0, (limit - minimum) / remainder) if remainder > 0 else 1.0

@@ -1,10 +1,9 @@
-"""What readers ask of a cluster: topics, bounds, positions, measures. Each question is repeated while failures may pass."""
+"""Requests of readers to a cluster: topics, bounds, positions, units. Each request is repeated after transient failures."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
@@ -13,232 +12,183 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.adapter.unit_ranges import count_units, position_after
 from mqbridge.config.problems import nearest
-from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
+from mqbridge.errors import ConfigError
 from mqbridge.message import Position, format_position
 from mqbridge.net.backoff import Backoff
-from mqbridge.spark.background_loop import portal
-from mqbridge.spark.option_values import AtTime, Edge, Exact
+from mqbridge.spark.background_loop import background_loop
+from mqbridge.spark.option_values import AtTimestamp, ExplicitOffsets, OffsetSpec
 from mqbridge.spark.source.admission import Density
-from mqbridge.spark.source.data_loss import Kind, Loss
-from mqbridge.spark.source.offsets import Key, spoken
-from mqbridge.spark.source.retries import AWAY_S, GONE_S, persist
-from mqbridge.spark.source.settings import SourceSettings, TopicChoice
+from mqbridge.spark.source.data_loss import Loss, LossKind
+from mqbridge.spark.source.offsets import PartitionKey, describe_partition
+from mqbridge.spark.source.retries import DELETED_TIMEOUT_S, RESTART_TIMEOUT_S, request_with_retries
+from mqbridge.spark.source.settings import SourceSettings
+from mqbridge.spark.source.single_requests import (
+    describe_topic,
+    find_bounds,
+    has_gap,
+    matching_topics,
+    positions_at_time,
+    sample_density,
+)
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 16
-"""Questions to a cluster at the same time."""
-SAMPLE_UNITS, SAMPLE_ROWS = 8, 256
-"""A sample ends with either; what was read is let go at once."""
+MAX_CONCURRENT_REQUESTS = 16
+SAMPLE_UNITS = 8
+"""Number of units in the first sample of a range."""
 SAMPLE_GROWTH = 32
-"""How many times more units are looked at where those before held nothing."""
+"""Factor between the sizes of two samples, if the smaller one contained no message."""
 
 
 class ClusterView:
-    """The cluster of a source. Its methods run on the portal's loop."""
+    """The cluster of a source. Its methods run on the background event loop."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
-        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def topics(self) -> tuple[str, ...]:
-        """The names that are read, those of a pattern as the cluster has them now. Raises ConfigError, ClusterError."""
-        choice = self._settings.topics
-        return await self._ask(lambda one: _matching(one, choice), "listing topics") if choice.is_open else choice.names
+        """Return the topics to read; a pattern matches the current topics of the cluster. Raises ConfigError, ClusterError."""
+        selection = self._settings.topics
+        if not selection.has_pattern:
+            return selection.names
+        return await self._request(lambda cluster: matching_topics(cluster, selection), "listing topics")
 
-    async def bounds(self, topics: Iterable[str]) -> dict[Key, Bounds]:
-        """Of all partitions of these topics; a topic that is not there is left out. Raises ClusterError."""
-        found = await self._each(topics, bounds_of, "asking for bounds")
-        return {(topic, name): bounds for topic, held in found.items() for name, bounds in (held or {}).items()}
+    async def bounds(self, topics: Iterable[str]) -> dict[PartitionKey, Bounds]:
+        """Return the bounds of all partitions of these topics, without topics that do not exist. Raises ClusterError."""
+        bounds_by_topic = await self._request_each(topics, find_bounds, "asking for bounds")
+        return {(topic, name): one for topic, partitions in bounds_by_topic.items() for name, one in (partitions or {}).items()}
 
-    async def chosen_bounds(self, topics: Iterable[str]) -> dict[Key, Bounds]:
-        """Of the partitions that are read. Raises ClusterError, ConfigError for one that is assigned and not there."""
-        bounds, assigned = await self.bounds(topics), await self.assigned()
+    async def selected_bounds(self, topics: Iterable[str]) -> dict[PartitionKey, Bounds]:
+        """Return the bounds of the partitions to read. Raises ClusterError, ConfigError if an assigned partition is missing."""
+        bounds, assigned = await self.bounds(topics), await self.assigned_partitions()
         return bounds if assigned is None else {key: one for key, one in bounds.items() if key in assigned}
 
-    async def missing(self, keys: Iterable[Key]) -> set[Key]:
-        """Those of these partitions that are not there at the moment. Raises ClusterError."""
-        wanted = set(keys)
-        return wanted - (await self.bounds(sorted({topic for topic, _ in wanted}))).keys()
+    async def missing(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+        """Return those of these partitions that the cluster does not list now. Raises ClusterError."""
+        expected = set(keys)
+        return expected - (await self.bounds(sorted({topic for topic, _ in expected}))).keys()
 
-    async def gone(self, keys: Iterable[Key]) -> set[Key]:
-        """Those that do not come back either: servers that restart are missing for a while. Raises ClusterError."""
-        wanted, patience_s = set(keys), AWAY_S if self._settings.fail_on_data_loss else GONE_S
-        backoff, until = Backoff(), time.monotonic() + min(patience_s, self._settings.retry_s)
-        while (missing := await self.missing(wanted)) and time.monotonic() < until:
-            log.warning("%s and %d others are not there, looking again", spoken(min(missing)), len(missing) - 1)
+    async def missing_after_wait(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+        """Wait for missing partitions, and return those that stay missing. Raises ClusterError.
+
+        The partitions of a restarting server are missing for a while.
+        """
+        expected = set(keys)
+        timeout_s = RESTART_TIMEOUT_S if self._settings.fail_on_data_loss else DELETED_TIMEOUT_S
+        backoff, deadline = Backoff(), time.monotonic() + min(timeout_s, self._settings.retry_s)
+        while (missing := await self.missing(expected)) and time.monotonic() < deadline:
+            log.warning("%s and %d others are missing, checking again", describe_partition(min(missing)), len(missing) - 1)
             await asyncio.sleep(backoff.delay())
         return missing
 
-    async def assigned(self) -> frozenset[Key] | None:
-        """The partitions that the options assign, None where they assign none. Raises as `chosen_bounds` does."""
+    async def assigned_partitions(self) -> frozenset[PartitionKey] | None:
+        """Return the partitions of the option `assign`, None without that option. Raises like `selected_bounds`."""
         assigned = self._settings.topics.assigned
         if assigned is None:
             return None
-        described = await self.described(assigned)
-        return frozenset((topic, _named(described[topic], name)) for topic, names in assigned.items() for name in names)
+        topics = await self.describe(assigned)
+        return frozenset((topic, _partition_name(topics[topic], name)) for topic, names in assigned.items() for name in names)
 
-    async def described(self, topics: Collection[str]) -> dict[str, Topic]:
-        """Raises ClusterError, FATAL for a topic that is not there."""
-        return await self._each(topics, _describe, "describing topics")
+    async def describe(self, topics: Collection[str]) -> dict[str, Topic]:
+        """Return the metadata of topics by name. Raises ClusterError, FATAL for a topic that does not exist."""
+        return await self._request_each(topics, describe_topic, "describing topics")
 
-    async def positions(self, edge: Edge, bounds: Mapping[Key, Bounds], otherwise: Start) -> dict[Key, Position]:
-        """The positions that an edge has in these partitions; `otherwise` where it leaves one out.
+    async def positions(
+        self, offsets: OffsetSpec, bounds: Mapping[PartitionKey, Bounds], default: Start
+    ) -> dict[PartitionKey, Position]:
+        """Resolve `offsets` to a position in each of these partitions; `default` applies to partitions without one.
 
-        Raises ClusterError, ConfigError where it names what is not there or is of another system.
+        Raises ClusterError, and ConfigError if `offsets` names an unread topic, a missing partition or a malformed position.
         """
-        if isinstance(edge, Start):
-            return {key: _end(one, edge) for key, one in bounds.items()}
+        if isinstance(offsets, Start):
+            return {key: _bound_position(one, offsets) for key, one in bounds.items()}
         topics = list(dict.fromkeys(topic for topic, _ in bounds))
-        if isinstance(edge, AtTime):
-            times = await self._each(topics, lambda one, topic: _at_time(one, topic, edge.time_ms), "finding a time")
-            return {(topic, name): times[topic].get(name, one.next) for (topic, name), one in bounds.items()}
-        exact = await self._exact(edge, bounds)
-        return {
-            key: _end(one, found) if isinstance(found := exact.get(key, otherwise), Start) else found
-            for key, one in bounds.items()
-        }
+        if isinstance(offsets, AtTimestamp):
+            find = partial(positions_at_time, time_ms=offsets.time_ms)
+            found = await self._request_each(topics, find, "finding positions by time")
+            return {(topic, name): found[topic].get(name, one.next) for (topic, name), one in bounds.items()}
+        explicit = await self._resolve_explicit(offsets, bounds)
+        resolved = {key: explicit.get(key, default) for key in bounds}
+        return {key: _bound_position(bounds[key], one) if isinstance(one, Start) else one for key, one in resolved.items()}
 
-    async def measure(self, ranges: Mapping[Key, tuple[Position, Position]]) -> dict[Key, Sequence[UnitRange]]:
-        """The units of ranges. Raises ClusterError."""
-        return await self._each(ranges, lambda one, key: one.measure(*key, *ranges[key]), "measuring")
+    async def measure(self, ranges: Mapping[PartitionKey, tuple[Position, Position]]) -> dict[PartitionKey, Sequence[UnitRange]]:
+        """Return the units of each range. Raises ClusterError."""
+        return await self._request_each(ranges, lambda cluster, key: cluster.measure(*key, *ranges[key]), "measuring")
 
-    async def density(self, key: Key, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]) -> Density | None:
-        """What the first units of a range are made of, None where there is nothing any more. Raises ClusterError."""
-        units, most = SAMPLE_UNITS, count_units(unit_ranges)
-        while True:  # the first units may hold nothing
-            until = position_after(unit_ranges, min(units, most), end)
-            sample = partial(_sample, key=key, begin=begin, until=until, unit_ranges=unit_ranges)
-            found = await self._ask(sample, f"sampling {spoken(key)}")
-            if found is not None or units >= most:
-                return found
+    async def density(
+        self, key: PartitionKey, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]
+    ) -> Density | None:
+        """Estimate the density of a range from its first units; None if it has no messages any more. Raises ClusterError."""
+        units, total = SAMPLE_UNITS, count_units(unit_ranges)
+        while True:  # the first units may contain no message
+            until = position_after(unit_ranges, min(units, total), end)
+            sample = partial(sample_density, key=key, begin=begin, until=until, unit_ranges=unit_ranges)
+            density = await self._request(sample, f"sampling {describe_partition(key)}")
+            if density is not None or units >= total:
+                return density
             units *= SAMPLE_GROWTH
 
-    async def has_gap(self, key: Key, begin: Position, end: Position) -> bool:
-        """Whether messages from `begin` on are gone; `end` is the first position that is held. Raises ClusterError."""
-        return await self._ask(lambda one: _has_gap(one, key, begin, end), f"looking at {spoken(key)}")
-
     async def is_harmless(self, loss: Loss) -> bool:
-        """Whether nothing lay between the position and what is held first. Raises ClusterError."""
-        if loss.kind is not Kind.OVERTAKEN or loss.held is None:
+        """Return whether there was no message between the required position and the first stored one. Raises ClusterError."""
+        if loss.kind is not LossKind.EXPIRED or loss.bounds is None:
             return False
-        return not await self.has_gap(loss.key, loss.position, loss.held.first)
+        first = loss.bounds.first
+        return not await self._request(
+            lambda cluster: has_gap(cluster, loss.key, loss.position, first),
+            f"looking for a gap in {describe_partition(loss.key)}",
+        )
 
-    async def _exact(self, edge: Exact, bounds: Mapping[Key, Bounds]) -> dict[Key, Start | Position]:
-        topics = {topic for topic, _ in bounds}
-        if unknown := sorted(edge.topics.keys() - topics):
-            raise ConfigError(f"offsets are given for topic {unknown[0]!r}, which is not read", hint=nearest(unknown[0], topics))
-        described = await self.described(edge.topics.keys())
-        exact = {
-            (topic, _named(described[topic], partition)): found
-            for topic, given in edge.topics.items()
-            for partition, found in given.items()
+    async def _resolve_explicit(
+        self, offsets: ExplicitOffsets, bounds: Mapping[PartitionKey, Bounds]
+    ) -> dict[PartitionKey, Start | Position]:
+        read_topics = {topic for topic, _ in bounds}
+        if unread := sorted(offsets.topics.keys() - read_topics):
+            raise ConfigError(
+                f"offsets are given for topic {unread[0]!r}, which is not read", hint=nearest(unread[0], read_topics)
+            )
+        topics = await self.describe(offsets.topics.keys())
+        explicit = {
+            (topic, _partition_name(topics[topic], partition)): position
+            for topic, positions in offsets.topics.items()
+            for partition, position in positions.items()
         }
-        for key, found in exact.items():
-            if key in bounds and not isinstance(found, Start) and len(found) != len(bounds[key].first):
+        for key, position in explicit.items():
+            if key in bounds and not isinstance(position, Start) and len(position) != len(bounds[key].first):
                 raise ConfigError(
-                    f"{format_position(found)!r} is no position of {spoken(key)}",
+                    f"{format_position(position)!r} is not a position of {describe_partition(key)}",
                     hint=f"Positions there look like {format_position(bounds[key].first)!r}",
                 )
-        return exact
+        return explicit
 
-    async def _each(self, keys: Iterable[S], question: Callable[[Cluster, S], Awaitable[T]], what: str) -> dict[S, T]:
+    async def _request_each(self, keys: Iterable[S], request: Callable[[Cluster, S], Awaitable[T]], operation: str) -> dict[S, T]:
+        """Send one request per key, several at a time, and return the responses by key."""
         keys = list(keys)
 
-        async def ask(key: S) -> T:
-            async with self._at_once:
-                return await self._ask(lambda one: question(one, key), what)
+        async def request_one(key: S) -> T:
+            async with self._request_slots:
+                return await self._request(lambda cluster: request(cluster, key), operation)
 
-        return dict(zip(keys, await asyncio.gather(*map(ask, keys)), strict=True))
+        return dict(zip(keys, await asyncio.gather(*map(request_one, keys)), strict=True))
 
-    async def _ask(self, question: Callable[[Cluster], Awaitable[T]], what: str) -> T:
+    async def _request(self, request: Callable[[Cluster], Awaitable[T]], operation: str) -> T:
         async def attempt() -> T:
-            async with portal().cluster(self._settings.cluster) as cluster:
-                return await question(cluster)
+            async with background_loop().cluster(self._settings.cluster) as cluster:
+                return await request(cluster)
 
-        return await persist(attempt, self._settings.retry_s, f"{what} of cluster {self._settings.cluster.name!r}")
-
-
-async def _matching(cluster: Cluster, choice: TopicChoice) -> tuple[str, ...]:
-    if not cluster.capabilities.list_topics:
-        raise ConfigError(
-            f"option subscribePattern: cluster {cluster.name!r} cannot list its topics",
-            hint="Give it its admin_url, or use subscribe",
-        )
-    return tuple(sorted({*choice.names, *filter(choice.has, await cluster.topics())}))
+        name = self._settings.cluster.name
+        return await request_with_retries(attempt, self._settings.retry_s, f"{operation} of cluster {name!r}")
 
 
-async def bounds_of(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | None:
-    """First and next position by partition name; None where there is no such topic. Raises ClusterError."""
-    try:
-        return await cluster.bounds(topic)
-    except ClusterError as error:
-        if error.failure is Failure.FATAL and await cluster.describe(topic) is None:
-            return None
-        raise
-
-
-async def _describe(cluster: Cluster, topic: str) -> Topic:
-    found = await cluster.describe(topic)
-    if found is None:
-        raise ClusterError(f"there is no topic {topic!r} in cluster {cluster.name!r}", Failure.FATAL)
-    return found
-
-
-async def _at_time(cluster: Cluster, topic: str, time_ms: int) -> Mapping[str, Position]:
-    if cluster.operations is None:
-        raise ConfigError(f"cluster {cluster.name!r} finds no times", hint="Give it its admin_url, or use offsets")
-    return await cluster.operations.position_at(topic, time_ms)
-
-
-async def _sample(
-    cluster: Cluster, key: Key, begin: Position, until: Position, unit_ranges: Sequence[UnitRange]
-) -> Density | None:
-    rows = size = 0
-    reached = begin
-    try:
-        async with aclosing(cluster.read(*key, begin, until)) as batches:
-            async for batch in batches:
-                begin = begin if rows else batch.first  # behind what held nothing
-                rows, size, reached = rows + batch.count, size + batch.size, batch.next
-                if rows >= SAMPLE_ROWS:
-                    break
-    except GapError:  # the reading itself will say so
-        return None
-    ends = (min(reached, until), begin)
-    units, before = (sum(_units_before(unit_range, position) for unit_range in unit_ranges) for position in ends)
-    units -= before
-    return Density(rows / units, size / rows) if rows and units else None
-
-
-def _units_before(unit_range: UnitRange, position: Position) -> int:
-    """Return the number of units of a unit range that begin before a position."""
-    low, high = 0, unit_range.count
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if unit_range.position(middle) < position else (low, middle)
-    return low
-
-
-async def _has_gap(cluster: Cluster, key: Key, begin: Position, end: Position) -> bool:
-    try:
-        async with aclosing(cluster.read(*key, begin, end)) as batches:
-            async for _ in batches:
-                break
-    except GapError:
-        return True
-    return False
-
-
-def _end(bounds: Bounds, start: Start) -> Position:
+def _bound_position(bounds: Bounds, start: Start) -> Position:
     return bounds.first if start is Start.EARLIEST else bounds.next
 
 
-def _named(topic: Topic, partition: str) -> str:
-    """The name of a partition that is given by its name or its index. Raises ConfigError."""
+def _partition_name(topic: Topic, partition: str) -> str:
+    """Return the name of a partition, from its name or its index. Raises ConfigError."""
     if partition in topic.partitions:
         return partition
     if partition.isdigit() and int(partition) < len(topic.partitions):

@@ -1,4 +1,4 @@
-"""Messages that are gone before they were read: how that shows in the bounds of partitions."""
+"""Detects, from the bounds of partitions, messages that were deleted before they were read."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -6,52 +6,53 @@ from typing import NamedTuple
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position, format_position
-from mqbridge.spark.source.offsets import Key, spoken
+from mqbridge.spark.source.offsets import PartitionKey, describe_partition
+
+DATA_LOSS_HINT = (
+    "Set failOnDataLoss=false to continue with the stored messages; use a new checkpointLocation to read everything again"
+)
 
 
-class Kind(Enum):
-    """How they went."""
+class LossKind(Enum):
+    """How the messages were lost. The value completes the sentence of the error."""
 
-    VANISHED = "it is not there any more"
-    ANEW = "it ends before that, as if it were made anew"
-    OVERTAKEN = "retention deleted messages"
+    MISSING = "the partition does not exist any more"
+    RECREATED = "the partition ends before that, as if it was deleted and created again"
+    EXPIRED = "retention deleted messages"
 
 
 class Loss(NamedTuple):
-    """What was lost of one partition, of which `position` is needed: a reading begins there, or ends."""
+    """A loss in one partition. `position` is the required position, where a read begins or ends."""
 
-    key: Key
-    kind: Kind
+    key: PartitionKey
+    kind: LossKind
     position: Position
-    held: Bounds | None
+    bounds: Bounds | None
 
     def __str__(self) -> str:
-        begin = f"{spoken(self.key)} is needed at {format_position(self.position)}, but "
-        if self.held is None:
-            return f"{begin}{self.kind.value}"
-        first, following = map(format_position, (self.held.first, self.held.next))
-        return f"{begin}{self.kind.value}: it holds {first} to {following} now"
+        prefix = f"{describe_partition(self.key)} is required at {format_position(self.position)}, but "
+        if self.bounds is None:
+            return f"{prefix}{self.kind.value}"
+        first, following = map(format_position, (self.bounds.first, self.bounds.next))
+        return f"{prefix}{self.kind.value}: it stores {first} to {following} now"
 
 
-WHAT_TO_DO = "Set failOnDataLoss=false to go on with what there is; begin with a new checkpointLocation to read all of it again"
+def detect_loss(key: PartitionKey, position: Position, bounds: Bounds | None) -> Loss | None:
+    """Return the loss that the current bounds of a partition show, for a read from `position` on.
 
-
-def loss_of(key: Key, position: Position, held: Bounds | None) -> Loss | None:
-    """What shows of a loss where a partition is to be read from a position on.
-
-    OVERTAKEN is a suspicion where positions have several numbers: the part of the store that the position ends may be deleted
-    without anything behind it. Such a partition also has no bounds of its own while it is empty.
+    For positions with several numbers, EXPIRED is only a suspicion. The position may be the end of a store segment that was read
+    completely and then deleted. While such a partition is empty, its bounds carry no information.
     """
-    if held is None:
-        return Loss(key, Kind.VANISHED, position, None)
-    if position > held.next and (len(position) == 1 or held.first < held.next):
-        return Loss(key, Kind.ANEW, position, held)
-    if position < held.first:
-        return Loss(key, Kind.OVERTAKEN, position, held)
+    if bounds is None:
+        return Loss(key, LossKind.MISSING, position, None)
+    if position > bounds.next and (len(position) == 1 or bounds.first < bounds.next):
+        return Loss(key, LossKind.RECREATED, position, bounds)
+    if position < bounds.first:
+        return Loss(key, LossKind.EXPIRED, position, bounds)
     return None
 
 
-def losses_of(offsets: Mapping[Key, Position], held: Mapping[Key, Bounds]) -> list[Loss]:
-    """Of all these partitions, in order."""
-    found = (loss_of(key, position, held.get(key)) for key, position in sorted(offsets.items()))
-    return [loss for loss in found if loss is not None]
+def detect_losses(offsets: Mapping[PartitionKey, Position], bounds: Mapping[PartitionKey, Bounds]) -> list[Loss]:
+    """Return the losses of all these partitions, ordered by partition."""
+    losses = (detect_loss(key, position, bounds.get(key)) for key, position in sorted(offsets.items()))
+    return [loss for loss in losses if loss is not None]

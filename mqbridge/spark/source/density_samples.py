@@ -1,4 +1,4 @@
-"""What units of topics are made of: learned from small samples, which are taken again now and then."""
+"""Estimates how many messages and bytes the units of a topic have, from small samples that are repeated from time to time."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,33 +8,34 @@ from mqbridge.adapter.unit_ranges import count_units
 from mqbridge.message import Position
 from mqbridge.spark.source.admission import Density, Lag
 from mqbridge.spark.source.cluster_queries import ClusterView
-from mqbridge.spark.source.offsets import Key
+from mqbridge.spark.source.offsets import PartitionKey
 
-FRESH_S = 30.0
-"""Messages of a topic change slowly, and an estimate may be wrong."""
+SAMPLE_MAX_AGE_S = 30.0
+"""Messages of a topic change slowly, and an estimate may be inexact."""
 
 
-class Densities:
-    """By topic; a sample is of the partition that lags most."""
+class DensityEstimator:
+    """Estimates one density per topic, from a sample of its partition with the largest lag."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self._known: dict[str, tuple[Density, float]] = {}
+        self._samples: dict[str, tuple[Density, float]] = {}
+        """Density by topic, with the time of its sample."""
 
     async def lags(
-        self, ranges: Mapping[Key, tuple[Position, Position]], unit_ranges: Mapping[Key, Sequence[UnitRange]]
-    ) -> dict[Key, Lag]:
-        """What lies in these ranges, about. Raises ClusterError."""
-        units = {key: count_units(found) for key, found in unit_ranges.items()}
+        self, ranges: Mapping[PartitionKey, tuple[Position, Position]], unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]]
+    ) -> dict[PartitionKey, Lag]:
+        """Return the estimated content of these ranges. Raises ClusterError."""
+        units = {key: count_units(parts) for key, parts in unit_ranges.items()}
         longest = {key[0]: key for key in sorted(ranges, key=lambda key: units[key]) if units[key]}
-        await asyncio.gather(*(self._learn(key, *ranges[key], unit_ranges[key]) for key in longest.values()))
-        return {key: Lag(count, self._known.get(key[0], (Density(), 0.0))[0]) for key, count in units.items()}
+        await asyncio.gather(*(self._sample_if_old(key, *ranges[key], unit_ranges[key]) for key in longest.values()))
+        return {key: Lag(count, self._samples.get(key[0], (Density(), 0.0))[0]) for key, count in units.items()}
 
-    async def _learn(self, key: Key, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]) -> None:
+    async def _sample_if_old(self, key: PartitionKey, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]) -> None:
         now = asyncio.get_running_loop().time()
-        known = self._known.get(key[0])
-        if known is not None and now - known[1] < FRESH_S:
+        last = self._samples.get(key[0])
+        if last is not None and now - last[1] < SAMPLE_MAX_AGE_S:
             return
-        sample = await self._view.density(key, begin, end, unit_ranges)
-        if sample is not None:
-            self._known[key[0]] = (sample, now)
+        density = await self._view.density(key, begin, end, unit_ranges)
+        if density is not None:
+            self._samples[key[0]] = (density, now)

@@ -1,6 +1,6 @@
-"""Finds where the batches of a stream end: asks the cluster, and puts what it says into the state.
+"""Plans the batches of a stream: requests metadata from the cluster, stores it in the state, and finds where a batch ends.
 
-Messages are never held here: what is measured are positions, and a sample is let go at once.
+It stores positions only. The messages of a density sample are released at once.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 from mqbridge.spark.mirror.targets import TargetKeeper
-from mqbridge.spark.option_values import AtTime, Edge, Exact
+from mqbridge.spark.option_values import AtTimestamp, ExplicitOffsets, OffsetSpec
 from mqbridge.spark.source.admission import admit
 from mqbridge.spark.source.cluster_queries import ClusterView
-from mqbridge.spark.source.data_loss import WHAT_TO_DO, Kind, Loss
-from mqbridge.spark.source.density_samples import Densities
-from mqbridge.spark.source.offsets import Key, Offsets, spoken
-from mqbridge.spark.source.retries import AWAY_S
+from mqbridge.spark.source.data_loss import DATA_LOSS_HINT, Loss, LossKind
+from mqbridge.spark.source.density_samples import DensityEstimator
+from mqbridge.spark.source.offsets import Offsets, PartitionKey, describe_partition
+from mqbridge.spark.source.retries import RESTART_TIMEOUT_S
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.state import SourceState
 
@@ -30,150 +30,163 @@ log = logging.getLogger(__name__)
 
 
 class StreamPlanner:
-    """Finds where batches end. Its coroutines run on the portal's loop, one at a time."""
+    """Plans the batches of one query. Its coroutines run on the background event loop, one at a time."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self.view = ClusterView(settings)
-        self.state = SourceState(settings.topics.has, settings.metadata_s, settings.new_topics_s)
-        self.lost: Counter[Kind] = Counter()
-        """What was gone before it was read, where the options let it go."""
-        self._densities = Densities(self.view)
-        made = settings.makes_targets_of
-        self._targets = None if made is None else TargetKeeper(made.route, made.clusters)
-        self._answer: tuple[object, Offsets] | None = None
-        """The last one, and what it was made of."""
-        self._harmless: set[tuple[Key, Position]] = set()
-        self._said: set[tuple[Key, Kind, Position]] = set()
-        self._served_at = time.monotonic()
+        self.state = SourceState(settings.topics.includes, settings.metadata_s, settings.new_topics_s)
+        self.loss_counts: Counter[LossKind] = Counter()
+        """Number of data losses that failOnDataLoss=false accepted."""
+        self._densities = DensityEstimator(self.view)
+        route = settings.target_route
+        self._targets = None if route is None else TargetKeeper(route.route, route.clusters)
+        self._last_end: tuple[object, Offsets] | None = None
+        """The last computed end, after the inputs that it was computed from."""
+        self._harmless_losses: set[tuple[PartitionKey, Position]] = set()
+        self._reported_losses: set[tuple[PartitionKey, LossKind, Position]] = set()
+        self._last_batch_time = time.monotonic()
 
     async def freeze(self) -> None:
-        """See `prepareForTriggerAvailableNow`."""
-        await self._look({})
-        self.state.froze()
+        """Fix the target of a query with availableNow, see `prepareForTriggerAvailableNow`."""
+        await self._refresh({})
+        self.state.freeze_target()
 
-    async def initial(self) -> Offsets:
-        """See `initialOffset`."""
+    async def initial_offsets(self) -> Offsets:
+        """Return where a new query begins, see `initialOffset`."""
         if self.state.initial is None:
-            await self._look({})
-            edge = self._settings.starting
-            await self.view.described([topic for topic in self.state.topics if all(topic != one for one, _ in self.state.held)])
-            offsets = await self.view.positions(edge, self.state.read_now(), Start.EARLIEST)
-            if isinstance(edge, AtTime):  # it may be behind what was the end a moment ago
-                await self._look_at_bounds({})
-            self.state.began(offsets, holds=_is_latest(edge))
-        assert self.state.initial is not None  # noqa: S101 - it began
+            await self._refresh({})
+            starting = self._settings.starting
+            topics_with_bounds = {topic for topic, _ in self.state.bounds}
+            await self.view.describe([topic for topic in self.state.topics if topic not in topics_with_bounds])
+            offsets = await self.view.positions(starting, self.state.read_bounds(), Start.EARLIEST)
+            if isinstance(starting, AtTimestamp):  # the position may be behind the end that was known before
+                await self._refresh_bounds({})
+            self.state.begin(offsets, with_empty_batch=_contains_latest(starting))
+        assert self.state.initial is not None  # noqa: S101 - set by `begin`
         return self.state.initial
 
-    async def begins(self, start: Offsets, end: Offsets) -> Offsets:
-        """Where a batch between these begins, also in partitions that `start` lacks. Raises ClusterError, GapError.
+    async def begin_offsets(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return where a batch between two offsets begins, including the partitions that `start` lacks.
 
-        Spark does not write down where the first batch began. When it is repeated, `start` is what this process has just said: a
-        partition that is missing at the moment, or whose target is, would lose what that batch has of it.
+        Spark does not store where the first batch began. When that batch is repeated, `start` is the result of
+        `initial_offsets` in this process. A partition that is missing or deferred now is not in it, although the first batch had
+        messages of it: without this method they would be lost. Raises ClusterError, GapError.
         """
         lacking = end.keys() - start.keys()
         if not lacking or start != self.state.initial:
-            return start  # what came while the query ran is read by the next batch
-        gone = await self.view.gone(lacking)
-        if gone and self._settings.fail_on_data_loss:
-            raise GapError(f"{Loss(min(gone), Kind.VANISHED, end[min(gone)], None)}. {WHAT_TO_DO}")
-        for key in sorted(gone):
-            log.warning("going on with what there is: %s", Loss(key, Kind.VANISHED, end[key], None))
-        held = await self.view.bounds(sorted({topic for topic, _ in lacking}))
-        found = {key: held[key] for key in lacking if key in held}
-        edge = self._settings.starting
-        if isinstance(edge, Exact):
-            edge = Exact({topic: given for topic, given in edge.topics.items() if any(topic == one for one, _ in found)})
-        return {**start, **await self.view.positions(edge, found, Start.EARLIEST)}
+            return start  # partitions that are new in `end` are read by the next batch
+        missing = await self.view.missing_after_wait(lacking)
+        if missing and self._settings.fail_on_data_loss:
+            raise GapError(f"{Loss(min(missing), LossKind.MISSING, end[min(missing)], None)}. {DATA_LOSS_HINT}")
+        for key in sorted(missing):
+            loss = Loss(key, LossKind.MISSING, end[key], None)
+            log.warning("data loss, reading continues with the stored messages: %s", loss)
+        bounds = await self.view.bounds(sorted({topic for topic, _ in lacking}))
+        lacking_bounds = {key: bounds[key] for key in lacking if key in bounds}
+        starting = self._settings.starting
+        if isinstance(starting, ExplicitOffsets):
+            lacking_topics = {topic for topic, _ in lacking_bounds}
+            starting = ExplicitOffsets({topic: one for topic, one in starting.topics.items() if topic in lacking_topics})
+        return {**start, **await self.view.positions(starting, lacking_bounds, Start.EARLIEST)}
 
-    async def end(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """See `latestOffset`."""
-        until = time.monotonic() + min(AWAY_S, self._settings.retry_s)
-        while (found := await self._end(start, limit)) == start and (left_out := self.state.left_out()):
-            if time.monotonic() >= until:  # a query that is to read what is there now does not end without it
-                raise ClusterError(f"the targets of {spoken(min(left_out))} and {len(left_out) - 1} others could not be made")
+    async def end_offsets(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Return the end of the next batch, see `latestOffset`.
+
+        A query with availableNow waits for targets that do not exist yet, because it may not end without their partitions.
+        """
+        deadline = time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
+        while (end := await self._find_end(start, limit)) == start and (deferred := self.state.deferred_targets()):
+            if time.monotonic() >= deadline:
+                partition = describe_partition(min(deferred))
+                raise ClusterError(f"the targets of {partition} and {len(deferred) - 1} others could not be created")
             await asyncio.sleep(self._settings.metadata_s)
-        return found
+        return end
 
-    async def _end(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        await self._look(start)
-        if self.state.holds(start):
+    async def _find_end(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        await self._refresh(start)
+        if self.state.take_empty_batch(start):
             return start
-        is_due = time.monotonic() - self._served_at >= self._settings.max_delay_s
-        question = (start, self.state.looks, limit, is_due)
-        if self._answer is None or self._answer[0] != question:
-            await self._face_losses(start)
-            taken = await self._take(start, limit, is_due=is_due)
-            self._answer = (question, self.state.end(start, taken))
-        if self._answer[1] != start:
-            self._served_at = time.monotonic()
-        return self._answer[1]
+        is_overdue = time.monotonic() - self._last_batch_time >= self._settings.max_delay_s
+        inputs = (start, self.state.bounds_version, limit, is_overdue)
+        if self._last_end is None or self._last_end[0] != inputs:
+            await self._handle_losses(start)
+            read_until = await self._limit_backlog(start, limit, is_overdue=is_overdue)
+            self._last_end = (inputs, self.state.end_offsets(start, read_until))
+        if self._last_end[1] != start:
+            self._last_batch_time = time.monotonic()
+        return self._last_end[1]
 
-    async def _look(self, start: Offsets) -> None:
-        """Ask the cluster, unless it was asked a moment ago: Spark calls every 10 ms while there is nothing."""
+    async def _refresh(self, start: Offsets) -> None:
+        """Look up topics and bounds if they are too old: Spark calls every 10 ms while there is nothing to read."""
         now = time.monotonic()
-        if self.state.wants_topics(now):
-            chosen = self.state.chosen  # an index is that of the beginning: it changes while a server is away
-            self.state.topics_found(await self.view.topics(), now, await self.view.assigned() if chosen is None else chosen)
-        if self.state.wants_bounds(now) or (self._settings.fail_on_data_loss and self.state.vanished(start)):
-            await self._look_at_bounds(start)
+        if self.state.needs_topics(now):
+            assigned = self.state.assigned  # resolved once: the indexes change while a server is down
+            topics = await self.view.topics()
+            self.state.set_topics(topics, now, await self.view.assigned_partitions() if assigned is None else assigned)
+        if self.state.needs_bounds(now) or (self._settings.fail_on_data_loss and self.state.missing(start)):
+            await self._refresh_bounds(start)
             if self._targets is not None:
-                self.state.waiting = await self._targets.waiting(self.state.read_now().keys() - start.keys())
+                self.state.deferred = await self._targets.waiting(self.state.read_bounds().keys() - start.keys())
 
-    async def _look_at_bounds(self, start: Offsets) -> None:
-        """Again while partitions are missing, if that fails the query: servers that restart are missing for a while."""
-        topics = sorted(self.state.topics_to_ask(start))
-        self.state.looked(await self.view.bounds(topics), time.monotonic())
-        missing = self.state.vanished(start) if self._settings.fail_on_data_loss else set()
-        backoff, until = Backoff(), time.monotonic() + min(AWAY_S, self._settings.retry_s)
-        while self.state.vanished(start) & missing and time.monotonic() < until:
-            log.warning("%s and %d others are not there, looking again", spoken(min(missing)), len(missing) - 1)
+    async def _refresh_bounds(self, start: Offsets) -> None:
+        """Look up the bounds, and wait for missing partitions if they would fail the query.
+
+        The partitions of a restarting server are missing for a while.
+        """
+        topics = sorted(self.state.topics_for_bounds(start))
+        self.state.set_bounds(await self.view.bounds(topics), time.monotonic())
+        missing = self.state.missing(start) if self._settings.fail_on_data_loss else set()
+        backoff, deadline = Backoff(), time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
+        while self.state.missing(start) & missing and time.monotonic() < deadline:
+            log.warning("%s and %d others are missing, checking again", describe_partition(min(missing)), len(missing) - 1)
             await asyncio.sleep(backoff.delay())
-            self.state.looked(await self.view.bounds(topics), time.monotonic())
-        self.state.came_back(missing)
+            self.state.set_bounds(await self.view.bounds(topics), time.monotonic())
+        self.state.extend_target(missing)
 
-    async def _face_losses(self, start: Offsets) -> None:
-        """Fail, or say once what is lost. Raises GapError."""
+    async def _handle_losses(self, start: Offsets) -> None:
+        """Raise GapError for a data loss, or log each loss once if the options accept it."""
         for loss in self.state.losses(start):
-            mark = (loss.key, loss.kind, loss.position)
-            if mark in self._said or await self._is_harmless(loss):
+            identity = (loss.key, loss.kind, loss.position)
+            if identity in self._reported_losses or await self._is_harmless(loss):
                 continue
             if self._settings.fail_on_data_loss:
-                raise GapError(f"{loss}. {WHAT_TO_DO}")
-            self._said.add(mark)
-            self.lost[loss.kind] += 1
-            log.warning("going on with what there is: %s (%d such so far)", loss, self.lost[loss.kind])
+                raise GapError(f"{loss}. {DATA_LOSS_HINT}")
+            self._reported_losses.add(identity)
+            self.loss_counts[loss.kind] += 1
+            count = self.loss_counts[loss.kind]
+            log.warning("data loss, reading continues with the stored messages: %s (%d losses of this kind so far)", loss, count)
 
     async def _is_harmless(self, loss: Loss) -> bool:
-        """Whether nothing lay between the position and what is held first: the cluster is asked once for each."""
-        mark = (loss.key, loss.position)
-        if mark not in self._harmless and await self.view.is_harmless(loss):
-            self._harmless.add(mark)
-        return mark in self._harmless
+        """Return whether no message was lost. A positive response of the cluster is remembered."""
+        identity = (loss.key, loss.position)
+        if identity not in self._harmless_losses and await self.view.is_harmless(loss):
+            self._harmless_losses.add(identity)
+        return identity in self._harmless_losses
 
-    async def _take(self, start: Offsets, limit: ReadLimit, *, is_due: bool) -> dict[Key, Position]:
-        """What of the backlog the next batch takes, by where it ends."""
+    async def _limit_backlog(self, start: Offsets, limit: ReadLimit, *, is_overdue: bool) -> dict[PartitionKey, Position]:
+        """Return where the next batch ends in each partition with a backlog, within the limits."""
         backlog = self.state.backlog(start)
-        rows, size = self._limits(limit)
-        least = None if is_due or self.state.target is not None else self._settings.min_rows
-        if not backlog or (rows is None and size is None and least is None):
+        max_rows, max_bytes = self._max_rows_and_bytes(limit)
+        min_rows = None if is_overdue or self.state.target is not None else self._settings.min_rows
+        if not backlog or (max_rows is None and max_bytes is None and min_rows is None):
             return {key: end for key, (_, end) in backlog.items()}
         unit_ranges = await self.view.measure(backlog)
         lags = await self._densities.lags(backlog, unit_ranges)
-        if least is not None and sum(lag.rows for lag in lags.values()) < least:
+        if min_rows is not None and sum(lag.rows for lag in lags.values()) < min_rows:
             return {}
-        units = admit(lags, rows, size)
+        units = admit(lags, max_rows, max_bytes)
         return {key: position_after(unit_ranges[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
 
-    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+    def _max_rows_and_bytes(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         if isinstance(limit, ReadAllAvailable):
             return None, None
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.max_rows
-        return rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._settings.max_bytes
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.max_rows
+        return max_rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._settings.max_bytes
 
 
-def _is_latest(edge: Edge) -> bool:
-    """Whether where it is depends on when one asks."""
-    if isinstance(edge, Exact):
-        return any(one is Start.LATEST for positions in edge.topics.values() for one in positions.values())
-    return edge is Start.LATEST
+def _contains_latest(offsets: OffsetSpec) -> bool:
+    """Return whether any partition begins at latest, so that the result depends on the time of the request."""
+    if isinstance(offsets, ExplicitOffsets):
+        return any(one is Start.LATEST for positions in offsets.topics.values() for one in positions.values())
+    return offsets is Start.LATEST

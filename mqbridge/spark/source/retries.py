@@ -1,4 +1,4 @@
-"""Asking a cluster again while its failure is one that may pass: an exception in the source's process would end the query."""
+"""Repeats requests to a cluster after transient failures, because an exception in the source's process would end the query."""
 
 import asyncio
 import logging
@@ -11,49 +11,49 @@ from mqbridge.net.backoff import Backoff
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-ATTEMPT_S = 60.0
-"""One question; adapters have shorter deadlines of their own."""
-AWAY_S = 60.0
-"""For how long partitions may be missing: longer than a server needs to restart, short of what people wait for an error."""
-GONE_S = 3600.0
-"""What is missing for so long while its cluster answers was deleted. Not less: what is given up too early is lost."""
+ATTEMPT_TIMEOUT_S = 60.0
+"""Timeout of one attempt. Adapters have shorter timeouts of their own."""
+RESTART_TIMEOUT_S = 60.0
+"""How long partitions may be missing before an error is raised: longer than a server restart, but short for a waiting user."""
+DELETED_TIMEOUT_S = 3600.0
+"""A partition missing for this long while its cluster responds counts as deleted. A shorter time would lose messages."""
 
 
-class Patience:
-    """Waits between attempts until `retry_s` have passed since the last one that worked. On an event loop only."""
+class RetryTimer:
+    """Waits between attempts until `retry_s` have passed since the first failure after a success. Needs a running event loop."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s
         self._backoff = Backoff()
-        self._since: float | None = None
+        self._failing_since: float | None = None
 
-    def worked(self) -> None:
-        """The time begins anew."""
-        self._since = None
+    def reset(self) -> None:
+        """Record a success: the next failure starts a new period of `retry_s`."""
+        self._failing_since = None
         self._backoff.reset()
 
-    async def wait(self, error: ClusterError, what: str) -> None:
-        """Before the next attempt. Raises the error when no other attempt helps, or the time is over."""
+    async def wait(self, error: ClusterError, operation: str) -> None:
+        """Wait before the next attempt. Raises the error if a retry cannot help or the time is over."""
         if error.failure not in (Failure.RETRY, Failure.REFRESH):
             raise error
         now = asyncio.get_running_loop().time()
-        self._since = now if self._since is None else self._since
-        if now - self._since >= self._retry_s:
-            raise ClusterError(f"{what} failed for {self._retry_s:g} s (retryTimeout): {error}", error.failure) from error
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since >= self._retry_s:
+            raise ClusterError(f"{operation} failed for {self._retry_s:g} s (retryTimeout): {error}", error.failure) from error
         delay = self._backoff.delay()
-        log.warning("%s failed, trying again in %.1f s: %s", what, delay, error)
+        log.warning("%s failed, retrying in %.1f s: %s", operation, delay, error)
         await asyncio.sleep(delay)
 
 
-async def persist(attempt: Callable[[], Awaitable[T]], retry_s: float, what: str) -> T:
-    """The result of the first attempt that works. Raises ClusterError."""
-    patience = Patience(retry_s)
+async def request_with_retries(attempt: Callable[[], Awaitable[T]], retry_s: float, operation: str) -> T:
+    """Return the result of the first successful attempt. Raises ClusterError."""
+    retry_timer = RetryTimer(retry_s)
     while True:
         try:
-            async with asyncio.timeout(ATTEMPT_S):
+            async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 return await attempt()
         except TimeoutError:
-            error: ClusterError = RequestTimeout(f"no answer within {ATTEMPT_S:g} s")
+            error: ClusterError = RequestTimeout(f"no response within {ATTEMPT_TIMEOUT_S:g} s")
         except ClusterError as raised:
             error = raised
-        await patience.wait(error, what)
+        await retry_timer.wait(error, operation)

@@ -1,4 +1,4 @@
-"""What the options say of a reading, in the types that readers work with. Travels to executors."""
+"""The options of a source in the types that readers use. Spark sends them to executors."""
 
 import re
 from collections.abc import Mapping
@@ -8,48 +8,51 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.errors import ConfigError
 from mqbridge.spark.cluster_ref import ClusterRef
-from mqbridge.spark.config_lookup import ChosenRoute
-from mqbridge.spark.option_values import AtTime, Edge
-from mqbridge.spark.options import OptionValues, Where
+from mqbridge.spark.config_lookup import ResolvedRoute
+from mqbridge.spark.option_values import AtTimestamp, OffsetSpec
+from mqbridge.spark.options import OptionValues, Usage
 from mqbridge.spark.ranges.rows import RANGES
 
-CHOICES = ("subscribe", "subscribePattern", "assign", "route")
+TOPIC_OPTION_NAMES = ("subscribe", "subscribePattern", "assign", "route")
 
 
 @dataclass(frozen=True, slots=True)
-class TopicChoice:
-    """Which topics to read: some by name, those that match, or some of their partitions. One of the first three is set.
+class TopicSelection:
+    """The topics to read: topic names, a pattern, assigned partitions, or the topics of a route.
 
-    `wanted` is as in routes: names, and patterns that begin with `~`; those without patterns are in `names` too.
+    names         topics without patterns, whichever option named them
+    pattern       option `subscribePattern`
+    assigned      option `assign`: partitions by topic
+    route_topics  the source topics of a route: names, and patterns that begin with `~`
     """
 
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     assigned: Mapping[str, tuple[str, ...]] | None = None
-    wanted: tuple[str, ...] = ()
+    route_topics: tuple[str, ...] = ()
 
     @property
-    def is_open(self) -> bool:
-        """Whether topics that come later may be among them."""
-        return self.pattern is not None or any(map(is_pattern, self.wanted))
+    def has_pattern(self) -> bool:
+        """Whether new topics can match."""
+        return self.pattern is not None or any(map(is_pattern, self.route_topics))
 
-    def has(self, topic: str) -> bool:
-        """Whether the topic is read, if it is there."""
-        if self.wanted:
-            return topic in self.wanted or any(
-                compile_name_pattern(one).fullmatch(topic) for one in self.wanted if is_pattern(one)
+    def includes(self, topic: str) -> bool:
+        """Return whether the selection includes this topic, which may not exist."""
+        if self.route_topics:
+            return topic in self.route_topics or any(
+                compile_name_pattern(one).fullmatch(topic) for one in self.route_topics if is_pattern(one)
             )
         return topic in self.names if self.pattern is None else self.pattern.fullmatch(topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """The options of a source; durations in seconds, None where there is no limit."""
+    """The options of a source. Durations are in seconds; None means no limit."""
 
     cluster: ClusterRef
-    topics: TopicChoice
-    starting: Edge
-    ending: Edge
+    topics: TopicSelection
+    starting: OffsetSpec
+    ending: OffsetSpec
     max_rows: int | None
     max_bytes: int | None
     min_rows: int | None
@@ -61,28 +64,28 @@ class SourceSettings:
     fail_on_data_loss: bool
     retry_s: float
     binary_properties: bool
-    is_ranges: bool
+    reads_ranges: bool
     range_tasks: int | None = None
     stop_file: str | None = None
-    makes_targets_of: ChosenRoute | None = None
-    """The route whose targets are made for what comes later."""
+    target_route: ResolvedRoute | None = None
+    """The route for which missing targets of new topics and partitions are created."""
 
     @property
-    def may_cut(self) -> bool:
-        """Whether the range of a partition may be several tasks'."""
+    def may_split_ranges(self) -> bool:
+        """Whether several tasks may share the range of a partition."""
         return self.min_partitions is not None or self.max_task_rows is not None
 
 
-def source_settings(values: OptionValues, cluster: ClusterRef, where: Where, route: ChosenRoute | None = None) -> SourceSettings:
-    """Raises ConfigError where options do not go together."""
-    starting = _edge(values, "starting", Start.LATEST if where is Where.STREAM else Start.EARLIEST)
-    ending = _edge(values, "ending", Start.LATEST)
-    if where is Where.BATCH and starting is Start.LATEST:
-        raise ConfigError(
-            "option startingOffsets: a batch read cannot begin with the latest", hint="Say earliest, or read a stream"
-        )
+def source_settings(
+    values: OptionValues, cluster: ClusterRef, usage: Usage, route: ResolvedRoute | None = None
+) -> SourceSettings:
+    """Build the settings from option values. Raises ConfigError for options that contradict each other."""
+    starting = _offsets(values, "starting", Start.LATEST if usage is Usage.STREAM else Start.EARLIEST)
+    ending = _offsets(values, "ending", Start.LATEST)
+    if usage is Usage.BATCH and starting is Start.LATEST:
+        raise ConfigError("option startingOffsets: a batch read cannot begin at latest", hint="Use earliest, or read a stream")
     if ending is Start.EARLIEST:
-        raise ConfigError("option endingOffsets: nothing is before the earliest", hint="Say latest, or positions")
+        raise ConfigError("option endingOffsets: there is nothing before earliest", hint="Use latest, or positions")
     return SourceSettings(
         cluster=cluster,
         topics=_topics(values, route),
@@ -99,27 +102,28 @@ def source_settings(values: OptionValues, cluster: ClusterRef, where: Where, rou
         fail_on_data_loss=values["failOnDataLoss"],
         retry_s=values["retryTimeout"],
         binary_properties=values["propertiesFormat"] == "binary",
-        is_ranges=values["mode"] == RANGES,
+        reads_ranges=values["mode"] == RANGES,
         range_tasks=values["rangeTasks"],
         stop_file=values["stopFile"],
-        makes_targets_of=route if values["makeTargets"] else None,
+        target_route=route if values["makeTargets"] else None,
     )
 
 
-def _topics(values: OptionValues, route: ChosenRoute | None) -> TopicChoice:
-    given = [name for name in CHOICES if values[name] is not None]
-    if len(given) != 1:
-        problem = "no topics are named" if not given else f"topics are named by {' and '.join(given)}"
-        raise ConfigError(problem, hint=f"Give one of {', '.join(CHOICES)}")
+def _topics(values: OptionValues, route: ResolvedRoute | None) -> TopicSelection:
+    names = [name for name in TOPIC_OPTION_NAMES if values[name] is not None]
+    if len(names) != 1:
+        problem = "no option selects topics" if not names else f"several options select topics: {' and '.join(names)}"
+        raise ConfigError(problem, hint=f"Set one of {', '.join(TOPIC_OPTION_NAMES)}")
     if route is not None:
-        wanted = route.route.source.wanted
-        return TopicChoice(tuple(one for one in wanted if not is_pattern(one)), wanted=wanted)
+        route_topics = route.route.source.wanted
+        return TopicSelection(tuple(one for one in route_topics if not is_pattern(one)), route_topics=route_topics)
     assigned = values["assign"]
-    return TopicChoice(values["subscribe"] or tuple(assigned or ()), values["subscribePattern"], assigned)
+    return TopicSelection(values["subscribe"] or tuple(assigned or ()), values["subscribePattern"], assigned)
 
 
-def _edge(values: OptionValues, which: str, otherwise: Edge) -> Edge:
-    time_ms, offsets = values[f"{which}Timestamp"], values[f"{which}Offsets"]
+def _offsets(values: OptionValues, prefix: str, default: OffsetSpec) -> OffsetSpec:
+    """Return the value of `startingTimestamp` or `startingOffsets`, or of the two options with prefix "ending"."""
+    time_ms, offsets = values[f"{prefix}Timestamp"], values[f"{prefix}Offsets"]
     if time_ms is not None:
-        return AtTime(time_ms)
-    return otherwise if offsets is None else offsets
+        return AtTimestamp(time_ms)
+    return default if offsets is None else offsets

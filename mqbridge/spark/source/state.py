@@ -1,139 +1,154 @@
-"""What the source's process of a streaming query knows; no I/O, no clock.
+"""The state of the planner of a streaming query. It does no I/O and reads no clock; its inputs are the five transitions.
 
-    topics_found   the topics that are read, and when they were looked up
-    looked         the bounds of their partitions, and when they were asked for
-    froze          with availableNow: what was there then is the target, nothing beyond it is read
-    came_back      some of them were not there for a while
-    began          where a new query begins, resolved once
+    set_topics     the topics to read, and when they were looked up
+    set_bounds     the bounds of their partitions, and when they were looked up
+    freeze_target  with availableNow: the current end becomes the target, and nothing beyond it is read
+    extend_target  partitions that were missing during the freeze are available again
+    begin          the initial offsets of a new query, resolved once
 
-Everything else is derived. A batch goes from `start`, which the checkpoint says, to what `end` makes of it: no partition of
-`start` is ever left out of it, whatever a cluster says at the moment. A partition that came while the query runs is put into the
-offsets with its first position and read from the next batch on: so the two offsets of a batch say all of what it holds.
+Everything else is derived. A batch goes from `start`, the offsets in the checkpoint, to the offsets of `end_offsets`. These keep
+every partition of `start`, whatever the cluster reports at the moment. A new partition enters the offsets with its first position
+and is read from the next batch on. The two offsets of a batch therefore define its content completely.
 
-A query that begins with the latest messages runs one empty batch: it brings the beginning into the checkpoint. Without it, a
-process that dies in the first batch would begin with what is the latest then.
+A query that begins with the latest messages runs one empty batch first, which writes the initial offsets into the checkpoint.
+Without it, a process that fails during the first batch would begin again at a later end.
 """
 
 from collections.abc import Callable, Collection, Mapping
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
-from mqbridge.spark.source.data_loss import Kind, Loss, losses_of
-from mqbridge.spark.source.offsets import Key, Offsets
+from mqbridge.spark.source.data_loss import Loss, LossKind, detect_losses
+from mqbridge.spark.source.offsets import Offsets, PartitionKey
 
 
 class SourceState:
-    """See the module. `reads` says whether a topic is read, also one that is not there; times are of any one clock."""
+    """Topics, bounds and target of one streaming query.
 
-    def __init__(self, reads: Callable[[str], bool], metadata_s: float, new_topics_s: float) -> None:
-        self._reads, self._metadata_s, self._new_topics_s = reads, metadata_s, new_topics_s
+    `reads_topic` returns whether a topic is read; it accepts topics that do not exist. All times are of one monotonic clock.
+    """
+
+    def __init__(self, reads_topic: Callable[[str], bool], metadata_s: float, new_topics_s: float) -> None:
+        self._reads_topic, self._metadata_s, self._new_topics_s = reads_topic, metadata_s, new_topics_s
         self.topics: tuple[str, ...] = ()
-        self.chosen: Collection[Key] | None = None
-        """The partitions that are read; None is all."""
-        self.held: Mapping[Key, Bounds] = {}
-        self.waiting: Collection[Key] = ()
-        """Partitions that are not to be begun yet."""
-        self.looks = 0
-        """How often the bounds were asked for."""
+        self.assigned: Collection[PartitionKey] | None = None
+        """The partitions to read; None means all."""
+        self.bounds: Mapping[PartitionKey, Bounds] = {}
+        """The last known bounds of existing partitions."""
+        self.deferred: Collection[PartitionKey] = ()
+        """New partitions that are not read yet, because their targets do not exist."""
+        self.bounds_version = 0
+        """The number of times that the bounds were looked up."""
         self.target: Offsets | None = None
+        """The offsets where a query with availableNow ends."""
         self.initial: Offsets | None = None
-        self._to_hold: Offsets | None = None
-        self._kept: Offsets = {}
-        self._topics_at: float | None = None
-        self._held_at: float | None = None
+        self._empty_batch_start: Offsets | None = None
+        self._deferred_positions: Offsets = {}
+        self._topics_time: float | None = None
+        self._bounds_time: float | None = None
 
     # --- transitions --------------------------------------------------------------------------------------------------
 
-    def topics_found(self, topics: tuple[str, ...], now: float, chosen: Collection[Key] | None = None) -> None:
-        """The topics to read are these."""
-        self.topics, self.chosen, self._topics_at = topics, chosen, now
+    def set_topics(self, topics: tuple[str, ...], now: float, assigned: Collection[PartitionKey] | None = None) -> None:
+        """Store the topics to read, and the assigned partitions if there are any."""
+        self.topics, self.assigned, self._topics_time = topics, assigned, now
 
-    def looked(self, held: Mapping[Key, Bounds], now: float) -> None:
-        """The cluster said these bounds."""
-        self.held, self._held_at = held, now
-        self.looks += 1
+    def set_bounds(self, bounds: Mapping[PartitionKey, Bounds], now: float) -> None:
+        """Store the bounds that the cluster reported."""
+        self.bounds, self._bounds_time = bounds, now
+        self.bounds_version += 1
 
-    def froze(self) -> None:
-        """Nothing beyond what is known now is to be read."""
-        self.target = {key: bounds.next for key, bounds in self.read_now().items()}
+    def freeze_target(self) -> None:
+        """Make the current ends the target: nothing beyond them is read."""
+        self.target = {key: bounds.next for key, bounds in self.read_bounds().items()}
 
-    def came_back(self, keys: Collection[Key]) -> None:
-        """These had vanished for a while: what they hold belongs to a frozen target too."""
+    def extend_target(self, keys: Collection[PartitionKey]) -> None:
+        """Add partitions to a frozen target that were missing for a while and are available again."""
         if self.target is not None:
-            self.target = {**{key: self.held[key].next for key in keys if key in self.held}, **self.target}
+            self.target = {**{key: self.bounds[key].next for key in keys if key in self.bounds}, **self.target}
 
-    def began(self, offsets: Offsets, *, holds: bool) -> None:
-        """A new query begins here, in partitions that wait as soon as they do not; with `holds` its first batch is empty."""
-        self._kept = {key: position for key, position in offsets.items() if key in self.waiting}
-        self.initial = offsets = {key: position for key, position in offsets.items() if key not in self.waiting}
-        self._to_hold = offsets if holds else None
+    def begin(self, offsets: Offsets, *, with_empty_batch: bool) -> None:
+        """Set the initial offsets of a new query. Deferred partitions begin at their offset as soon as they are ready.
 
-    def holds(self, start: Offsets) -> bool:
-        """Whether this batch is the empty one; asked once for each."""
-        held, self._to_hold = self._to_hold, None
-        return held is not None and held == start
+        `with_empty_batch`: the first batch is empty.
+        """
+        self._deferred_positions = {key: position for key, position in offsets.items() if key in self.deferred}
+        self.initial = offsets = {key: position for key, position in offsets.items() if key not in self.deferred}
+        self._empty_batch_start = offsets if with_empty_batch else None
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    def take_empty_batch(self, start: Offsets) -> bool:
+        """Return whether the batch from `start` is the empty first one. This is true at most once per `begin`."""
+        empty_batch_start, self._empty_batch_start = self._empty_batch_start, None
+        return empty_batch_start is not None and empty_batch_start == start
 
-    def wants_topics(self, now: float) -> bool:
-        """Whether the topics are to be looked up; not any more once the target is frozen."""
-        return self._topics_at is None or (self.target is None and now - self._topics_at >= self._new_topics_s)
+    # --- queries ------------------------------------------------------------------------------------------------------
 
-    def wants_bounds(self, now: float) -> bool:
-        """Whether the bounds that are known are too old, or none are."""
-        return self._held_at is None or now - self._held_at >= self._metadata_s
+    def needs_topics(self, now: float) -> bool:
+        """Return whether the topics must be looked up; not after the target is frozen."""
+        return self._topics_time is None or (self.target is None and now - self._topics_time >= self._new_topics_s)
 
-    def topics_to_ask(self, start: Offsets) -> set[str]:
-        """Of which bounds are needed: those that are read, also if a list of topics lacks one."""
-        return {*self.topics, *(topic for topic, _ in start if self._reads(topic))}
+    def needs_bounds(self, now: float) -> bool:
+        """Return whether the bounds are unknown or too old."""
+        return self._bounds_time is None or now - self._bounds_time >= self._metadata_s
 
-    def read_now(self) -> dict[Key, Bounds]:
-        """The partitions that are there and read."""
-        return {key: bounds for key, bounds in self.held.items() if self._is_read(key)}
+    def topics_for_bounds(self, start: Offsets) -> set[str]:
+        """Return the topics whose bounds are needed, including topics of `start` that the topic list lacks."""
+        return {*self.topics, *(topic for topic, _ in start if self._reads_topic(topic))}
 
-    def may_begin(self) -> dict[Key, Bounds]:
-        """Those of them that wait for nothing."""
-        return {key: bounds for key, bounds in self.read_now().items() if key not in self.waiting}
+    def read_bounds(self) -> dict[PartitionKey, Bounds]:
+        """Return the bounds of the existing partitions to read."""
+        return {key: bounds for key, bounds in self.bounds.items() if self._is_read(key)}
 
-    def vanished(self, start: Offsets) -> set[Key]:
-        """What is read and was begun, and is not there."""
-        return {key for key in start if self._is_read(key) and key not in self.held}
+    def ready_bounds(self) -> dict[PartitionKey, Bounds]:
+        """Return the bounds of the existing partitions to read that are not deferred."""
+        return {key: bounds for key, bounds in self.read_bounds().items() if key not in self.deferred}
+
+    def missing(self, start: Offsets) -> set[PartitionKey]:
+        """Return the partitions of `start` that are read but do not exist now."""
+        return {key for key in start if self._is_read(key) and key not in self.bounds}
 
     def losses(self, start: Offsets) -> list[Loss]:
-        """What was lost, or seems so, of what is still to be read."""
-        return losses_of({key: position for key, position in start.items() if self._is_read(key)}, self.held)
+        """Return the detected or suspected losses in the unread part of the partitions."""
+        return detect_losses({key: position for key, position in start.items() if self._is_read(key)}, self.bounds)
 
-    def backlog(self, start: Offsets) -> dict[Key, tuple[Position, Position]]:
-        """What a batch may take at most, by partition; those without anything are left out."""
-        found = {}
-        for key, bounds in self.read_now().items():
-            if key in start and start[key] < (until := self._until(key, bounds, start[key])):
-                found[key] = (min(max(start[key], bounds.first), until), until)
-        return found
+    def backlog(self, start: Offsets) -> dict[PartitionKey, tuple[Position, Position]]:
+        """Return the largest range of each partition that a batch can read, without empty ranges."""
+        backlog = {}
+        for key, bounds in self.read_bounds().items():
+            if key in start and start[key] < (until := self._limit(key, bounds, start[key])):
+                backlog[key] = (min(max(start[key], bounds.first), until), until)
+        return backlog
 
-    def end(self, start: Offsets, taken: Offsets) -> dict[Key, Position]:
-        """Where a batch ends that takes this of its backlog. What was made anew goes back to its first position."""
-        anew = {loss.key: loss.held.first for loss in self.losses(start) if loss.kind is Kind.ANEW and loss.held is not None}
+    def end_offsets(self, start: Offsets, read_until: Offsets) -> dict[PartitionKey, Position]:
+        """Return the end of a batch that reads its partitions up to `read_until`.
+
+        A recreated partition goes back to its first position. New partitions are added.
+        """
+        recreated = {
+            loss.key: loss.bounds.first
+            for loss in self.losses(start)
+            if loss.kind is LossKind.RECREATED and loss.bounds is not None
+        }
         added = {
-            key: self._kept.get(key, bounds.first)
-            for key, bounds in self.may_begin().items()
+            key: self._deferred_positions.get(key, bounds.first)
+            for key, bounds in self.ready_bounds().items()
             if key not in start and self._is_targeted(key)
         }
-        return {**start, **taken, **anew, **added}
+        return {**start, **read_until, **recreated, **added}
 
-    def left_out(self) -> set[Key]:
-        """What belongs to the frozen target and still waits."""
-        return {key for key in self.waiting if self.target is not None and key in self.target}
+    def deferred_targets(self) -> set[PartitionKey]:
+        """Return the partitions of the frozen target that are still deferred."""
+        return {key for key in self.deferred if self.target is not None and key in self.target}
 
-    def latest(self) -> dict[Key, Position]:
-        """The newest that is known of each partition that is read."""
-        return {key: bounds.next for key, bounds in self.read_now().items()}
+    def latest(self) -> dict[PartitionKey, Position]:
+        """Return the last known end of each partition to read."""
+        return {key: bounds.next for key, bounds in self.read_bounds().items()}
 
-    def _is_read(self, key: Key) -> bool:
-        return self._reads(key[0]) and (self.chosen is None or key in self.chosen)
+    def _is_read(self, key: PartitionKey) -> bool:
+        return self._reads_topic(key[0]) and (self.assigned is None or key in self.assigned)
 
-    def _is_targeted(self, key: Key) -> bool:
+    def _is_targeted(self, key: PartitionKey) -> bool:
         return self.target is None or key in self.target
 
-    def _until(self, key: Key, bounds: Bounds, start: Position) -> Position:
+    def _limit(self, key: PartitionKey, bounds: Bounds, start: Position) -> Position:
         return bounds.next if self.target is None else min(bounds.next, self.target.get(key, start))

@@ -1,7 +1,7 @@
-"""`spark.readStream`: batches between two offsets, which Spark keeps in the checkpoint.
+"""`spark.readStream`: batches between two offsets, which Spark stores in the checkpoint.
 
-Offsets are found in one process that lives as long as the query; an exception there ends the query, so failures that may pass are
-waited for. Tasks read on executors. A group is never made: the checkpoint alone says what was read.
+One process plans the batches and lives as long as the query. An exception there ends the query, so transient failures are
+retried. Tasks read on executors. No consumer group is created: only the checkpoint records what was read.
 """
 
 import asyncio
@@ -20,89 +20,95 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.spark.background_loop import portal
+from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.ranges.rows import build_ranges, divide_ranges
 from mqbridge.spark.source.offsets import dump_offsets, load_offsets
 from mqbridge.spark.source.planner import StreamPlanner
 from mqbridge.spark.source.read import range_row, read_task
 from mqbridge.spark.source.settings import SourceSettings
-from mqbridge.spark.source.tasks import RangesTask, RangeTask, tasks_of
+from mqbridge.spark.source.tasks import RangeRowsTask, RangeTask, plan_tasks
 
 T = TypeVar("T")
 
-LOOK_S = 0.5
-"""Between two looks for a stop while the cluster is waited for."""
+STOP_POLL_S = 0.5
+"""Interval between two checks of the stop file while a request waits for the cluster."""
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One is made in the source's process of a query, and one for its tasks, which only read."""
+    """The reader of a streaming query.
+
+    Spark creates one instance in the planning process of a query, and one for its tasks, which call `read` only.
+    """
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
-        self._made: StreamPlanner | None = None
+        self._planner_or_none: StreamPlanner | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say; Spark hands it back to `latestOffset`, or a limit of its own."""
+        """Return the limit of the options. Spark passes it to `latestOffset`, or passes a limit of its own."""
         if self._settings.max_rows is not None:
             return ReadMaxRows(self._settings.max_rows)
         return ReadAllAvailable() if self._settings.max_bytes is None else ReadMaxBytes(self._settings.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what is there now, and end. Raises ClusterError, ConfigError."""
-        portal().run(self._planner.freeze())
+        """Make the current end the target of the query. Raises ClusterError, ConfigError."""
+        background_loop().run(self._planner.freeze())
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins, the same each time. Raises ClusterError, ConfigError."""
-        return dump_offsets(portal().run(self._planner.initial()))
+        """Return where a new query begins, with the same result for every call. Raises ClusterError, ConfigError."""
+        return dump_offsets(background_loop().run(self._planner.initial_offsets()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; `start` where there is nothing. Raises ClusterError, ConfigError, GapError."""
+        """Return the end of the next batch, or `start` if there is nothing to read.
+
+        Raises ClusterError, ConfigError, GapError.
+        """
         stop = None if self._settings.stop_file is None else StopFile(Path(self._settings.stop_file))
         if stop is not None and stop.obey():
             return start
-        end = portal().run(_unless_stopped(self._planner.end(load_offsets(start), limit), stop))
+        end = background_loop().run(_run_unless_stopped(self._planner.end_offsets(load_offsets(start), limit), stop))
         return start if end is None else dump_offsets(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What was there when the cluster was asked last, for people who watch the lag."""
-        return dump_offsets(self._planner.state.latest()) if self._planner.state.looks else None
+        """Return the last known end of the topics, which progress reports show as the lag."""
+        return dump_offsets(self._planner.state.latest()) if self._planner.state.bounds_version else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch: whatever the cluster holds now, the same two offsets are the same messages."""
+        """Return the tasks of a batch. The same two offsets always mean the same messages."""
         ends = load_offsets(end)
-        begins = portal().run(self._planner.begins(load_offsets(start), ends))
+        begins = background_loop().run(self._planner.begin_offsets(load_offsets(start), ends))
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
-        tasks = portal().run(tasks_of(self._planner.view, self._settings, ranges))
-        if self._settings.range_tasks is None or not self._settings.is_ranges:
+        tasks = background_loop().run(plan_tasks(self._planner.view, self._settings, ranges))
+        if self._settings.range_tasks is None or not self._settings.reads_ranges:
             return list(tasks)
         rows = [range_row(self._settings, task) for task in tasks]
-        return [RangesTask(tuple(ranges)) for ranges in divide_ranges(rows, self._settings.range_tasks)]
+        return [RangeRowsTask(tuple(group)) for group in divide_ranges(rows, self._settings.range_tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
-        if isinstance(partition, RangesTask):
+        """Read the rows of a task."""
+        if isinstance(partition, RangeRowsTask):
             return iter([build_ranges(partition.rows)])
         return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark calls it one batch late, and never for the last one of a run."""
+        """Do nothing: Spark calls it one batch late, and never for the last batch of a run."""
 
     @property
     def _planner(self) -> StreamPlanner:
-        if self._made is None:
-            self._made = StreamPlanner(self._settings)
-        return self._made
+        if self._planner_or_none is None:
+            self._planner_or_none = StreamPlanner(self._settings)
+        return self._planner_or_none
 
 
-async def _unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | None) -> T | None:
-    """Its result; None once a stop was asked for: a cluster that is away may be waited for for days."""
-    working: asyncio.Task[T] = spawn(work, "the end of a batch", quiet=True)
+async def _run_unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | None) -> T | None:
+    """Return the result of `work`, or None after a stop request: an unreachable cluster may be retried for days."""
+    task: asyncio.Task[T] = spawn(work, "planning the end of a batch", quiet=True)
     try:
-        while not working.done():
-            await asyncio.wait([working], timeout=LOOK_S)
-            if not working.done() and stop is not None and stop.obey():
+        while not task.done():
+            await asyncio.wait([task], timeout=STOP_POLL_S)
+            if not task.done() and stop is not None and stop.obey():
                 return None
-        return working.result()
+        return task.result()
     finally:
-        await cancel(working)
+        await cancel(task)

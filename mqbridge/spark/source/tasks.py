@@ -1,4 +1,4 @@
-"""From ranges to tasks: one for each partition, or parts of it where the options ask for more or smaller ones."""
+"""Plans tasks from ranges: one task per partition, or several where the options ask for more or smaller tasks."""
 
 import heapq
 import logging
@@ -14,24 +14,25 @@ from mqbridge.message import Position
 from mqbridge.spark.ranges.rows import RangeRow
 from mqbridge.spark.source.admission import Lag
 from mqbridge.spark.source.cluster_queries import ClusterView
-from mqbridge.spark.source.data_loss import WHAT_TO_DO, loss_of
-from mqbridge.spark.source.density_samples import Densities
-from mqbridge.spark.source.offsets import Key, spoken
+from mqbridge.spark.source.data_loss import DATA_LOSS_HINT, Loss, LossKind
+from mqbridge.spark.source.density_samples import DensityEstimator
+from mqbridge.spark.source.offsets import PartitionKey, describe_partition
 from mqbridge.spark.source.settings import SourceSettings
 
 log = logging.getLogger(__name__)
 
-Ranges = Mapping[Key, tuple[Position, Position]]
+Ranges = Mapping[PartitionKey, tuple[Position, Position]]
+"""The begin and the end of one range per partition."""
 
 
 @dataclass(frozen=True)
 class RangeTask(InputPartition):
-    """What one task reads: a range of one partition, or with `is_part` one of several of it.
+    """The range of one partition that a task reads; with `is_part`, other tasks read other ranges of the same partition.
 
-    `index` of the partition and the estimates are known with `mode=ranges` only.
+    The partition's `index`, and the estimated `rows` and `size`, are set only with `mode=ranges`.
     """
 
-    key: Key
+    key: PartitionKey
     begin: Position
     end: Position
     is_part: bool = False
@@ -41,72 +42,77 @@ class RangeTask(InputPartition):
 
 
 @dataclass(frozen=True)
-class RangesTask(InputPartition):
-    """The ranges that one task of a pump moves."""
+class RangeRowsTask(InputPartition):
+    """The ranges that one task of a mirror moves."""
 
     rows: tuple[RangeRow, ...]
 
 
-async def tasks_of(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
-    """The tasks of a batch, always the same for the same ranges. Asks the cluster only where the options need it.
+async def plan_tasks(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
+    """Return the tasks of a batch, the same for the same ranges. The cluster is asked only if the options need it.
 
-    Raises ClusterError, and GapError for a partition that is not there any more: where the options let it go it gets no task.
+    Raises ClusterError, and GapError for a partition that does not exist any more. With failOnDataLoss=false such a partition
+    gets no task.
     """
-    if not settings.may_cut and not settings.is_ranges:
+    if not settings.may_split_ranges and not settings.reads_ranges:
         return [RangeTask(key, begin, end) for key, (begin, end) in sorted(ranges.items())]
     try:
-        return await _measured(view, settings, ranges)
+        return await _plan_measured_tasks(view, settings, ranges)
     except ClusterError as error:
         if error.failure is not Failure.FATAL or not await view.missing(ranges):
             raise
-    gone = await view.gone(ranges)
-    for key in sorted(gone):
-        loss = loss_of(key, ranges[key][0], None)
+    missing = await view.missing_after_wait(ranges)
+    for key in sorted(missing):
+        loss = Loss(key, LossKind.MISSING, ranges[key][0], None)
         if settings.fail_on_data_loss:
-            raise GapError(f"{loss}. {WHAT_TO_DO}")
-        log.warning("going on with what there is: %s", loss)
-    return await tasks_of(view, settings, {key: one for key, one in ranges.items() if key not in gone})
+            raise GapError(f"{loss}. {DATA_LOSS_HINT}")
+        log.warning("data loss, reading continues with the stored messages: %s", loss)
+    return await plan_tasks(view, settings, {key: one for key, one in ranges.items() if key not in missing})
 
 
-async def _measured(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
+async def _plan_measured_tasks(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
     unit_ranges = await view.measure(ranges)
-    densities = Densities(view)
-    lags = await densities.lags(ranges, unit_ranges) if settings.max_task_rows or settings.is_ranges else _counted(unit_ranges)
-    pieces = pieces_of(lags, settings.min_partitions, settings.max_task_rows)
-    indexes = await _indexes(view, ranges) if settings.is_ranges else {}
+    if settings.max_task_rows or settings.reads_ranges:
+        lags = await DensityEstimator(view).lags(ranges, unit_ranges)
+    else:
+        lags = _lags_without_density(unit_ranges)
+    counts = split_counts(lags, settings.min_partitions, settings.max_task_rows)
+    indexes = await _partition_indexes(view, ranges) if settings.reads_ranges else {}
     tasks: list[RangeTask] = []
     for key, (begin, end) in sorted(ranges.items()):
-        cuts = split_evenly(unit_ranges[key], begin, end, pieces[key]) or [(begin, end)]
-        rows, size = round(lags[key].rows / len(cuts)), round(lags[key].size / len(cuts))
-        tasks += [RangeTask(key, *cut, len(cuts) > 1, indexes[key] if indexes else 0, rows, size) for cut in cuts]
+        parts = split_evenly(unit_ranges[key], begin, end, counts[key]) or [(begin, end)]
+        rows, size = round(lags[key].rows / len(parts)), round(lags[key].size / len(parts))
+        tasks += [RangeTask(key, *part, len(parts) > 1, indexes[key] if indexes else 0, rows, size) for part in parts]
     return tasks
 
 
-def pieces_of(lags: Mapping[Key, Lag], least: int | None, most_rows: int | None) -> dict[Key, int]:
-    """In how many pieces each range is cut: none has more than `most_rows`, and together there are at least `least`.
+def split_counts(lags: Mapping[PartitionKey, Lag], min_tasks: int | None, max_task_rows: int | None) -> dict[PartitionKey, int]:
+    """Return the number of tasks for each range: at least `min_tasks` in total, each with at most `max_task_rows` messages.
 
-    The largest pieces are cut first. A unit is not cut, so there may be fewer.
+    The range with the largest tasks is split first. A unit is never split, so there may be fewer tasks.
     """
-    pieces = {key: 1 if most_rows is None else max(1, min(lag.units, -int(-lag.rows // most_rows))) for key, lag in lags.items()}
-    missing = (least or 0) - sum(pieces.values())
-    largest = [(-lag.rows / pieces[key], key) for key, lag in lags.items() if lag.units > pieces[key]]
+    counts = {
+        key: 1 if max_task_rows is None else max(1, min(lag.units, -int(-lag.rows // max_task_rows))) for key, lag in lags.items()
+    }
+    lacking = (min_tasks or 0) - sum(counts.values())
+    largest = [(-lag.rows / counts[key], key) for key, lag in lags.items() if lag.units > counts[key]]
     heapq.heapify(largest)
-    while missing > 0 and largest:
+    while lacking > 0 and largest:
         _, key = heapq.heappop(largest)
-        pieces[key] += 1
-        missing -= 1
-        if lags[key].units > pieces[key]:
-            heapq.heappush(largest, (-lags[key].rows / pieces[key], key))
-    return pieces
+        counts[key] += 1
+        lacking -= 1
+        if lags[key].units > counts[key]:
+            heapq.heappush(largest, (-lags[key].rows / counts[key], key))
+    return counts
 
 
-def _counted(unit_ranges: Mapping[Key, Sequence[UnitRange]]) -> dict[Key, Lag]:
-    return {key: Lag(count_units(one)) for key, one in unit_ranges.items()}
+def _lags_without_density(unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]]) -> dict[PartitionKey, Lag]:
+    return {key: Lag(count_units(parts)) for key, parts in unit_ranges.items()}
 
 
-async def _indexes(view: ClusterView, ranges: Ranges) -> dict[Key, int]:
-    described = await view.described({topic for topic, _ in ranges})
-    found = {(topic, name): index for topic, one in described.items() for index, name in enumerate(one.partitions)}
-    if missing := ranges.keys() - found.keys():
-        raise ClusterError(f"{spoken(min(missing))} is not there", Failure.FATAL)
-    return found
+async def _partition_indexes(view: ClusterView, ranges: Ranges) -> dict[PartitionKey, int]:
+    topics = await view.describe({topic for topic, _ in ranges})
+    indexes = {(topic, name): index for topic, one in topics.items() for index, name in enumerate(one.partitions)}
+    if missing := ranges.keys() - indexes.keys():
+        raise ClusterError(f"{describe_partition(min(missing))} does not exist", Failure.FATAL)
+    return indexes

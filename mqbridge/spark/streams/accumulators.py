@@ -39,7 +39,7 @@ class Accumulator(Protocol):
         """A new one, as this one is."""
 
 
-class PerKey(ABC):
+class KeyedState(ABC):
     """Of an accumulator that knows its key."""
 
     @abstractmethod
@@ -55,7 +55,7 @@ class PerKey(ABC):
         """Go on from there."""
 
 
-class Fold(PerKey):
+class Fold(KeyedState):
     """An accumulator made of a function of the key, a value and the result so far (None at first)."""
 
     def __init__(self, function: Callable[[Any, Any, Any], Any], key: Any = None) -> None:
@@ -199,12 +199,12 @@ def accumulate_window(
 
 def save_state(accumulator: Accumulator) -> Any:
     """What of it is kept between batches."""
-    return accumulator.save() if isinstance(accumulator, PerKey) else vars(accumulator)
+    return accumulator.save() if isinstance(accumulator, KeyedState) else vars(accumulator)
 
 
 def restore_state(accumulator: Accumulator, saved: Any) -> None:
     """Let a new one go on from there."""
-    if isinstance(accumulator, PerKey):
+    if isinstance(accumulator, KeyedState):
         accumulator.restore(saved)
     else:
         vars(accumulator).update(saved)
@@ -217,7 +217,7 @@ def _result(accumulator: Accumulator, values: Iterable[Any], start: int, end: in
 
 
 def _start(empty: Accumulator, key: tuple[Any, ...]) -> Accumulator:
-    if isinstance(empty, PerKey):
+    if isinstance(empty, KeyedState):
         return empty.of(key[0] if len(key) == 1 else key)
     return empty.clone()
 

@@ -32,7 +32,7 @@ RESEND_S = 10.0
 """How long an outbound retries a send before the transfer reopens it, if the outbound may retry at all."""
 
 FindCluster = Callable[[ClusterRef], AbstractAsyncContextManager[Cluster]]
-"""Returns a connected cluster as a context: `Portal.cluster`, or its replacement in tests."""
+"""Returns a connected cluster as a context: `BackgroundLoop.cluster`, or its replacement in tests."""
 
 
 def sender_name(job: str, source: Partition) -> str:

@@ -12,7 +12,7 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
 from mqbridge.message import NO_SOURCE, Batch, Partition, Share
 from mqbridge.spark.arrow.rows import RowBuilder
-from mqbridge.spark.options import Where, parse_options
+from mqbridge.spark.options import Usage, parse_options
 from mqbridge.spark.schema import format_source, message_schema
 from mqbridge.spark.sink import task as task_module
 from mqbridge.spark.sink.driver import check_streams, written_topics
@@ -118,7 +118,7 @@ def test_what_rows_hold_beside_their_payload_counts(fields: dict[str, Any]) -> N
 
 
 def settings_of(schema: StructType = SCHEMA, **options: str) -> SinkSettings:
-    return sink_settings(parse_options({"url": "log:///nowhere", **options}, Where.WRITE), schema)
+    return sink_settings(parse_options({"url": "log:///nowhere", **options}, Usage.WRITE), schema)
 
 
 async def cluster_of(settings: SinkSettings, *topics: str, **config: Any) -> FlakyCluster:

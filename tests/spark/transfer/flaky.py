@@ -54,7 +54,7 @@ class FlakyCluster(MemoryCluster):
 
     @asynccontextmanager
     async def find(self, ref: ClusterRef) -> AsyncIterator[MemoryCluster]:
-        """Replace `Portal.cluster`."""
+        """Replace `BackgroundLoop.cluster`."""
         assert ref.name == self.name
         yield self
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from mqbridge.spark.streams.accumulators import (
     Accumulator,
     Fold,
-    PerKey,
+    KeyedState,
     accumulate,
     accumulate_window,
     restore_state,
@@ -129,7 +129,7 @@ def windowed_accumulator(chain: Chain, window: Window, accumulator: Accumulator,
     return Node(frame, ValueReader(codec), has_watermark=True)
 
 
-class CodedAccumulator(PerKey):
+class CodedAccumulator(KeyedState):
     """An accumulator over values as a codec has them."""
 
     def __init__(self, accumulator: Accumulator, codec: Codec) -> None:
@@ -151,7 +151,7 @@ class CodedAccumulator(PerKey):
     def of(self, key: str) -> "CodedAccumulator":
         """A new one for a key."""
         inner = self._inner
-        start = inner.of(orjson.loads(key)) if isinstance(inner, PerKey) else inner.clone()
+        start = inner.of(orjson.loads(key)) if isinstance(inner, KeyedState) else inner.clone()
         return CodedAccumulator(start, self._codec)
 
     def save(self) -> Any:

@@ -1,0 +1,93 @@
+"""Single requests to a connected cluster, without retries: topics, bounds, positions by time, density samples, gaps."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.topics import Bounds, Topic, UnitRange
+from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
+from mqbridge.message import Position
+from mqbridge.spark.source.admission import Density
+from mqbridge.spark.source.offsets import PartitionKey
+from mqbridge.spark.source.settings import TopicSelection
+
+MAX_SAMPLE_ROWS = 256
+"""A sample ends after this number of messages."""
+
+
+async def matching_topics(cluster: Cluster, selection: TopicSelection) -> tuple[str, ...]:
+    """Return the names and the matching topics of a selection, sorted. Raises ClusterError, ConfigError."""
+    if not cluster.capabilities.list_topics:
+        raise ConfigError(
+            f"option subscribePattern: cluster {cluster.name!r} cannot list its topics",
+            hint="Configure its admin_url, or use subscribe",
+        )
+    return tuple(sorted({*selection.names, *filter(selection.includes, await cluster.topics())}))
+
+
+async def find_bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | None:
+    """Return the first and next position by partition name; None if the topic does not exist. Raises ClusterError."""
+    try:
+        return await cluster.bounds(topic)
+    except ClusterError as error:
+        if error.failure is Failure.FATAL and await cluster.describe(topic) is None:
+            return None
+        raise
+
+
+async def describe_topic(cluster: Cluster, topic: str) -> Topic:
+    """Return the metadata of a topic. Raises ClusterError, FATAL if the topic does not exist."""
+    metadata = await cluster.describe(topic)
+    if metadata is None:
+        raise ClusterError(f"there is no topic {topic!r} in cluster {cluster.name!r}", Failure.FATAL)
+    return metadata
+
+
+async def positions_at_time(cluster: Cluster, topic: str, time_ms: int) -> Mapping[str, Position]:
+    """Return the positions of a time by partition name. Raises ClusterError, ConfigError if the cluster does not support it."""
+    if cluster.operations is None:
+        raise ConfigError(
+            f"cluster {cluster.name!r} cannot find positions by time", hint="Configure its admin_url, or use offsets"
+        )
+    return await cluster.operations.position_at(topic, time_ms)
+
+
+async def sample_density(
+    cluster: Cluster, key: PartitionKey, begin: Position, until: Position, unit_ranges: Sequence[UnitRange]
+) -> Density | None:
+    """Read the first messages between two positions, and return their density; None without messages. Raises ClusterError."""
+    rows = size = 0
+    reached = begin
+    try:
+        async with aclosing(cluster.read(*key, begin, until)) as batches:
+            async for batch in batches:
+                begin = begin if rows else batch.first  # leading units without messages do not count
+                rows, size, reached = rows + batch.count, size + batch.size, batch.next
+                if rows >= MAX_SAMPLE_ROWS:
+                    break
+    except GapError:  # the task that reads the range reports the gap
+        return None
+    ends = (min(reached, until), begin)
+    units, units_before_begin = (sum(_units_before(unit_range, position) for unit_range in unit_ranges) for position in ends)
+    units -= units_before_begin
+    return Density(rows / units, size / rows) if rows and units else None
+
+
+def _units_before(unit_range: UnitRange, position: Position) -> int:
+    """Return the number of units of a unit range that begin before a position."""
+    low, high = 0, unit_range.count
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if unit_range.position(middle) < position else (low, middle)
+    return low
+
+
+async def has_gap(cluster: Cluster, key: PartitionKey, begin: Position, end: Position) -> bool:
+    """Return whether messages from `begin` on are lost; `end` is the first stored position. Raises ClusterError."""
+    try:
+        async with aclosing(cluster.read(*key, begin, end)) as batches:
+            async for _ in batches:
+                break
+    except GapError:
+        return True
+    return False
