@@ -1,4 +1,4 @@
-"""One system to another end to end, this gateway and the Java bridge in turn, on the same servers and the same source topic.
+"""Benchmark of one direction end to end: this gateway and the Java bridge alternate, on the same servers and source topic.
 
 Both are measured alike: from the moment the first fifth of the messages is stored (a JVM compiles its hot code in that time)
 until the last one is, by the kernel's own account of their process. Each run reads the whole topic with a group of its own into
@@ -142,7 +142,7 @@ RUNNERS: dict[str, Runner] = {GATEWAY: run_gateway, JAVA: run_java}
 
 
 def runners(*, gateway_only: bool, against: Path | None) -> dict[str, Runner]:
-    """What runs in turn: this gateway and the Java bridge or the gateway of another checkout, or a gateway alone."""
+    """The runners that alternate: this gateway, and the Java bridge or the gateway of another checkout, if requested."""
     if against is not None:
         other: Runner = partial(run_gateway, checkout=against)
         return {"the other": other} if gateway_only else {"this": run_gateway, "the other": other}
@@ -150,7 +150,7 @@ def runners(*, gateway_only: bool, against: Path | None) -> dict[str, Runner]:
 
 
 def measure(task: Task, rounds: int, runners: Mapping[str, Runner] = RUNNERS) -> dict[str, list[Figures]]:
-    """Every runner, `rounds` times in turn. Who begins changes: who runs first finds servers that were just started."""
+    """Run every runner `rounds` times. The first one changes between rounds, because it finds servers that were just started."""
     found: dict[str, list[Figures]] = {name: [] for name in runners}
     for number in range(rounds):
         for name, runner in list(runners.items())[:: -1 if number % 2 else 1]:

@@ -37,7 +37,7 @@ class Case:
 
     @property
     def how(self) -> str:
-        """The corpus, and what is not as usual."""
+        """Return the corpus, and settings that differ from the defaults."""
         return self.corpus + (", raised pull limits" if self.raised else "") + (", rules" if self.rules else "")
 
 

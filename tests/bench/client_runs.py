@@ -1,4 +1,4 @@
-"""One run of one of our clients in a process of its own: `python -m tests.bench.client_runs '{"client": ..., "mode": ...}'`.
+"""One run of one of our clients in its own process: `python -m tests.bench.client_runs '{"run": ..., "topic": ...}'`.
 
 Prints a JSON line with rate, cpuSecondsPerMillion and peakRssBytes, as the Java programs do: from the moment when a warm-up share
 of the messages is through until the last one is.
@@ -45,7 +45,7 @@ HEARTBEAT_S = 2.0
 
 
 class Meter:
-    """Counts what is through."""
+    """Counts messages, and measures from the end of the warm-up on."""
 
     def __init__(self, total: int, warmup: int) -> None:
         self.over = asyncio.Event()
@@ -157,7 +157,7 @@ def pulsar_client(settings: dict[str, Any]) -> BaseClient:
 
 
 async def tubemq_produce(settings: dict[str, Any], meter: Meter) -> None:
-    """A request for each message, to all partitions in turn."""
+    """Send a request per message to all partitions, round robin."""
     async with TubeMQClient(f"tubemq://{settings['master']}", heartbeat_s=HEARTBEAT_S) as client:
         sender = await client.load_balancing_sender(settings["topic"])
         body, left, room = bytes(settings["size"]), settings["messages"], asyncio.Event()
@@ -222,7 +222,7 @@ async def each_until(parts: Any, read: Callable[[Any], Any], meter: Meter) -> No
 
 
 async def rocketmq_produce(settings: dict[str, Any], meter: Meter) -> None:
-    """Batches to all queues in turn."""
+    """Send batches to all queues, round robin."""
     async with ClusterClient(parse_name_servers(settings["name_servers"])) as client:
         producer = Producer(client.producer("bench", settings["topic"], in_flight_per_queue=2))
         body, batch, window = bytes(settings["size"]), settings["batch_messages"], settings["window"]

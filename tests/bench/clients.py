@@ -1,4 +1,4 @@
-"""Our clients beside the official ones, on the same real servers: what producing and consuming 1 KB messages costs each.
+"""Benchmark of our clients and the official ones on the same real servers: producing and consuming messages of 1 KB.
 
 Every run is a process of its own, which measures itself by the kernel's account: from the moment a warm-up share of the messages
 is through (a JVM compiles its hot code in that time) until the last one is. The clients take turns; each produces into a fresh
@@ -60,7 +60,7 @@ SYSTEMS = (
     System("rocketmq", 400_000, "RocketBench", {"batch_messages": 100, "window": 16}, "batches of 100, 16 of them unanswered"),
 )
 Row = tuple[str, str, str, Figures]
-"""System, what it does, whose client, and the medians."""
+"""System, mode, client, and the medians of its figures."""
 
 
 def available(client: str) -> bool:
@@ -69,7 +69,7 @@ def available(client: str) -> bool:
 
 
 def measure(rounds: int, systems: tuple[str, ...] = ()) -> Iterator[Row]:
-    """Every client of every system, `rounds` times in turn."""
+    """Run every client of every system `rounds` times, alternating."""
     for system in SYSTEMS:
         if systems and system.name not in systems:
             continue
@@ -101,7 +101,7 @@ def run(system: System, side: Side, mode: str, client: str, topic: str, number: 
 
 
 def place(side: Side) -> dict[str, str]:
-    """Where the server is, as all the programs are told."""
+    """Return the address of the server, as an argument of the programs."""
     match side.server:
         case TubeMQ():
             return {"master": side.server.masters}

@@ -126,7 +126,7 @@ def plain_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
 
 
 def rocketmq_answer(size: int) -> bytes:
-    """The body of a broker's answer to a pull: what its Java producers would have sent."""
+    """Return the body of a broker's response to a pull, with messages as Java producers send them."""
     strings = [properties.encode([*native_pairs(0, number, f"{number:032X}"), ("CLUSTER", "c")]) for number in range(COUNT)]
     records = (
         Record("orders", body(0, n, size), string, born_timestamp=BORN, queue_offset=n) for n, string in enumerate(strings)

@@ -1,4 +1,4 @@
-"""The real servers of the bench as sources and targets: what fills them, and how both bridges are told where they are."""
+"""The real servers of the benchmark as sources and targets: how they are filled, and how both bridges are configured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PULL_LIMITS = {
     "maxTransferBytesOnMessageInMemory": 1 << 20,
     "maxTransferBytesOnMessageInDisk": 1 << 20,
 }
-"""A Broker as shipped gives 32 messages per pull, on disk 8: who moves much raises these, for Java as for us."""
+"""Limits of messages per pull, raised for both bridges: by default a Broker returns 32, and 8 from disk."""
 _fresh = itertools.count(1)
 
 
@@ -85,7 +85,7 @@ def running(system: str, topics: int = TOPICS, *, locked: bool = False, raised: 
             with RocketMQ(limits, heap_mb=1024, locked=True) as rocketmq:
                 yield LockedSide(system, rocketmq, 0)
         case "tubemq":
-            # Without the memory store no send is answered 419, and what is read comes from files, as in a backfill.
+            # Without the memory store no send gets error 419, and messages are read from files, as in a backfill.
             with TubeMQ(pool={PARTITIONS: topics}, memory_store=False) as server:
                 yield Side(system, server, 0)
         case "pulsar":
@@ -127,7 +127,7 @@ def take_topic(side: Side, partitions: int = PARTITIONS) -> str:
 
 
 def java_arguments(source: Side, target: Side) -> dict[str, Any]:
-    """How JavaBridge is told where both ends are."""
+    """Return the arguments of JavaBridge for both clusters."""
     found: dict[str, Any] = {"source": source.system, "sink": target.system}
     for each in (source, target):
         match each.server:
@@ -148,7 +148,7 @@ def java_arguments(source: Side, target: Side) -> dict[str, Any]:
 
 
 def java_flags(source: Side, target: Side) -> list[str]:
-    """What the Java bridge's machine is told of RocketMQ's certificates."""
+    """Return the JVM flags of the Java bridge for RocketMQ's certificates."""
     servers = {id(each.server): each.server for each in (source, target)}.values()
     return [flag for server in servers if isinstance(server, RocketMQ) and server.lock for flag in server.lock.java_options]
 

@@ -40,7 +40,7 @@ class Reading:
     """What a running gateway has done so far, and when."""
 
     at: float
-    """Seconds on a clock that goes on steadily."""
+    """Return the seconds of a monotonic clock."""
     done: int
     """Messages that are stored or left out."""
     batches: int

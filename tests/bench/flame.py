@@ -50,7 +50,7 @@ def tree(stacks: Iterable[Stack]) -> Node:
 
 
 def pruned(node: Node, least: float) -> Node:
-    """The same without what has fewer samples."""
+    """Return the tree without the functions that have fewer samples."""
     kept = {name: pruned(child, least) for name, child in node.children.items() if child.samples >= least}
     return Node(node.name, node.colour, node.samples, kept)
 

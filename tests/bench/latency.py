@@ -84,7 +84,7 @@ class Latency:
 
 
 def measure(clusters: Clusters, direction: str, corpus: Corpus, *, load: float = LOAD, gateway_only: bool = False) -> Latency:
-    """One direction, both bridges, at this share of what the chain moves."""
+    """Measure one direction with both bridges, at this fraction of the maximum rate."""
     here, there = map(partial(clusters.side, raised=False), direction.split("-"))
     send = partial(probe, corpus)
     with contextlib.ExitStack() as stack:
@@ -113,13 +113,13 @@ def _bridged(here: Side, there: Side, name: str, partitions: int) -> Iterator[tu
 
 
 def _without(here: Side, there: Side, corpus: Corpus, count: int, rate: float) -> list[Times]:
-    """The path through each cluster alone, one after the other: the way through a bridge has the load of only one of each."""
+    """Measure the latency of each cluster alone, one after the other, because a bridge loads each of them only once."""
     topics = [take_topic(side, corpus.partitions) for side in (here, there)]
     return [probe(corpus, side, side, topic, topic, count, rate) for side, topic in zip((here, there), topics, strict=True)]
 
 
 def probe(corpus: Corpus, here: Side, there: Side, topic: str, into: str, count: int, rate: float = 0, start: int = 0) -> Times:
-    """Messages from one topic to the other, at a rate or as fast as it goes. A group reads one topic, as RocketMQ demands."""
+    """Send messages at a rate, or as fast as possible, and receive them. A group reads one topic, as RocketMQ requires."""
     arguments: dict[str, Any] = {**java_arguments(there, here), **corpus.arguments(here.system)}
     last = java.run(
         "BenchProbe",

@@ -1,4 +1,4 @@
-"""Memory of a gateway whose target is away: the most that was resident until it takes nothing more.
+"""Memory of a gateway whose target is unreachable: the maximum resident size until it reads no more messages.
 
 Sources are real servers, with topics that the official Java clients wrote. The target is an embedded log whose write lock is held
 by another connection: it is there, and stores nothing.
@@ -29,7 +29,7 @@ STILL = 20
 DEADLINE_S = 120
 BUSY_TIMEOUT = "100ms"
 TOTAL_BYTES = 100_000_000
-"""Of the bodies of a topic: three times what a route may hold with default settings."""
+"""Bytes of all bodies in a topic: three times the default limit of a route."""
 LEAST_PER_PARTITION = 5
 KINDS = {
     "100 B in 8 partitions": CORPORA["bare"],

@@ -164,7 +164,7 @@ MESSAGES_OF_A_BATCH = [Message(PAYLOAD, position=(number,)) for number in range(
 
 
 class FakeOutbound:
-    """Answers at once, or in the next turn."""
+    """Responds at once, or in the next iteration of the event loop."""
 
     formats = ("bench",)
     partitions = PARTITIONS

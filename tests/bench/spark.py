@@ -1,4 +1,4 @@
-"""Our Spark source, sink and pump beside Spark's own Kafka connector on a real broker: same rows, session and machine, in turn.
+"""Benchmark of our Spark source, sink and pump and of Spark's Kafka connector, alternating, with the same rows and session.
 
 Processor time is that of all of Spark's processes: the driver, its JVM, and every Python worker. That of the servers stands
 apart; the log has none, its work is done by whoever reads or writes. Every job runs once uncounted, since a JVM compiles its hot
@@ -63,7 +63,7 @@ def table(rounds: int, chosen: str = "", rows: int = ROWS) -> str:
 
 
 def _chosen(jobs: Sequence[Job], chosen: str) -> list[Job]:
-    """The chosen jobs, and what their figures are made with: those of Kafka, and the making of rows for sinks."""
+    """Return the chosen jobs, and the jobs that their figures are compared with: Kafka's, and generating rows for sinks."""
     works = {job.work for job in jobs if re.search(chosen, f"{job.work} {job.ends}")}
     if SINK in works:
         works.add(GENERATOR)
@@ -76,7 +76,7 @@ def _chosen(jobs: Sequence[Job], chosen: str) -> list[Job]:
 
 
 def measure(ready: Bench, jobs: Sequence[Job], rounds: int) -> Runs:
-    """Every job `rounds` times, in turn, after one time that does not count."""
+    """Run every job once as a warm-up, then `rounds` times, alternating."""
     say(f"filling topics with {ready.rows:,} rows")
     ready.fill()
     without = [server.pid for server in ready.servers]

@@ -42,7 +42,7 @@ Options = dict[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One thing to measure: which work, between what, over how many rows; `servers` work for it, outside of Spark."""
+    """One measured job: the function, the source and target, the number of rows, and the `servers` outside of Spark."""
 
     work: str
     ends: str
@@ -250,7 +250,7 @@ class Bench:
 
 
 LOG_SETTINGS = {"synchronous": "normal"}
-"""Stored is what the operating system has, as with Kafka, Pulsar and RocketMQ as they run here."""
+"""A message is stored when the operating system has it, as with Kafka, Pulsar and RocketMQ in this benchmark."""
 
 
 def _words(topic: str) -> str:

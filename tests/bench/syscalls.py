@@ -90,7 +90,7 @@ def _events() -> str:
 
 
 def read_perf(text: str) -> dict[str, int]:
-    """Of `perf stat -x,`: a line `COUNT,,EVENT,...` per event; what was not counted by name is `others`."""
+    """Parse the output of `perf stat -x,`: a line `COUNT,,EVENT,...` per event; events without a name count as `others`."""
     rows = [line.split(",") for line in text.splitlines() if "sys_enter" in line]
     counts = {row[2]: int(row[0]) for row in rows if row[0].isdigit()}
     every = counts.pop(ALL)

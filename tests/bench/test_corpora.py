@@ -1,4 +1,4 @@
-"""The corpora cover what applications write, and what is measured covers every direction."""
+"""The corpora cover the messages of typical applications, and the measurements cover every direction."""
 
 from tests.bench.bridge_page import BYTES, DIRECTIONS, Case, cases, everything, messages_of, table
 from tests.bench.corpora import CORPORA, ORDINARY

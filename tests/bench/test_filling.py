@@ -1,4 +1,4 @@
-"""The messages of the corpora are what their knobs say, and the same whenever they are drawn."""
+"""The messages of a corpus follow its parameters, and are the same every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TLS costs: each direction between open clusters and between locked ones, with the gateway and the Java bridge in turn."""
+"""Cost of TLS: each direction between open clusters and between locked ones; gateway and Java bridge alternate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chaos run: two instances of the gateway between real servers, faults drawn from a seed, and a judge who reads the targets.
+"""A chaos run: two instances of the gateway between real servers, faults drawn from a seed, and a judge that reads the targets.
 
 `make chaos SEED=7 SECONDS=60 DIRECTION=pulsar-rocketmq`; see docs/explanation/chaos.md.
 

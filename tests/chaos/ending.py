@@ -1,4 +1,4 @@
-"""The end of a run: everything is healed, what is left comes, and the targets are judged."""
+"""The end of a run: all faults are over, the remaining messages arrive, and the targets are judged."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ A dead member's locks at RocketMQ's Brokers end after a minute. A Broker that ha
 as one does that was frozen, lists that member for 130 s more, and nobody else reads its queues. Java's members wait as long.
 """
 IDLE_S = 150.0
-"""What is not stored when nothing was for so long will not come any more."""
+"""If nothing was stored for this time, missing messages are lost."""
 NO_LEASES_S = 40.0
 """The same limit if every departed member has unregistered."""
 QUIET_S = 6.0
-"""When nothing was stored for so long it is time to judge."""
+"""If nothing was stored for this time, the targets are judged."""
 LOOK_S = 0.5
 BUSY = 0.5
 """Part of a processor that an instance with nothing to do does not use."""
@@ -31,7 +31,7 @@ JUDGES = 3
 
 
 class Ending:
-    """Begins now, when the last fault is over. `failures` is what was seen beside the messages."""
+    """Waits for delivery from the end of the last fault on. `failures` are problems other than with messages."""
 
     def __init__(self, world: World) -> None:
         self.failures: list[str] = []

@@ -1,4 +1,4 @@
-"""Messages that come all the while to one topic, past every fault, and what of them the source acknowledged."""
+"""A producer that sends to one topic during all faults, and the messages that the source acknowledged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Flow:
                 await self._send(partition, per_partition)
 
     async def rest(self) -> None:
-        """Send nothing more and wait until everything is acknowledged; as often as `go_on` is called, it goes on."""
+        """Pause the sending and wait until every message is acknowledged; `go_on` resumes it."""
         self._rests += 1
         self._flows.clear()
         async with self._turn:
@@ -82,7 +82,7 @@ class Flow:
             await self._outbound.close()
 
     def check(self) -> None:
-        """Raise what ended the flow, if anything did."""
+        """Raise the error that ended the flow, if there is one."""
         if self._task is not None and self._task.done():
             self._task.result()
 

@@ -1,4 +1,4 @@
-"""One instance of the gateway through all its lives: killed, stopped, rolled, and what it did by itself."""
+"""One instance of the gateway: it is killed, stopped and restarted during a run; errors of its own are recorded."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TRACEBACK = "Traceback (most recent call last)"
 STRANDED = "although the topic has entries up to"
 """What the silence watch of Pulsar's consumers says when nothing came although there was something."""
 WENT_BACK = "or its broker lost acknowledged messages"
-"""What a gateway says when a partition ends before what it has delivered. No fault here loses messages of a source."""
+"""Log text of a gateway for a partition that ends before its delivered messages. No fault here loses messages of a source."""
 
 
 class Instance:
-    """`lock` is held by whoever changes whether it runs; `failures` is what it did that nobody asked for."""
+    """An instance of the gateway. Starting and stopping it requires `lock`; `failures` are its unexpected exits."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Instance:
         self._ends = False
 
     async def kill(self) -> None:
-        """SIGKILL, as if its machine went: what it had on the network is gone."""
+        """Send SIGKILL and drop its connections, as if its machine failed."""
         self._ends = True
         if self._process is not None:
             await asyncio.to_thread(self._process.kill)
@@ -131,7 +131,7 @@ class Instance:
     def log_problems(self) -> list[str]:
         """What its log says that should not be there.
 
-        Tracebacks, subscriptions that only a watch brought to life again, and messages that are said to be lost.
+        Tracebacks, subscriptions that only a watchdog revived, and messages that are reported as lost.
         """
         log = self.folder / "gateway.log"
         text = log.read_text(errors="replace") if log.exists() else ""

@@ -86,7 +86,7 @@ class Verdict:
 
 
 def judge(sent: Sequence[int], stored: Iterable[Stored]) -> Verdict:
-    """Compare a target with what its source acknowledged: `sent[p]` messages in partition p."""
+    """Compare a target with its source, which acknowledged `sent[p]` messages in partition p."""
     partitions = [PartitionVerdict() for _ in sent]
     damaged = []
     for one in stored:

@@ -1,4 +1,4 @@
-"""One run: play the schedule, wait for the end, say what became of it."""
+"""One run: execute the schedule, wait for delivery, report the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
 
 RIGHT_EXITS = (OK, INTERRUPTED, -signal.SIGTERM)
-"""Of an instance that was told to end: it drained, or it was still beginning."""
+"""Exit codes of an instance after SIGTERM: it drained, or it was still starting."""
 MB = 1 << 20
 MOST_MB = 150
 """What an instance may hold resident, whatever happens to it."""
@@ -34,7 +34,7 @@ class Result:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     struck: int = 0
-    """Faults that took place."""
+    """Faults that were executed."""
     most_bytes: int = 0
     """Resident memory of the larger instance at its largest."""
     recovered_s: float = 0.0

@@ -18,7 +18,7 @@ PAUSE_S = 3.0
 
 
 class Kind(NamedTuple):
-    """A fault: its name (a function of `faults`), how often, what it strikes, how long and how much, from and to."""
+    """A fault: its name (a function of `faults`), its frequency, its target, and the ranges of its duration and size."""
 
     name: str
     weight: int
@@ -95,10 +95,10 @@ class Schedule:
     per_second: int
     """Of each direction."""
     rate: int | None
-    """What each route of each instance may store a second: where that is less than what comes, every queue is full."""
+    """Limit of messages per second of each route of each instance; below the producers' rate, all queues fill up."""
     events: tuple[Event, ...]
     last: tuple[str, ...]
-    """The instances that are there in the end: a partition that one of them lost and got back may be stuck where it is now."""
+    """The instances that run at the end: a partition that one of them lost and got back may be stuck there."""
 
     @property
     def holds_bytes(self) -> bool:

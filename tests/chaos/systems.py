@@ -1,4 +1,4 @@
-"""What is special to each system here: its addresses and processes, what an operator can do to it, and its official reader."""
+"""The systems of a run: addresses, processes, an operator's actions, and the official reader of each."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TubeMQSystem(System):
     name = "tubemq"
 
     def __init__(self) -> None:
-        # Without the memory store it keeps what it acknowledged, so that every loss is the gateway's.
+        # Without the memory store it loses no acknowledged message, so every loss is the gateway's.
         server = self.server = TubeMQ(pool={}, memory_store=False)
         self.settings = {
             "masters": server.masters,
@@ -134,7 +134,7 @@ class PulsarSystem(System):
         self.others = [_address(server.admin_url)]
 
     def start(self) -> None:
-        """Also keep what no subscription waits for: a judge comes at the end."""
+        """Also retain messages that no subscription needs, because the judge reads them at the end."""
         super().start()
         forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         self._pulsar.admin("POST", f"namespaces/{DEFAULT_NAMESPACE}/retention", forever)

@@ -1,4 +1,4 @@
-"""The judge: what is missing, what overtook, which repetitions are rewinds."""
+"""The judge finds missing messages, reordered messages, and repetitions that are no rewinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: the same for the same seed, and each kind of fault has what carries it out."""
+"""Schedules are the same for the same seed, and every fault in them has a function."""
 
 from __future__ import annotations
 

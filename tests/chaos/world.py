@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Strike:
-    """A fault as it took place, in seconds of the run."""
+    """A fault that was executed, with its times in seconds of the run."""
 
     event: Event
     begin: float
@@ -81,7 +81,7 @@ class World:
 
     @contextlib.contextmanager
     def strike(self, event: Event) -> Iterator[None]:
-        """A fault takes place."""
+        """Record a fault while it is executed."""
         self._strikes.append(strike := Strike(event, self.now))
         try:
             yield
@@ -89,7 +89,7 @@ class World:
             strike.end = self.now
 
     def is_alone(self, event: Event) -> bool:
-        """Whether nothing else that may stop messages took place during a fault that ends now, or shortly before it began."""
+        """Return True if no other fault that may stop messages overlapped a fault that ends now, or ended just before it."""
         (own,) = [each for each in self._strikes if each.event is event]
         return not any(
             each.end > own.begin - AFTERMATH_S and each.event.kind.name not in HARMLESS
@@ -98,7 +98,7 @@ class World:
         )
 
     async def stored(self) -> dict[str, int]:
-        """By direction, what the instances that run have stored in this life."""
+        """Return the number of messages that the running instances have stored since their start, by direction."""
         counts = dict.fromkeys(self.directions, 0)
         for instance in self.instances.values():
             for route in await instance.ask("/routes") or []:
@@ -139,7 +139,7 @@ class World:
         return Direction(name, self.systems[source], self.systems[target], topic, f"{topic}_copy", flow)
 
     def config(self, instance: str, folder: Path) -> dict[str, Any]:
-        """The configuration of an instance: its names of the clusters are its own, so that an origin tells who wrote it."""
+        """Return the configuration of an instance. Cluster names differ by instance, so an origin tells the writer."""
         systems = {end.name: end for each in self.directions.values() for end in (each.source, each.target)}
         return {
             "clusters": {f"{name}-{instance}": {"system": name, **each.settings} for name, each in systems.items()},

@@ -32,7 +32,7 @@ until curl --silent --fail http://{listen}/health/ready; do sleep 0.2; done
 
 
 def run(page: str, folder: Path, replaced: Mapping[str, str] | None = None) -> list[str]:
-    """Run all shell blocks of a page in a new folder; return what each printed.
+    """Run all shell blocks of a page in a new folder; return the output of each.
 
     `replaced` has what stands for the addresses and names of the page. A command that fails, fails the test with all output.
     """

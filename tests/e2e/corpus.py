@@ -1,4 +1,4 @@
-"""Messages that are hard to carry, and many that are easy: what every direction has to bring over whole."""
+"""Messages that every direction must transfer without a change: a few that are hard to map, and many ordinary ones."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Side:
     system: str
     server: TubeMQ | Pulsar | RocketMQ
     max_payload: int
-    """Bytes of the largest body of the corpus: close under the system's limit, with room for what is carried beside it."""
+    """Bytes of the largest body of the corpus: just below the system's limit, with room for carried properties."""
 
     @property
     def settings(self) -> dict[str, Any]:

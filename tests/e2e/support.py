@@ -27,7 +27,7 @@ HEARTBEAT = "2s"
 QUIET_S = 3.0
 """A target is read to its end when nothing came for so long, and every partition says that it has no more."""
 KEPT = {"subscriptions": [KEEPER]}
-"""How a Pulsar target is created: what is read back later must outlive restarts and unloads."""
+"""Settings of a Pulsar target topic: its messages must survive restarts and unloads until the test reads them."""
 
 
 def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:

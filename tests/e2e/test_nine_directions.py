@@ -1,4 +1,4 @@
-"""Every direction on the real servers by its shipped configuration, and back again: A to B to A gives what went in.
+"""Every direction on the real servers with its shipped configuration, and back: A to B to A returns the same messages.
 
 Two gateways run in a chain, so that each direction is once the way there and once the way back. What arrives is compared field by
 field and in order with what was sent, in B and again in A.
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PARTITIONS = 2
 DUE_S = 3
-"""A delayed message is due so long after it was sent: RocketMQ holds it until then, the others carry the time along."""
+"""Delay of a delayed message: RocketMQ delivers it after this time, the other systems carry the time as a property."""
 DELAYED = b"delayed"
 
 

@@ -1,4 +1,4 @@
-"""The way back on the real servers, by the shipped configuration: what TubeMQ cannot say is carried, and read back whole."""
+"""Pulsar to TubeMQ on the real servers with the shipped configuration: fields that TubeMQ lacks are carried, and restored."""
 
 from __future__ import annotations
 

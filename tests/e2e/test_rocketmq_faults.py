@@ -44,7 +44,7 @@ IDLE_S = "4"
 POLL_S = 0.1
 QUIET_S = 3.0
 DELETE_EXPIRED_COMMIT_LOG = 329
-"""A request: delete what is older than fileReservedTime, the file that is written to excepted."""
+"""Request code: delete the files older than fileReservedTime, except for the one that is written to."""
 SETTINGS: dict[str, object] = {
     # Old messages go by whole files: small ones, and looked for every second.
     "mappedFileSizeCommitLog": 4 << 20,
@@ -138,7 +138,7 @@ class World:
         await asyncio.gather(*(way.fill(counts) for way in self.ways))
 
     async def finish(self, counts: Sequence[int], folder: Path) -> list[Oracle]:
-        """Deliver what is left. What is stored is counted with its repeats, so only idleness tells that all is there."""
+        """Deliver the remaining messages. The count includes repeats, so only idleness shows that all are delivered."""
         with GatewayProcess(self.config(), folder, "--until-idle", IDLE_S) as gateway:
             assert await asyncio.to_thread(gateway.wait, 900) == 0, gateway.log
         return await asyncio.gather(*(way.judge(counts) for way in self.ways))
@@ -212,7 +212,7 @@ async def connected(cluster: RocketMQ) -> AsyncIterator[ClusterClient]:
 
 @Total
 async def test_kills_of_servers_and_gateway_lose_nothing(world: World, tmp_path: Path, total: int) -> None:
-    """A name server, one of the brokers, the gateway: each killed, one after the other; what does not need them goes on."""
+    """Kill a name server, one of the brokers, and the gateway, one after the other; all other traffic continues."""
     shares, cluster = counts(total), world.cluster
     await world.fill(shares)
     cluster.name_server_process.kill()  # the gateway has to start with the one that is left
@@ -229,7 +229,7 @@ async def test_kills_of_servers_and_gateway_lose_nothing(world: World, tmp_path:
 
 
 async def _first_broker_is_done(world: World, client: ClusterClient, rows: Rows, shares: Sequence[int]) -> bool:
-    """Whether what is to be read from its queues is read, and what is to be written to them is written."""
+    """Return True if reading from this broker's queues and writing to them both make progress."""
     from_it, to_it = world.ways
     lanes, topic = rows[from_it.name]["lanes"], to_it.topics["rocketmq"]
     for partition in range(PER_BROKER):

@@ -1,4 +1,4 @@
-"""The main job on the real servers: everything arrives once, in order and undamaged; and what faults may change about that.
+"""TubeMQ to Pulsar on the real servers: messages arrive once, in order and undamaged; faults may only repeat some.
 
 `make test` runs these with a tenth of a million messages or fewer; `make test-long` with a million of 1 KB over 8 partitions.
 """
@@ -38,7 +38,7 @@ def counts(total: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def fragile_tubemq() -> Iterator[TubeMQ]:
-    """A cluster of our own to kill. Without the memory store it keeps what it acknowledged, so that every loss is ours."""
+    """A cluster that this test may kill. Without the memory store it loses no acknowledged message."""
     with TubeMQ(pool={PARTITIONS: 4}, memory_store=False) as cluster:
         yield cluster
 

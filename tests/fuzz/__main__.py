@@ -1,4 +1,4 @@
-"""Fuzz every target for some time each, then see whether memory stays flat; progress as it goes, a summary at the end."""
+"""Fuzz every target for some time, then check that memory does not grow; prints progress, and a summary at the end."""
 
 import argparse
 import importlib
@@ -147,7 +147,7 @@ def line(one: Outcome) -> str:
 
 
 def summarize(outcomes: list[Outcome]) -> None:
-    """All rows once more, and what was found in full."""
+    """Print all rows again, and every finding in full."""
     print("\nsummary")
     for one in outcomes:
         print(f"  {line(one)}")

@@ -19,7 +19,7 @@ from tests.fuzz.target import Choice, Target, check_message, check_texts, filled
 from tests.pulsar.wire import vectors
 
 WITHOUT_TEXT = {pb.BaseCommand.Type.Value(name) for name in ("MESSAGE", "SEND", "SEND_RECEIPT", "FLOW", "PING", "PONG")}
-"""Commands whose own part has no text; what stands in the parts of others nobody reads."""
+"""Commands whose own submessage has no text; nothing reads other submessages."""
 
 
 def read_frames(data: bytes) -> None:
@@ -39,7 +39,7 @@ def read_frames(data: bytes) -> None:
 
 
 def read_entry(data: bytes) -> None:
-    """Its messages, every field, and what they are encoded to; by both decoders and encoders."""
+    """Decode the messages with every field and encode them again, with both decoders and encoders."""
     entry = decode_entry(data)
     entry.ledger, entry.entry = 3, 4
     messages = decode(entry, include_compacted_out=True)

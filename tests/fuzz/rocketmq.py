@@ -176,7 +176,7 @@ def _plain(record: Record) -> Record:
 
 @small_bodies()
 def read_messages(data: bytes) -> None:
-    """Compiled, where it is, and plain: every field, and what is written of it."""
+    """Decode every field and encode it again, in plain Python and with the compiled module if it is installed."""
     pulls = [PulledRecords(Queue("T", "b", 0), data, LOWEST, BEYOND)]
     messages, plain = decode_pulls(pulls), decode_plain(pulls)
     must_equal(len(messages), len(plain))

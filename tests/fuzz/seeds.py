@@ -1,4 +1,4 @@
-"""Inputs to begin with for the fuzzers of the compiled module, of what the plain fuzzers begin with.
+"""Seeds for the fuzzers of the compiled module, made from the seeds of the Python fuzzers.
 
 python -m tests.fuzz.seeds --check     exits 1 when a file in native/tests/fuzz/seeds is not current
 python -m tests.fuzz.seeds --write
@@ -44,7 +44,7 @@ def rocketmq_pulls() -> Iterator[bytes]:
 
 
 def pulsar_entries() -> Iterator[bytes]:
-    """How many messages, which are due, and what is there of them: see `native/tests/fuzz/pulsar.rs`."""
+    """Encode the number of messages, the indexes to deliver, and the entry: see `native/tests/fuzz/pulsar.rs`."""
     for data in pulsar.ENTRIES:
         entry = decode_entry(data)
         if entry.defect is not None:

@@ -11,7 +11,7 @@ from mqbridge.errors import ProtocolError
 from mqbridge.message import Message
 
 MAX_INPUT_BYTES = 64 << 10
-"""Small inputs find what large ones do, and thousands of times faster; limits on large ones have tests of their own."""
+"""Small inputs find the same faults as large ones, thousands of times faster; limits of large inputs have their own tests."""
 
 
 class Target(NamedTuple):
@@ -22,7 +22,7 @@ class Target(NamedTuple):
     allowed: tuple[type[Exception], ...] = (ProtocolError,)
 
     def __call__(self, data: bytes) -> None:
-        """Read, and let out what must not come out."""
+        """Decode the input; raise every exception that a decoder must not raise."""
         with contextlib.suppress(*self.allowed):
             self.read(data)
 
@@ -33,41 +33,41 @@ class Choice(NamedTuple):
     readers: Sequence[Callable[[bytes], object]]
 
     def __call__(self, data: bytes) -> object:
-        """Let the chosen reader read the rest."""
+        """Pass the rest of the input to the chosen reader."""
         return self.readers[data[0] % len(self.readers)](data[1:]) if data else None
 
     def each(self, change: Callable[[Callable[[bytes], object]], Callable[[bytes], object]]) -> "Choice":
-        """With a function of its own for each reader, changed so that the fuzzer can tell one from the other.
+        """Return a choice with a separate function for each reader, changed so that the fuzzer distinguishes them.
 
-        What a library in C does shows in no coverage: to the fuzzer seeds for different readers would all be the same.
+        Coverage does not include C libraries, so without this the fuzzer could not distinguish seeds of different readers.
         """
         return Choice([change(lambda data, reader=reader: reader(data)) for reader in self.readers])  # type: ignore[misc]
 
     def seed(self, reader: Callable[[bytes], object], data: bytes) -> bytes:
-        """An input for this reader."""
+        """Return an input for this reader."""
         return bytes([self.readers.index(reader)]) + data
 
 
 def text_reader(parse: Callable[[str], object]) -> Callable[[bytes], object]:
-    """A reader of text for bytes; what is no UTF-8 would not have got this far."""
+    """Adapt a reader of text to bytes; invalid UTF-8 is replaced, because callers of such readers decode first."""
     return lambda data: parse(data.decode(errors="replace"))
 
 
 def halves(data: bytes) -> list[bytes]:
-    """The same bytes in up to three pieces, as a connection may bring them; where they are cut depends on them."""
+    """Split the bytes into up to three pieces, as a connection may deliver them; the bytes determine where."""
     first = data[0] * len(data) >> 8 if data else 0
     second = first + (data[-1] * (len(data) - first) >> 8) if data else 0
     return [data[:first], data[first:second], data[second:]]
 
 
 def must_equal(found: object, expected: object) -> None:
-    """What was read twice, or in two ways, is the same."""
+    """Raise AssertionError if two results of decoding the same bytes differ."""
     if found != expected:
         raise AssertionError(f"{found!r:.500} is not {expected!r:.500}")
 
 
 def check_message(message: Message) -> None:
-    """Every field can be read, and is what the model says that it is."""
+    """Check that every field can be read, and has the type that the model declares."""
     fields = message.as_dict()
     texts = [
         fields["msg_type"],
@@ -84,7 +84,7 @@ def check_message(message: Message) -> None:
 
 
 def check_texts(message: Protobuf) -> None:
-    """Text is text: the protobuf library gives what is no UTF-8 as bytes."""
+    """Check that texts are `str`: the protobuf library returns text that is not UTF-8 as bytes."""
     for field, value in message.ListFields():
         each = list(value) if field.is_repeated else [value]
         if field.type == field.TYPE_STRING:

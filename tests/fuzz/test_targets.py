@@ -1,4 +1,4 @@
-"""Without a fuzzer: every seed is read, what was found before stays mended, and memory stays flat over repetitions."""
+"""Without a fuzzer: every seed decodes, earlier findings stay fixed, and memory does not grow over repetitions."""
 
 import subprocess
 import sys
@@ -26,16 +26,16 @@ def test_every_seed_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(FINDS.glob("*.hex")), ids=lambda path: path.stem)
-def test_what_was_found_before(path: Path, request: pytest.FixtureRequest) -> None:
-    """`system-what.why.hex`, as `make fuzz` prints it."""
+def test_an_earlier_finding_stays_fixed(path: Path, request: pytest.FixtureRequest) -> None:
+    """Files are named `system-decoder.reason.hex`, as `make fuzz` prints them."""
     if path.stem in OPEN:
         request.applymarker(pytest.mark.xfail(strict=True, reason="found and not mended yet"))
     target_of(path.name.partition(".")[0])(bytes.fromhex(path.read_text()))
 
 
 @pytest.mark.parametrize("name", list(names()))
-def test_nothing_is_left_behind(name: str) -> None:
-    """Seeds, and what becomes of them when they are cut short: errors keep nothing either."""
+def test_decoding_leaks_no_memory(name: str) -> None:
+    """Seeds and prefixes of seeds leak no memory, also where decoding raises."""
     target = target_of(name)
     inputs = [seed[:size] for seed in target.seeds for size in (len(seed), len(seed) // 2, len(seed) - 1)]
     rounds(lambda: [target(data) for data in inputs], 3)
@@ -44,7 +44,7 @@ def test_nothing_is_left_behind(name: str) -> None:
     assert rss_mb() - before < FLAT_MB
 
 
-def test_a_reader_that_lets_something_else_out_is_noticed() -> None:
+def test_an_unexpected_exception_of_a_reader_is_noticed() -> None:
     target = target_of("rocketmq-frames")
     target(b"\xff")
     with pytest.raises(ZeroDivisionError):

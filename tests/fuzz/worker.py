@@ -18,25 +18,25 @@ from tests.fuzz.target import MAX_INPUT_BYTES, Choice, Target
 RSS_LIMIT_MB = 1024
 """The largest of our limits on unpacked bytes is 256 MiB; its message objects, the copy being made and the fuzzer come on top."""
 HANG_S = 20
-"""For one input; all of them take milliseconds, and the fuzzer's instrumentation a multiple of that."""
+"""Limit of one input. All inputs take milliseconds; the fuzzer's instrumentation multiplies that."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WARM_ROUNDS = 3
-"""Until memos are full and the allocator has what it needs."""
+"""Repetitions until caches are full and the allocator has its arenas."""
 
 
 def target_of(name: str) -> Target:
-    """A target by its name, `system-what`."""
+    """Return a target by its name, `system-decoder`."""
     targets: dict[str, Target] = import_module(f"tests.fuzz.{name.partition('-')[0]}").TARGETS
     return targets[name]
 
 
 def rss_mb() -> float:
-    """Memory that this process has now."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / (1 << 20)
 
 
 class Status:
-    """Numbers for whoever started this process, written at most once a second."""
+    """Counters for the parent process, written at most once a second."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._due = folder / "status.json", 0.0
@@ -89,7 +89,7 @@ def fuzz(name: str, folder: Path, seconds: int) -> None:
 
 
 def replay(name: str, folder: Path, seconds: int) -> None:
-    """Read the whole corpus again and again; what is left behind each time shows as growth."""
+    """Decode the whole corpus repeatedly; a leak shows as growth of memory."""
     target, status = target_of(name), Status(folder)
     inputs = [path.read_bytes() for path in sorted((folder / "corpus").iterdir())]
     rounds(lambda: [target(data) for data in inputs], WARM_ROUNDS)
@@ -103,7 +103,7 @@ def replay(name: str, folder: Path, seconds: int) -> None:
 
 
 def rounds(once: Callable[[], object], count: int) -> None:
-    """Do it, and collect what is left."""
+    """Call `once` `count` times, then collect garbage."""
     for _ in range(count):
         once()
     gc.collect()

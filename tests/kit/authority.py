@@ -1,4 +1,4 @@
-"""Certificates for locked clusters: an authority of one's own, and what it signs, as PEM for us and PKCS12 for Java.
+"""Certificates for locked clusters: a test authority, and certificates that it signs, as PEM for mqbridge and PKCS12 for Java.
 
 Everything is made in milliseconds on elliptic curves; nothing is kept beyond the folder that it is written to.
 """

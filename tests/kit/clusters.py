@@ -33,7 +33,7 @@ FETCHED = {
 }
 SYSTEMS = tuple(FETCHED)
 WATCH_S = 1.0
-# Long enough to see what clients do while the server is away.
+# Long enough to see what clients do while the server is stopped.
 AWAY_S = 5.0
 DESCRIPTION = "Real TubeMQ 2.4.0, Pulsar 4.0.8 and RocketMQ 5.3.3 or 4.9.7 servers on loopback, with temporary data."
 EXAMPLES = """examples:
@@ -141,7 +141,7 @@ def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
 
 
 def _prepared(cluster: Cluster, topics: dict[str, int]) -> list[str]:
-    """Make what is missing, tell the processes, return the export lines."""
+    """Start the servers that do not run yet, print their processes, and return the export lines."""
     for server in cluster.servers:
         say(f"{server.name}: pid {server.pid}, {server.rss_bytes() >> 20} MiB, log {server.log}")
     if isinstance(cluster, TubeMQ):

@@ -1,4 +1,4 @@
-"""Conversations without sockets: a connection seen from the server, answers in turn, and waiting for conditions."""
+"""Scripted connections without sockets: the server's side of a connection, responses, and waiting for conditions."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.patience import PATIENCE_S
 
 
 class ServerLink(asyncio.Transport):
-    """One connection, seen from the server: what the client writes comes in as frames, and `send_bytes` answers."""
+    """The server's side of a connection: it receives the client's bytes as frames, and `send_bytes` responds."""
 
     def __init__(self, endpoint: Endpoint, measure: Callable[[Any], int], **extra: Any) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class ServerLink(asyncio.Transport):
         self.open = True
 
     def received(self, frame: bytes) -> None:
-        """One frame of the client; answer it in a later turn of the loop, as a network would."""
+        """Handle one frame of the client; respond in a later iteration of the event loop, as over a network."""
         raise NotImplementedError
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -99,7 +99,7 @@ class GatewayProcess:
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL, as the kernel does it to those who run out of memory."""
+        """Send SIGKILL, as the kernel does when a process exceeds its memory."""
         self.process.kill()
         self.process.wait()
 

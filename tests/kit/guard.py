@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-# A stuck disk must not hang the owner's exit for ever; the guard goes on by itself.
+# A blocked disk must not hang the owner's exit; the guard continues by itself.
 CLEAN_UP_TIMEOUT_S = 20.0
 POLL_S = 0.02
 
@@ -82,7 +82,7 @@ def _guard_of(_owner: int) -> Guard:
 
 
 def watch(owner: int) -> None:
-    """Collect what to clean up from standard input until it closes or the owner is gone, then clean up.
+    """Read from standard input what to clean up, until it closes or the owner ends; then clean up.
 
     The pidfd is there for an owner that forked: its children hold the pipe open after its end.
     """

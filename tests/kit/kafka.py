@@ -1,4 +1,4 @@
-"""A real Kafka broker on loopback with temporary data, and Spark's own Kafka connector: what the Spark benchmark compares with.
+"""A real Kafka broker on loopback with temporary data, and Spark's Kafka connector: the baseline of the Spark benchmark.
 
 Controller and broker are one process without ZooKeeper; nothing of mqbridge talks to it. Ready means that the broker lists itself
 among the brokers of the cluster: clients would find a leader for a topic. A topic is made when it is first asked for.
@@ -31,7 +31,7 @@ POM = f"""<project>
   </dependencies>
 </project>
 """
-# The newest that Maven Central had for pyspark 4.3.0, which loads it. Of what it depends on, Spark brings all but these.
+# The newest version on Maven Central for pyspark 4.3.0, which loads it. Spark ships all its other dependencies.
 CONNECTOR_VERSION = "4.2.0"
 CONNECTOR = ["spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"]
 CONNECTOR_CLIENTS = {"org.apache.kafka:kafka-clients": VERSION, "org.apache.commons:commons-pool2": "2.13.1"}

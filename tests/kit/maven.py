@@ -30,7 +30,7 @@ COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
 
 def say(text: str) -> None:
-    """Progress, for the person who waits."""
+    """Print progress."""
     print(f"kit: {text}", file=sys.stderr, flush=True)
 
 
@@ -82,7 +82,7 @@ def copy_dependencies(pom: str, into: Path) -> None:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache; when absent, `make` fills an empty folder that then takes its place."""
+    """Return the folder `name` of the cache; if it is absent, `make` fills a temporary folder that is then renamed to it."""
     place = cache_folder() / name
     if place.is_dir():
         return place

@@ -1,4 +1,4 @@
-"""Knows what was sent, partition by partition, and judges what arrived.
+"""The oracle: knows which messages were sent to each partition, and judges which arrived.
 
 A message says which source partition it belongs to and the how-manyth it is there, and everything else in it follows from these
 two numbers. So a reader can tell loss, reordering, damage and repetition apart without keeping a copy of what was sent.
@@ -17,7 +17,7 @@ TYPES = ("t0", "t1", "t2")
 
 
 def body(partition: int, number: int, size: int) -> bytes:
-    """The body of a message: its place, then bytes that depend on it."""
+    """Return the body of a message: its partition and number, then bytes that depend on them."""
     head = HEAD.pack(partition, number)
     return (head * (size // len(head) + 1))[: max(size, len(head))]
 
@@ -36,7 +36,7 @@ def message(partition: int, number: int, size: int) -> Message:
 
 @dataclass(slots=True)
 class Verdict:
-    """What arrived in one target partition, compared with what was sent to its source partition."""
+    """The messages of one target partition, compared with those sent to its source partition."""
 
     expected: int
     arrived: int = 0
@@ -46,7 +46,7 @@ class Verdict:
     wrong: list[str] = field(default_factory=list)
 
     def see(self, partition: int, number: int, problem: str | None) -> None:
-        """A message arrived: its place as the body says, and what is wrong with the rest of it."""
+        """Record a message that arrived: the partition and number in its body, and a problem with the rest of it."""
         self.arrived += 1
         if problem is not None:
             self.wrong.append(f"{partition}/{number}: {problem}")

@@ -33,7 +33,7 @@ _ports_lock = threading.Lock()
 
 
 class ClusterError(Exception):
-    """A server could not be fetched, started or set up; says which, what was seen and where to look."""
+    """A server could not be fetched, started or set up; the text names the server, the problem and the log."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -115,7 +115,7 @@ class JavaProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process, and wait until it is ready unless told otherwise."""
+        """Start the process, and by default wait until it is ready."""
         if self.running:
             raise ClusterError(f"{self.name} runs already (pid {self.pid})")
         with self.log.open("ab") as log:
@@ -146,7 +146,7 @@ class JavaProcess:
             self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: what the process had not written is lost."""
+        """Send SIGKILL: data that the process has not written is lost."""
         if self.running:
             self._signal(signal.SIGKILL)
 

@@ -21,7 +21,7 @@ from tests.kit.pulsar_settings import LOG4J, MAIN, VERSION, jvm, standalone_conf
 from tests.kit.started import Started
 from tests.kit.web import call
 
-# The exclusion keeps Maven from resolving what is in the archive already (and, in part, not published).
+# The exclusion stops Maven from resolving dependencies that the archive contains, some of which are not published.
 POM = f"""<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>mqbridge</groupId><artifactId>pulsar-server</artifactId><version>1</version><packaging>pom</packaging>

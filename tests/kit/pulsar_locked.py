@@ -1,4 +1,4 @@
-"""A real Pulsar standalone that lets nobody in without TLS and credentials, and nobody do what was not granted.
+"""A real Pulsar standalone that requires TLS and credentials, and permits only what was granted.
 
 The plain ports are closed. One server authenticates by token, by client certificate and by password; a role is the token's `sub`,
 the certificate's common name, or the user. Roles and their rights:
@@ -117,7 +117,7 @@ class LockedPulsar(Pulsar):
         return urls | {"tls": self.tls, "auth": auth} | more
 
     def config_of(self, role: str, method: str = "token", **more: object) -> dict[str, object]:
-        """The same by a role that says who it is by this method."""
+        """Return the settings of a client that authenticates as this role by this method."""
         if method == "tls":
             own = self.certificate(role, file=f"{role}-client")
             tls = self.tls | {"certificate": str(own.certificate), "key": str(own.key)}

@@ -1,4 +1,4 @@
-"""The command `mqbridge` behind a network of `tests/kit/tcp_proxy.py`: what it dials goes to the proxy's port for that address.
+"""The command `mqbridge` behind `tests/kit/tcp_proxy.py`: every connection goes to the proxy's port for its address.
 
 Run as a file, with the redirections in the environment. It imports nothing of the tests, so that it also runs other checkouts.
 """

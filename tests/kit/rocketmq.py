@@ -120,7 +120,7 @@ class RocketMQ(Started):
                     self.open_for(user)
 
     def open_for(self, user: User) -> None:
-        """Let a user into a locked cluster, with these keys and rights in place of others. 4.9 sees it some seconds later."""
+        """Create or replace a user of a locked cluster, with these keys and permissions. 4.9 needs some seconds to notice."""
         assert self.lock is not None
         for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
             self.lock.open_for(user, address, broker.folder)
@@ -181,7 +181,7 @@ class RocketMQ(Started):
         return self.create_topic(f"topic_{queues}q_{number:03}", queues)
 
     def queues(self, topic: str, name_server: str | None = None) -> dict[str, int]:
-        """Write queues by broker name, as a name server says; empty when it knows no such topic."""
+        """Return the number of write queues by broker name, from a name server; empty for an unknown topic."""
         route = remoting.route(name_server or self.name_server, topic, door=self.door) or {"queueDatas": []}
         return {entry["brokerName"]: entry["writeQueueNums"] for entry in route["queueDatas"]}
 
@@ -205,7 +205,7 @@ class RocketMQ(Started):
         )
 
     def settle(self) -> None:
-        """Wait until what the brokers have stored is in its queues: where offsets, pulls and starts at the end see it."""
+        """Wait until stored messages are in the topic's queues, where offsets, pulls and starts at the end include them."""
         for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
             if broker.running:
                 broker.wait_until(partial(self._indexed, address), "putting messages into queues")

@@ -74,7 +74,7 @@ class Lock:
         self.server: Identity = self.authority.issue("server")
         self.client: Identity = self.authority.issue("client")
         self._granted: dict[tuple[str, str], Rights | None] = {}
-        """By broker and name, what 2.0 was told."""
+        """Users that access control 2.0 knows, by broker and name."""
         self.users = {user.name: user for user in (ADMIN, *USERS)}
 
     # --- TLS --------------------------------------------------------------------------------------------------------
@@ -129,12 +129,12 @@ class Lock:
         }
 
     def prepare(self, home: Path) -> None:
-        """Write what a broker reads before it starts."""
+        """Write the files that a broker reads at its start."""
         if self.version == OLD_VERSION:
             _replace(home / PLAIN_ACL, self._plain_acl())
 
     def open_for(self, user: User, broker: str, home: Path) -> None:
-        """Let this user in, with these keys and rights, in place of what was known of it."""
+        """Create or replace this user, with these keys and permissions."""
         self.users[user.name] = user
         if self.version == OLD_VERSION:
             _replace(home / PLAIN_ACL, self._plain_acl())

@@ -1,4 +1,4 @@
-"""Raw requests to RocketMQ servers, one connection each: what the kit needs, independent of the code under test."""
+"""Raw requests to RocketMQ servers, one connection each, independent of the code under test."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def call(address: str, code: int, fields: Mapping[str, object] | None = None, bo
 
 
 def certificate(address: str, door: Door) -> bytes:
-    """What a server shows to those who connect by TLS, DER."""
+    """Return the certificate of a server, in DER."""
     host, _, port = address.rpartition(":")
     with door.connect(host, int(port)) as connection:
         assert isinstance(connection, ssl.SSLSocket)
@@ -112,7 +112,7 @@ def certificate(address: str, door: Door) -> bytes:
 
 
 def route(name_server: str, topic: str, *, door: Door = OPEN) -> dict[str, Any] | None:
-    """TopicRouteData as a name server writes it, None when it knows no such topic."""
+    """Return TopicRouteData from a name server, None for an unknown topic."""
     answer = request(name_server, GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, door=door)
     if answer.status == TOPIC_NOT_EXIST:
         return None

@@ -148,7 +148,7 @@ def run_available(writer: DataStreamWriter, checkpoint: Path, deadline_s: float 
 
 
 def finish(query: StreamingQuery, deadline_s: float = QUERY_DEADLINE_S) -> list[dict[str, Any]]:
-    """Wait for a query that ends by itself; its progress reports. Raises what ended it, SparkError when nothing does in time."""
+    """Wait for a query to end and return its progress reports. Raises the query's error, or SparkError at the timeout."""
     try:
         if not query.awaitTermination(deadline_s):
             raise SparkError(f"the query {query.id} did not end within {deadline_s:g} s; it is {query.status}")
@@ -233,7 +233,7 @@ class SparkProgram:
 
 
 SETTINGS = "MQBRIDGE_TEST_SPARK"
-"""Environment variable of a SparkProgram: the folder for what its session writes."""
+"""Environment variable of a SparkProgram: the folder for files of its session."""
 
 
 def session_from_environment(master: str = MASTER, **extra: str) -> SparkSession:

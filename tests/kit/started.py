@@ -13,7 +13,7 @@ class Started(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End it at once, with what it stored."""
+        """Kill the server and delete its data."""
 
     def __enter__(self) -> Self:
         try:

@@ -1,4 +1,4 @@
-"""A network between one client process and its servers that can be made bad: cut, held, late, slow or away.
+"""A proxy between one client process and its servers that can cut, hold, delay, slow down or refuse connections.
 
 A `Network` has one `Link` per server address. The client is not told: `tests/kit/redirected.py` runs it so that whatever it
 dials goes to the link of that address, also the addresses that servers tell it. So each client process has faults of its own, and
@@ -44,14 +44,14 @@ class Link:
         self.connections: set[Connection] = set()
 
     def cut(self) -> int:
-        """Reset every connection, what is on its way is lost; how many there were."""
+        """Reset every connection, losing the bytes in transit; return the number of connections."""
         found = list(self.connections)
         for connection in found:
             connection.abort()
         return len(found)
 
     def stick(self) -> list[Connection]:
-        """Hold what is on its way over the connections of now, not over later ones, until each is `unstick`ed."""
+        """Hold all bytes of the present connections, not of later ones, until `unstick`."""
         found = list(self.connections)
         for connection in found:
             connection.passes.clear()
@@ -136,7 +136,7 @@ class Connection:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection with RST, and without what is still to be written."""
+    """End a connection with RST, discarding bytes that are not written yet."""
     if (sock := writer.get_extra_info("socket")) is not None and sock.fileno() >= 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

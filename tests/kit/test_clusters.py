@@ -1,4 +1,4 @@
-"""The real servers are what the tests take them for: ready to store, back after a restart or kill, gone at the end."""
+"""The real servers behave as the tests assume: ready to store, back after a restart or kill, stopped at the end."""
 
 from __future__ import annotations
 

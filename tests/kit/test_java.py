@@ -1,4 +1,4 @@
-"""The Java programs do what tests take them for: RocketMQ's with both versions of its client, the bridges without loss."""
+"""The Java programs behave as the tests assume: RocketMQ's with both versions of its client, the bridges without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy between a client and a server, with a server that repeats what it hears."""
+"""The proxy between a client and an echo server."""
 
 from __future__ import annotations
 

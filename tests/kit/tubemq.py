@@ -166,7 +166,7 @@ class TubeMQ(Started):
         )
 
     def admin(self, method: str, **parameters: object) -> dict[str, Any]:
-        """One call of the Master's admin API, token included; ClusterError when it or one of its entries is refused."""
+        """Call the Master's admin API, with the token. Raises ClusterError if the call or one of its entries is refused."""
         return self._admin.master(method, **parameters)
 
     def broker_admin(self, method: str, **parameters: object) -> dict[str, Any]:

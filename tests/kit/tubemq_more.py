@@ -68,7 +68,7 @@ class SecondBroker:
         self.process.wait_until(lambda: self._serves(topic), f"serving {topic}")
 
     def close_topic(self, topic: str, **accepts_what: bool) -> None:
-        """Change what the topic accepts here (acceptPublish, acceptSubscribe)."""
+        """Change `acceptPublish` and `acceptSubscribe` of the topic at this Broker."""
         self._cluster.admin("admin_modify_topic_info", topicName=topic, brokerId=self.id, modifyUser="tests", **accepts_what)
         self._cluster.admin("admin_reload_broker_configure", brokerId=self.id, modifyUser="tests")
 
@@ -87,7 +87,7 @@ class SecondBroker:
 
 
 class StandbyMasters:
-    """Two Masters beside a cluster's first: a group in which a majority elects who leads. To be started before the Broker."""
+    """Two Masters in addition to a cluster's first; the three elect a leader by majority. Start them before the Broker."""
 
     def __init__(self, cluster: TubeMQ) -> None:
         self._cluster = cluster

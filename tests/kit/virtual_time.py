@@ -11,7 +11,7 @@ TICK_S = 1e-9
 
 
 class _Jump(selectors.DefaultSelector):
-    """Waits for nothing: what it would have waited is skipped."""
+    """A selector that never waits: the clock skips the time that it would have waited."""
 
     skipped = 0.0
 

@@ -14,7 +14,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def call(url: str, *, method: str = "GET", body: Any = None, timeout_s: float = CALL_TIMEOUT_S) -> tuple[int, str]:
-    """Status and text of one request; `body` goes as JSON. OSError when nobody answers."""
+    """Send one request, with `body` as JSON; return the status and the text. Raises OSError if the server does not respond."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
     try:

@@ -22,7 +22,7 @@ KIND = inspect.Parameter
 
 
 def opened_by(client: type[Any], method: str) -> type[Any]:
-    """The class of what a method opens: `Opening[Producer]` says it."""
+    """Return the class that a method opens: `Producer` for the return type `Opening[Producer]`."""
     returned = inspect.signature(getattr(client, method), eval_str=True).return_annotation
     assert returned.__origin__ is Opening
     found: type[Any] = returned.__args__[0]

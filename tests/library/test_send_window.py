@@ -1,4 +1,4 @@
-"""The bound of what a producer has on its way, and the order of the calls that wait for room."""
+"""The window bounds a producer's messages in flight, and admits waiting calls in order."""
 
 import asyncio
 import time

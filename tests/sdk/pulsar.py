@@ -1,4 +1,4 @@
-"""What the tests with Pulsar's Java client share: a subscription, its members of both kinds, and what each of them did."""
+"""A subscription with Java members and members of ours, and a log of what each member did; shared by the Pulsar SDK tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALONE = Batching(max_messages=1)
 
 
 class Handled(NamedTuple):
-    """A message that a member had: when (microseconds since the epoch), its number, who, and what became of it."""
+    """A message that a member received: time (microseconds since 1970), number, member, and outcome."""
 
     at: int
     number: int
@@ -58,7 +58,7 @@ def acknowledge_all(number: int, redelivered: int) -> str:
 
 
 class OurMember:
-    """Reads through our client, and does with each message what `judge` says."""
+    """A member that reads with our client; `judge` decides what to do with each message."""
 
     def __init__(self, name: str, consumer: TopicConsumer, cumulative: bool, judge: Judge = acknowledge_all) -> None:
         self.handled: list[Handled] = []
@@ -105,13 +105,13 @@ class JavaMember:
         return Handled(line["at"], number, self._name, line["key"], place["partition"], redelivered, done, batch)
 
     async def leave(self) -> None:
-        """In order: it acknowledges what it has handled and says good-bye."""
+        """Stop the program: it acknowledges the handled messages and closes its consumer."""
         self._leave.touch()
         await asyncio.to_thread(self.program.wait)
 
 
 class Group:
-    """A subscription to a topic; `members` are those who are in it, `gone` those who were."""
+    """A subscription to a topic; `members` are its present members, `gone` its former ones."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Group:
         return found
 
     def _state(self) -> list[tuple[set[str], int]]:
-        """Of each partition: who consumes it, and how many messages are not acknowledged."""
+        """Return, for each partition, the names of its consumers and the number of unacknowledged messages."""
         subscriptions = [partition["subscriptions"].get(SUBSCRIPTION) for partition in self._stats().values()]
         return [
             ({each["consumerName"] for each in one["consumers"]}, one["msgBacklog"]) if one else (set(), -1)
@@ -215,7 +215,7 @@ class Group:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     async def send(self, count: int) -> list[int]:
-        """Messages of all keys in turn; their numbers."""
+        """Send messages with all keys, round robin; return their numbers."""
         numbers = list(range(len(self.sent), len(self.sent) + count))
         self.sent += numbers
         await asyncio.gather(*(self.producer.send(number.to_bytes(8), key=f"k{number % KEYS}") for number in numbers))
@@ -278,6 +278,6 @@ def _place(text: str) -> tuple[int, ...]:
 
 
 def in_order(numbers: Sequence[int]) -> bool:
-    """Whether every first appearance comes in order: what is delivered again may repeat."""
+    """Return True if the first deliveries are in order; redeliveries may repeat."""
     seen = list(dict.fromkeys(numbers))
     return seen == sorted(seen)

@@ -26,7 +26,7 @@ IDLE_S = 50
 Line = dict[str, Any]
 
 AT_ONCE = 3
-"""Java programs that run side by side: a client that has to wait seconds for its turn at a processor gives up its requests."""
+"""Java programs that run at the same time. With more, a client waits seconds for a processor, and its requests time out."""
 _running = ThreadPoolExecutor(AT_ONCE, "java")
 
 
@@ -48,7 +48,7 @@ def sequence(payload: bytes | None) -> int:
 async def until(
     condition: Callable[[], Any], what: Callable[[], object] = lambda: "", patience_s: float = SERVER_PATIENCE_S
 ) -> None:
-    """Wait for a condition; `what` says what was seen instead."""
+    """Wait for a condition; `what` describes what was seen instead."""
     deadline = time.monotonic() + patience_s
     while not await asyncio.to_thread(condition):
         assert time.monotonic() < deadline, what()
@@ -81,7 +81,7 @@ async def everything(where: Side, topic: str, partitions: int) -> list[list[Mess
 
 @contextlib.asynccontextmanager
 async def connected(rocketmq: RocketMQ) -> AsyncIterator[ClusterClient]:
-    """A client of ours, for looking at what the cluster knows."""
+    """A client of ours that queries the cluster's state."""
     client = ClusterClient(rocketmq.name_servers)
     try:
         await client.connect()

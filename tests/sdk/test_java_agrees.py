@@ -1,4 +1,4 @@
-"""The official Java clients agree with us: they read what we wrote, we read what they wrote, the bridge between is faithful."""
+"""The official Java clients read messages that mqbridge wrote, and mqbridge reads theirs, with every field."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CROSSWISE = {("a", "java-1"), ("java-1", "a")}
 
 
 async def burst(members: Group) -> None:
-    """While nobody comes or goes every message is handled once."""
+    """While no member joins or leaves, every message is handled once."""
     await members.rest()
     numbers = await members.send(BURST)
     await members.rest()
@@ -113,7 +113,7 @@ async def test_a_message_rejected_by_one_client_is_redelivered_to_the_other(puls
         members.spawn_java("java-1", refuse=1)
         await members.joined()
         histories: dict[int, list[Handled]] = {}
-        # The broker hands out in turn, and what comes again takes a turn too: bursts of every length shift who has which.
+        # The broker dispatches round robin, redeliveries included: bursts of different lengths change which member gets which.
         for length in range(1, BURST):
             await members.send(length)
             await members.rest()

@@ -262,7 +262,7 @@ async def test_a_java_producer_waits_for_exclusive_access_that_ours_has(pulsar: 
 
 
 async def test_java_and_we_choose_the_same_partition_for_a_key(pulsar: Pulsar) -> None:
-    """By Murmur3, which both can; what has one key stays together whoever wrote it."""
+    """With Murmur3, which both clients support, messages of one key share a partition, whichever client sent them."""
     topic, count = pulsar.take_topic(5), 40
     client = client_of(pulsar.service_url)
     producer = await open_topic_producer(client, topic, key_hash="murmur3")

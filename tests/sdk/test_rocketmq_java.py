@@ -142,7 +142,7 @@ async def test_messages_written_by_java_arrive_complete_in_every_target(
     for system, partitions in zip(targets, arrived, strict=True):
         for partition, messages in enumerate(partitions):
             assert_same(source[partition], messages, f"{system}, partition {partition}")
-    # ... and Java sees a copy as what it is: the same message under the same id, not delayed, in no transaction.
+    # ... and Java reads a copy as the same message with the same id, not delayed and in no transaction.
     ids = {sequence(body(line)): line["messageId"] for line in original} | batch_ids
     assert {sequence(body(line)): line["messageId"] for line in copy} == ids
     assert len(copy) == len(numbers)

@@ -67,7 +67,7 @@ async def test_a_message_that_java_sends_back_is_redelivered(
         fail=1, retry_level=ONE_SECOND, messages=TOTAL, idle=IDLE_S,
     )  # fmt: skip
     same_again(lines, 2)
-    # The retry topic read as what it is, a topic: the messages say how often they were delivered, and nothing that hides them.
+    # The retry topic, read as an ordinary topic: each message has its delivery count, and no property that hides it.
     rocket = side("rocketmq", request)
     (original,), (again,) = await asyncio.gather(everything(rocket, topic, 1), everything(rocket, f"%RETRY%{group}", 1))
     assert [message.delivery_count for message in original] == [0] * TOTAL

@@ -38,7 +38,7 @@ REST_S = 0.5
 PAUSE_S = 0.05
 """Between two messages of a queue."""
 HOLD_MS = 200
-"""A Java consumer prints a message so long before its offset can be committed: what it consumed is known though it is killed."""
+"""Delay from printing a consumed message to the commit of its offset: even a killed Java consumer printed what it committed."""
 THREADS = 64
 ONE_SECOND = 1
 GATEWAY = "gateway"
@@ -46,7 +46,7 @@ BROKER = "broker-a"
 
 
 class Group:
-    """A topic, its group, the members that run, and what Java consumed."""
+    """A topic, its group, the running members, and the messages that Java consumed."""
 
     def __init__(self, rocket: Side, pulsar: Side, client: ClusterClient, topic: str, group: str, folder: Path) -> None:
         self.topic, self.group, self.target = topic, group, pulsar.take_topic(QUEUES)
@@ -100,7 +100,7 @@ class Group:
         )  # fmt: skip
 
     async def owners(self) -> dict[str, set[str]]:
-        """Whose every queue is: by the gateway's own page, and by what Java's clients say about themselves."""
+        """Return the owner of every queue, from the gateway's page and from what the Java clients report."""
         found: dict[str, set[str]] = {}
         if self.gateway is not None:
             lanes = (await asyncio.to_thread(self.gateway.route)).get("lanes", {})

@@ -1,4 +1,4 @@
-"""What we write to RocketMQ is to its official Java clients what their own producers write."""
+"""The official Java clients read messages that mqbridge writes to RocketMQ like messages of a Java producer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 
 
 def written(queue: int) -> list[Message]:
-    """Many in batches, one that fills a send, one that is sent alone, one that is due later."""
+    """Return many messages that are batched, one that fills a send, one that is sent alone, and a delayed one."""
     many = [
         Message(
             b"%d/%d" % (queue, n),

@@ -58,7 +58,7 @@ class OurMember:
 
 
 class Sending:
-    """Numbered messages to all partitions in turn."""
+    """Send numbered messages to all partitions, round robin."""
 
     def __init__(self, sender: PartitionSender) -> None:
         self.sent: list[int] = []

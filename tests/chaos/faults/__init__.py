@@ -1,4 +1,4 @@
-"""What each fault does. A fault returns when it is over; the run goes on around it, and others may strike meanwhile."""
+"""The faults, one function each. A function returns when its fault is over; other faults may run at the same time."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ leave = roll  # for longer: everything goes to the other instance, and comes bac
 
 
 async def rolling_update(world: World, event: Event) -> None:
-    """Each instance in turn: SIGTERM and a new life. The next one goes while the group is still being divided anew."""
+    """Restart each instance, one after the other, with SIGTERM. The next one stops while the group still rebalances."""
     for name in event.where:
         instance = world.instances[name]
         async with instance.lock:

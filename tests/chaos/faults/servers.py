@@ -16,7 +16,7 @@ NOTICED_S = 8.0
 
 
 async def no_directory(world: World, event: Event) -> None:
-    """No name server and no Master answers any instance; what is read and written at brokers goes on."""
+    """No name server and no Master responds to any instance; reads and writes at brokers continue."""
     name = event.where[0]
     addresses = world.systems[name].directories
     links = [instance.network.links[each] for instance in world.instances.values() for each in addresses]
@@ -67,7 +67,7 @@ async def _kill(world: World, event: Event, processes: Sequence[JavaProcess]) ->
 
 @asynccontextmanager
 async def _resting(flows: Sequence[Flow]) -> AsyncIterator[None]:
-    """Producers do not meet faults of servers: what they have acknowledged stays exact."""
+    """The producers' connections have no faults, so the record of acknowledged messages is exact."""
     await asyncio.gather(*(flow.rest() for flow in flows))
     try:
         yield
