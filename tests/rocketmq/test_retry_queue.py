@@ -51,8 +51,8 @@ async def nobody(record: Record) -> None:
     raise AssertionError(f"{record} was sent back")
 
 
-async def test_a_refused_send_back_is_offered_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_queue, "FIRST_WAIT_S", 0.001)
+async def test_a_refused_send_back_is_retried(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry_queue, "MIN_PAUSE_S", 0.001)
     store(scene, ("others", b"1"), ("orders", b"2"))
     sent: list[bytes] = []
 
@@ -69,14 +69,14 @@ async def test_a_refused_send_back_is_offered_again(scene: Scene, monkeypatch: p
     await one.queue.release()
 
 
-async def test_a_gap_is_passed_over_and_retries_go_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gap_is_skipped_and_the_queue_continues(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     store(scene, *[("orders", b"%d" % n) for n in range(10)])
     scene.groups.offsets["G", QUEUE] = 2
     scene.groups.log().first = 6
     one = Retries(scene, await scene.assigned(), nobody)
     batch = await asyncio.wait_for((await one.lane()).receive(), PATIENCE_S)
     assert (batch.first, batch.next, len(batch.messages)) == ((6,), (10,), 4)
-    assert "messages that were sent back are lost" in caplog.text
+    assert "messages that members sent back are lost" in caplog.text
     await one.queue.release()
 
 

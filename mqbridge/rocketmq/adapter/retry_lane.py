@@ -1,4 +1,4 @@
-"""The lane of one topic of a retry queue; `retry_queue` feeds it and releases the queue."""
+"""Lane of one topic of a retry queue. `RetryQueue` adds its messages, and commits and releases the queue."""
 
 import asyncio
 from collections import deque
@@ -16,44 +16,52 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class Portion:
-    """Consecutive messages of one topic, from one run of a retry queue; `counted` is the pull's bytes on the budget."""
+    """Consecutive messages of one topic in a retry queue.
 
-    __slots__ = ("counted", "done", "next", "records", "run", "size")
+    next           offset behind the last message
+    size           bytes of the bodies
+    budget_bytes   bytes of its pull that the consumer's budget counts; 0 once they are released
+    run            run of the queue in which it was pulled, see `queue_state`
+    is_stored      True if all its messages are acknowledged
+    """
 
-    def __init__(self, records: Sequence[Record], next_: int, size: int, counted: int, run: int) -> None:
-        self.records, self.next, self.size, self.counted, self.run = records, next_, size, counted, run
-        self.done = False
+    __slots__ = ("budget_bytes", "is_stored", "next", "records", "run", "size")
+
+    def __init__(self, records: Sequence[Record], next_: int, size: int, budget_bytes: int, run: int) -> None:
+        self.records, self.next, self.size, self.budget_bytes, self.run = records, next_, size, budget_bytes, run
+        self.is_stored = False
 
     @property
     def held_bytes(self) -> int:
-        """Its bytes in memory."""
+        """Bytes that the messages take in memory."""
         return self.size + RECORD_BYTES * len(self.records)
 
 
 class RetrySource(Protocol):
-    """The retry queue, as a lane needs it."""
+    """The part of a retry queue that its lanes use."""
 
-    ended: MqbridgeError | None
+    error: MqbridgeError | None
+    """The error that ended the queue."""
 
     @property
     def caught_up(self) -> bool:
-        """True if the Broker has nothing more, and nothing waits for any lane."""
+        """True if the Broker has no more messages, and no lane has buffered ones."""
 
     @property
     def over(self) -> asyncio.Event:
         """Set as soon as the queue is revoked, lost or released."""
 
-    def taken(self, portion: Portion) -> None:
-        """A lane delivered it."""
+    def portion_delivered(self, portion: Portion) -> None:
+        """Record that a lane delivered the portion."""
+
+    def portion_requeued(self, portion: Portion) -> None:
+        """Record that a lane will deliver the portion again."""
+
+    def portion_stored(self, portion: Portion) -> None:
+        """Record that all messages of the portion are stored, and commit what is complete."""
 
     def release_budget(self, portion: Portion) -> None:
-        """Release its bytes from the budget: another account holds them, or none."""
-
-    def put_back(self, portion: Portion) -> None:
-        """A lane will deliver it again."""
-
-    def done(self, portion: Portion) -> None:
-        """All its messages are stored."""
+        """Release the portion's bytes from the consumer's budget; further calls have no effect."""
 
     async def release(self, deadline: float | None = None) -> None:
         """Release the queue."""
@@ -65,25 +73,26 @@ class RetryLane:
     def __init__(self, partition: Partition, queue: RetrySource) -> None:
         self.partition = partition
         self._queue = queue
-        self._waiting: deque[Portion] = deque()
+        self._buffered: deque[Portion] = deque()
         self._in_flight: deque[Portion] = deque()
+        """Portions that are delivered and not yet acknowledged, oldest first."""
         self._last: Portion | None = None
-        """The last one delivered, which may still count on the budget."""
+        """The portion delivered last, which the consumer's budget may still count."""
         self._changed = asyncio.Event()
         self.revoked = queue.over
 
     @property
     def caught_up(self) -> bool:
-        """True if nothing waits, here or at the Broker."""
+        """True if the Broker has no more messages, and no lane has buffered ones."""
         return self._queue.caught_up
 
     def put(self, portion: Portion) -> None:
-        """Add a portion."""
-        self._waiting.append(portion)
+        """Buffer a portion for `receive`."""
+        self._buffered.append(portion)
         self._changed.set()
 
     def wake(self) -> None:
-        """Wake `receive`: the queue changed."""
+        """Make `receive` check the state of the queue again."""
         self._changed.set()
 
     async def receive(self) -> Batch:
@@ -91,16 +100,16 @@ class RetryLane:
         if self._last is not None:
             self._queue.release_budget(self._last)
             self._last = None
-        while not self._waiting or self.revoked.is_set():
+        while not self._buffered or self.revoked.is_set():
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} was revoked or released")
-            if self._queue.ended is not None:
-                raise self._queue.ended
+            if self._queue.error is not None:
+                raise self._queue.error
             self._changed.clear()
             await self._changed.wait()
-        portion = self._last = self._waiting.popleft()
+        portion = self._last = self._buffered.popleft()
         self._in_flight.append(portion)
-        self._queue.taken(portion)
+        self._queue.portion_delivered(portion)
         records = portion.records
         return Batch(
             self.partition,
@@ -124,25 +133,25 @@ class RetryLane:
         self._queue.release_budget(portion)
         if portion in self._in_flight:
             self._in_flight.remove(portion)
-            self._queue.done(portion)
+            self._queue.portion_stored(portion)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver it again, with all batches delivered after it."""
+        """Deliver the batch again, and all batches that were delivered after it."""
         self._queue.release_budget(batch.handle)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
             return
         portion: Portion = batch.handle
         while portion in self._in_flight and not self.revoked.is_set():
-            again = self._in_flight.pop()
-            self._waiting.appendleft(again)
-            self._queue.put_back(again)
+            newest = self._in_flight.pop()
+            self._buffered.appendleft(newest)
+            self._queue.portion_requeued(newest)
         self._changed.set()
 
     async def seek(self, position: Position) -> None:
-        """Always raises LocalProtocolError: all topics of the group share the retry queue."""
-        raise LocalProtocolError(f"a lane of messages that were sent back cannot be moved to {position}")
+        """Raise LocalProtocolError: the topics of the group share the retry queue, so one of them cannot seek."""
+        raise LocalProtocolError(f"a lane of a retry queue cannot seek (to {position}): all topics of its group share the queue")
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the whole retry queue; messages that are not acknowledged stay uncommitted and come again."""
+        """Release the whole retry queue; messages that are not acknowledged stay uncommitted and are redelivered."""
         await self._queue.release(resolve_deadline(deadline))

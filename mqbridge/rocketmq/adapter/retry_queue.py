@@ -1,11 +1,11 @@
 """Consumes a retry queue: messages that members of a group sent back, of all the group's topics.
 
-Its messages are divided among lanes, one per topic, created with the topic's first message. The queue's offset moves past a
-message only when it and all before it are stored, in whichever lane.
+Its messages are divided among lanes, one per topic; a topic's first message creates its lane. The queue's offset advances past a
+message only when this message and all before it are stored, whichever their lanes.
 
-Reading continues as long as the queue is assigned to us: a message that a Broker refuses to take back is offered again, and
-messages that retention has deleted are skipped with an error in the log, since a lane of one topic cannot stop or move the queue
-of all. The lanes end together: as soon as the queue is revoked, or when any of them is released.
+Reading continues as long as the queue is assigned to this client, because the lane of one topic cannot stop or move a queue that
+all topics share. If a Broker refuses a message that is sent back again, the request is retried; messages that retention has
+deleted are skipped, with an error in the log. The lanes end together: when the queue is revoked, or when any of them is released.
 """
 
 import asyncio
@@ -27,12 +27,13 @@ from mqbridge.rocketmq.wire.record import Record
 
 log = logging.getLogger(__name__)
 
-FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
-MAX_WAITING_BYTES = 8 << 20
-"""Limit of messages read ahead of all lanes together."""
+MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
+"""Bounds of the pause before a message is sent back again after a failure."""
+MAX_BUFFERED_BYTES = 8 << 20
+"""Limit of the messages that all lanes of a queue buffer together."""
 
 SendBack = Callable[[Record], Awaitable[None]]
-"""Sends a message back once more: it comes again later, or becomes a dead letter of the group."""
+"""Sends a message back again: the group gets it later, or as a dead letter."""
 
 
 def topic_of(record: Record) -> str | None:
@@ -41,7 +42,7 @@ def topic_of(record: Record) -> str | None:
 
 
 class RetryQueue:
-    """One assigned retry queue; passes every new lane to `on_lane`, and the error that ends the queue."""
+    """One assigned retry queue. Calls `on_lane` with every new lane, and with the error that ends the queue."""
 
     def __init__(
         self,
@@ -57,12 +58,12 @@ class RetryQueue:
         self._lanes: dict[str, RetryLane] = {}
         self._portions: deque[Portion] = deque()
         """Portions read and not yet committed, in the queue's order."""
-        self._waiting_bytes = 0
-        self._room = asyncio.Event()
-        self._all_done = asyncio.Event()
-        self._backoff = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
-        self.ended: MqbridgeError | None = None
-        """The error that the lanes raise once nothing waits."""
+        self._buffered_bytes = 0
+        self._has_room = asyncio.Event()
+        self._all_stored = asyncio.Event()
+        self._backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
+        self.error: MqbridgeError | None = None
+        """The error that ended the queue; each lane raises it after its buffered messages."""
         self._reading = spawn(self._read(), f"retries of {assigned.queue}")
         self._watching = spawn(self._watch(), f"the end of retries of {assigned.queue}")
 
@@ -73,8 +74,8 @@ class RetryQueue:
 
     @property
     def caught_up(self) -> bool:
-        """True if the Broker has nothing more, and nothing waits here."""
-        return self.assigned.caught_up and not self._waiting_bytes
+        """True if the Broker has no more messages, and no lane has buffered ones."""
+        return self.assigned.caught_up and not self._buffered_bytes
 
     async def _read(self) -> None:
         try:
@@ -85,18 +86,18 @@ class RetryQueue:
                     await self._skip_gap(gap)
                     continue
                 await self._divide(pulled)
-                while self._waiting_bytes >= MAX_WAITING_BYTES:
-                    self._room.clear()
-                    await self._room.wait()
+                while self._buffered_bytes >= MAX_BUFFERED_BYTES:
+                    self._has_room.clear()
+                    await self._has_room.wait()
         except LaneRevoked:
-            pass  # `_watch` tells the lanes
+            pass  # `_watch` ends the lanes
         except MqbridgeError as error:
-            self.ended = error
-            self._on_lane(error)  # there may be no lane yet to raise it
+            self.error = error
+            self._on_lane(error)  # in case no lane exists that could raise it
             self._wake_lanes()
 
     async def _watch(self) -> None:
-        """End the lanes as soon as the queue is no longer ours, even while the reading task waits."""
+        """End the lanes as soon as the queue is revoked or released, even while the reading task waits."""
         await self.assigned.over.wait()
         self._wake_lanes()
         await cancel(self._reading)
@@ -106,38 +107,38 @@ class RetryQueue:
             lane.wake()
 
     async def _skip_gap(self, gap: GapError) -> None:
-        """Continue behind the lost messages once all before them is stored, because seeking commits."""
+        """Continue behind the deleted messages. A seek commits, so first wait until all messages before them are stored."""
         while self._portions:
-            self._all_done.clear()
-            await self._all_done.wait()
-        after = self.assigned.end_offset if gap.resume is None else gap.resume[0]
-        log.error("messages that were sent back are lost, continuing at offset %d: %s", after, gap)
-        await self.assigned.seek(after)
+            self._all_stored.clear()
+            await self._all_stored.wait()
+        offset = self.assigned.end_offset if gap.resume is None else gap.resume[0]
+        log.error("messages that members sent back are lost, continuing at offset %d: %s", offset, gap)
+        await self.assigned.seek(offset)
 
     async def _divide(self, pulled: PulledRecords) -> None:
         records, run = pulled.records, self.assigned.state.run
         end = {record.queue_offset: after.queue_offset for record, after in pairwise(records)}
-        counted = pulled.size
+        budget_bytes = pulled.size
         for topic, group in groupby(records, topic_of):
             part = list(group)
             size = sum(len(record.body) for record in part)
-            portion = Portion(part, end.get(part[-1].queue_offset, pulled.next), size, counted, run)
-            counted = 0
+            portion = Portion(part, end.get(part[-1].queue_offset, pulled.next), size, budget_bytes, run)
+            budget_bytes = 0  # the first portion of a pull releases the bytes of all
             self._portions.append(portion)
             if topic is not None and topic in self._topics:
-                self._waiting_bytes += portion.held_bytes
+                self._buffered_bytes += portion.held_bytes
                 self._lane(topic).put(portion)
             else:
                 for record in part:
                     await self._send_back_again(record)
                 self.release_budget(portion)
-                self.done(portion)
+                self.portion_stored(portion)
         if not records:
-            self.assigned.release_budget(counted)
+            self.assigned.release_budget(budget_bytes)
             self._commit(pulled.next)
 
     async def _send_back_again(self, record: Record) -> None:
-        """Send back a message of another member's topic, with as many attempts as needed."""
+        """Send back a message of a topic that only other members subscribe to; retry until a Broker accepts it."""
         while True:
             try:
                 await self._send_back(record)
@@ -158,29 +159,29 @@ class RetryQueue:
             self._on_lane(lane)
         return lane
 
-    def taken(self, portion: Portion) -> None:
-        """A lane delivered it."""
-        self._waiting_bytes -= portion.held_bytes
-        self._room.set()
+    def portion_delivered(self, portion: Portion) -> None:
+        """Record that a lane delivered the portion: the next pull may have room."""
+        self._buffered_bytes -= portion.held_bytes
+        self._has_room.set()
+
+    def portion_requeued(self, portion: Portion) -> None:
+        """Record that a lane will deliver the portion again."""
+        self._buffered_bytes += portion.held_bytes
+
+    def portion_stored(self, portion: Portion) -> None:
+        """Record that all messages of the portion are stored, and commit the offset behind the stored portions."""
+        portion.is_stored = True
+        while self._portions and self._portions[0].is_stored:
+            oldest = self._portions.popleft()
+            self.assigned.commit(oldest.next, oldest.run)  # has no effect if the offsets were reset since
+        if not self._portions:
+            self._all_stored.set()
 
     def release_budget(self, portion: Portion) -> None:
-        """Release its bytes from the budget: another account holds them, or none."""
-        if portion.counted:
-            self.assigned.release_budget(portion.counted)
-            portion.counted = 0
-
-    def put_back(self, portion: Portion) -> None:
-        """A lane will deliver it again."""
-        self._waiting_bytes += portion.held_bytes
-
-    def done(self, portion: Portion) -> None:
-        """All its messages are stored."""
-        portion.done = True
-        while self._portions and self._portions[0].done:
-            reached = self._portions.popleft()
-            self.assigned.commit(reached.next, reached.run)  # no effect for a run before an administrator's reset
-        if not self._portions:
-            self._all_done.set()
+        """Release the portion's bytes from the consumer's budget; further calls have no effect."""
+        if portion.budget_bytes:
+            self.assigned.release_budget(portion.budget_bytes)
+            portion.budget_bytes = 0
 
     def _commit(self, offset: int) -> None:
         if not self._portions:
