@@ -1,18 +1,18 @@
-"""Only the last attempt at a task sends, and it knows that it is not the first.
+"""Fences attempts at a task: only the latest attempt sends, and a repeated attempt knows that it is not the first.
 
-Spark starts a task again when it failed, when it has lost sight of it, when its stage is repeated, or side by side with it
-(speculation); and a whole batch again when the driver is restarted. An earlier attempt may still run somewhere. Some systems keep
-a second sender out. For all others each attempt writes a file, its claim:
+Spark starts a task again when the task fails, when its executor is lost, when its stage is repeated, or concurrently with it
+(speculation). It starts a whole batch again after a restart of the driver. An earlier attempt may still run somewhere. Some
+systems fence off a second sender. For all others, each attempt writes a file, its claim, and reads the claims of others:
 
-- One that finds an earlier claim is a repetition, and waits for two intervals.
-- One that finds a later claim stops, or its own no more: then the batch is done. It looks before it sends, whenever an interval
-  has passed since it looked last.
+- An attempt that finds an earlier claim is a repeated attempt. It waits for two intervals before it opens anything.
+- An attempt that finds a later claim stops. It also stops if its own claim is gone: then the batch is committed.
+  It checks before each send, if an interval has passed since its last check.
 
-Tasks of another run of the same batch count as well: it may have divided the batch in another way. Whoever has waited for those
-of earlier runs writes a note of it, so a run of many tasks waits once.
+Claims of all tasks of another run of the same batch count too, because that run may have divided the batch differently. The first
+task that has waited for earlier runs writes a marker file, so that a run with many tasks waits only once.
 
-So when the later one begins, all others have stopped, or are going to before they send more. It takes a folder that all executors
-reach, and clocks that run equally fast; nothing is compared between two machines.
+So when the later attempt begins to send, all earlier attempts have stopped, or will stop before their next send. This requires a
+folder that all executors can reach, and clocks of equal speed. No times of two machines are compared.
 """
 
 import asyncio
@@ -26,79 +26,91 @@ WAIT_INTERVALS = 2
 
 PREFIX = "claim-"
 _WAITED = "waited"
+"""Marks that a task of the run has waited for the tasks of earlier runs."""
 
 
 class Attempt(NamedTuple):
-    """When an attempt was made, compared to others: in which run of its batch, and Spark's number of it, which only grows."""
+    """An attempt at a task, ordered by time.
+
+    run  number of the run of the batch; each restart of the batch is a new run
+    id   Spark's id of the attempt, which only grows
+    """
 
     run: int
     id: int
 
 
 class ClaimFiles(Protocol):
-    """Where claims are kept: names of files, for all tasks of a query."""
+    """Stores claims as file names, shared by all tasks of a query."""
 
     async def names(self, prefix: str) -> Collection[str]:
-        """Those that begin so. Raises OSError."""
+        """Return the names that begin with the prefix. Raises OSError."""
 
     async def write(self, name: str) -> None:
-        """Make one. Raises OSError."""
+        """Write an empty file. Raises OSError."""
 
 
-class Claims:
-    """Those of one task of one batch, as one attempt sees them."""
+class AttemptFence:
+    """Fences one attempt at one task of a batch against other attempts. Must be made on an event loop."""
 
     def __init__(self, files: ClaimFiles, batch_id: int, task: int, attempt: Attempt) -> None:
         self._files, self._attempt = files, attempt
-        self._batch, self._task = claims_of(batch_id), task
+        self._batch_prefix, self._task = claim_prefix(batch_id), task
         self._time = asyncio.get_running_loop().time
-        self._looked_at = self._time()
-        self._looking = asyncio.Lock()
+        self._checked_at = self._time()
+        self._check_lock = asyncio.Lock()
 
     async def begin(self) -> bool:
-        """To be waited for before anything is opened; whether there were attempts before. Raises ClusterError as `check`."""
-        await self._files.write(f"{self._batch}{self._task}.{self._attempt.run}-{self._attempt.id}")
-        others = await self._look()
+        """Write the claim, wait until earlier attempts have stopped, and return whether there were any.
+
+        The caller awaits this before it opens anything. Raises OSError, and ClusterError if this attempt must stop.
+        """
+        await self._files.write(f"{self._batch_prefix}{self._task}.{self._attempt.run}-{self._attempt.id}")
+        others = await self._read_claims()
         if not others:
             return False
-        waited = f"{self._batch}{_WAITED}.{self._attempt.run}"
-        if any(one.run == self._attempt.run for one in others) or waited not in await self._files.names(waited):
+        marker = f"{self._batch_prefix}{_WAITED}.{self._attempt.run}"
+        if any(other.run == self._attempt.run for other in others) or marker not in await self._files.names(marker):
             await asyncio.sleep(INTERVAL_S * WAIT_INTERVALS)
-            await self._look()
-            await self._files.write(waited)
+            await self._read_claims()
+            await self._files.write(marker)
         return True
 
     async def check(self) -> None:
-        """To be waited for before something is sent. Raises OSError, and ClusterError where it may not send any more."""
-        async with self._looking:
-            if self._time() - self._looked_at >= INTERVAL_S:
-                await self._look()
+        """Check the claims if the last check is an interval ago. The caller awaits this before each send.
 
-    async def _look(self) -> list[Attempt]:
+        Raises OSError, and ClusterError if this attempt must stop.
+        """
+        async with self._check_lock:
+            if self._time() - self._checked_at >= INTERVAL_S:
+                await self._read_claims()
+
+    async def _read_claims(self) -> list[Attempt]:
+        """Return the other attempts at this task, and those of all tasks of other runs. Raises ClusterError to stop."""
         now = self._time()
-        names = [name.removeprefix(self._batch) for name in await self._files.names(self._batch)]
-        claims = [_claim(name) for name in names if not name.startswith(_WAITED)]
+        names = [name.removeprefix(self._batch_prefix) for name in await self._files.names(self._batch_prefix)]
+        claims = [_parse_claim(name) for name in names if not name.startswith(_WAITED)]
         if (self._task, self._attempt) not in claims:
-            raise ClusterError(f"{self._batch}{self._task} is done, so this attempt stops", Failure.FATAL)
-        found = [attempt for task, attempt in claims if task == self._task or attempt.run != self._attempt.run]
-        if max(found) > self._attempt:
-            raise ClusterError(f"another attempt at {self._batch}{self._task} has begun, so this one stops", Failure.FATAL)
-        self._looked_at = now
-        return [attempt for attempt in found if attempt != self._attempt]
+            raise ClusterError(f"{self._batch_prefix}{self._task} is done, so this attempt stops", Failure.FATAL)
+        attempts = [attempt for task, attempt in claims if task == self._task or attempt.run != self._attempt.run]
+        if max(attempts) > self._attempt:
+            raise ClusterError(f"another attempt at {self._batch_prefix}{self._task} has begun, so this one stops", Failure.FATAL)
+        self._checked_at = now
+        return [attempt for attempt in attempts if attempt != self._attempt]
 
 
-def claims_of(batch_id: int) -> str:
-    """What the names of all claims of a batch begin with."""
+def claim_prefix(batch_id: int) -> str:
+    """Return the prefix of the names of all claims of a batch."""
     return f"{PREFIX}{batch_id}-"
 
 
-def batch_of(name: str) -> int:
-    """The batch that a claim is for."""
+def batch_of_claim(name: str) -> int:
+    """Return the id of the batch that a claim belongs to."""
     return int(name.removeprefix(PREFIX).partition("-")[0])
 
 
-def _claim(text: str) -> tuple[int, Attempt]:
-    """Whose it is: a task and one of its attempts."""
+def _parse_claim(text: str) -> tuple[int, Attempt]:
+    """Return the task and the attempt that a claim names, without the claim's prefix."""
     task, _, attempt = text.partition(".")
     run, _, number = attempt.partition("-")
     return int(task), Attempt(int(run), int(number))

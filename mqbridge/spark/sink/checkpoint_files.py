@@ -1,7 +1,7 @@
-"""Small files in the checkpoint folder of a query, wherever that is: local, hdfs, s3, gs, and what else pyarrow reaches.
+"""Small files in the checkpoint folder of a query, on any file system that pyarrow supports: local, hdfs, s3, gs and others.
 
-No file system but the local one replaces a file in one step. So each write makes a file with the next number, complete from the
-moment it has its name, and then removes those before: a reader takes the one with the highest number.
+Only the local file system replaces a file atomically. So each write creates a file with the next number: it is complete as soon
+as it has its final name. Then it removes the files with lower numbers. Readers take the file with the highest number.
 """
 
 import contextlib
@@ -17,27 +17,27 @@ from pyarrow import ArrowException, fs
 log = logging.getLogger(__name__)
 
 FOLDER = "mqbridge"
-"""In Spark's checkpoint; Spark leaves alone what it does not know."""
-_SAME = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's names of a scheme, and pyarrow's."""
+"""The sink's folder inside Spark's checkpoint folder. Spark ignores files that it does not know."""
+_PYARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+"""URL schemes of Hadoop, with the name that pyarrow uses."""
 
 
-class Folder:
-    """One folder; it is made when something is written. Names are plain words. Every method may raise OSError."""
+class CheckpointFiles:
+    """The sink's folder, created by the first write. File names must be plain words. Every method may raise OSError."""
 
     def __init__(self, files: fs.FileSystem, path: str) -> None:
         self._files, self.path = files, path
 
     def read(self, name: str) -> bytes | None:
-        """What was written last; None where nothing was."""
+        """Return the content that was written last; None if there is none."""
         numbers = self._numbers(name)
         if not numbers:
             return None
-        with self._files.open_input_stream(self._place(name, numbers[-1])) as stream:
+        with self._files.open_input_stream(self._numbered_path(name, numbers[-1])) as stream:
             return bytes(stream.read())
 
-    def read_beside(self, name: str) -> bytes | None:
-        """A file of Spark's, in the checkpoint itself; None where there is none."""
+    def read_spark_file(self, name: str) -> bytes | None:
+        """Return the content of one of Spark's own files in the checkpoint folder; None if it does not exist."""
         try:
             with self._files.open_input_stream(posixpath.join(posixpath.dirname(self.path), name)) as stream:
                 return bytes(stream.read())
@@ -45,56 +45,56 @@ class Folder:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace it in one step."""
+        """Replace the content of a file atomically."""
         self._files.create_dir(self.path, recursive=True)
         numbers = self._numbers(name)
         draft = posixpath.join(self.path, f".{name}.{uuid4().hex}")
         with self._files.open_output_stream(draft) as stream:
             stream.write(data)
-        self._files.move(draft, self._place(name, numbers[-1] + 1 if numbers else 1))
+        self._files.move(draft, self._numbered_path(name, numbers[-1] + 1 if numbers else 1))
         for number in numbers:
-            with contextlib.suppress(OSError):  # the next write tries again
-                self._files.delete_file(self._place(name, number))
+            with contextlib.suppress(OSError):  # the next write deletes the file
+                self._files.delete_file(self._numbered_path(name, number))
 
     def names(self, prefix: str) -> list[str]:
-        """All that were written whose names begin so, each once."""
-        found = (posixpath.basename(info.path) for info in self._infos())
-        return sorted({name.rpartition(".")[0] for name in found if name.startswith(prefix)})
+        """Return the names of the files that begin with the prefix, each once."""
+        file_names = (posixpath.basename(info.path) for info in self._infos())
+        return sorted({name.rpartition(".")[0] for name in file_names if name.startswith(prefix)})
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove those of these that are there."""
+        """Remove the files of these names that exist."""
         for info in self._infos():
             if posixpath.basename(info.path).rpartition(".")[0] in names:
                 self._files.delete_file(info.path)
 
     def _numbers(self, name: str) -> list[int]:
-        """The numbers of its files, the newest last."""
-        found = (posixpath.basename(info.path).rpartition(".") for info in self._infos())
-        return sorted(int(number) for stem, _, number in found if stem == name and number.isdigit())
+        """Return the numbers of the files with this name, the newest last."""
+        file_names = (posixpath.basename(info.path).rpartition(".") for info in self._infos())
+        return sorted(int(number) for stem, _, number in file_names if stem == name and number.isdigit())
 
     def _infos(self) -> list[fs.FileInfo]:
-        found: list[fs.FileInfo] = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return found
+        infos: list[fs.FileInfo] = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return infos
 
-    def _place(self, name: str, number: int) -> str:
+    def _numbered_path(self, name: str, number: int) -> str:
         return posixpath.join(self.path, f"{name}.{number}")
 
 
-def open_folder(checkpoint: str) -> Folder | None:
-    """The sink's folder in a checkpoint, which is a path or a URL; None, with a warning, where it cannot be reached from here."""
+def open_checkpoint_files(checkpoint: str) -> CheckpointFiles | None:
+    """Return the sink's folder in a checkpoint, given as a path or URL. If pyarrow cannot reach it, warn and return None."""
     parts = urlsplit(checkpoint)
     if parts.scheme in ("", "file"):
         path = unquote(parts.path) if parts.scheme else checkpoint
-        return Folder(fs.LocalFileSystem(), str(Path(path).absolute() / FOLDER))
-    scheme = _SAME.get(parts.scheme, parts.scheme)
+        return CheckpointFiles(fs.LocalFileSystem(), str(Path(path).absolute() / FOLDER))
+    scheme = _PYARROW_SCHEMES.get(parts.scheme, parts.scheme)
     try:
         files, path = fs.FileSystem.from_uri(parts._replace(scheme=scheme).geturl())
     except (ArrowException, OSError) as error:
         log.warning(
-            "the sink keeps no progress in %s, which pyarrow does not reach: after a restart it reads back from its targets what "
-            "they hold, which takes longer: %s",
+            "the sink stores no progress in %s, because pyarrow cannot access it: after a restart the sink searches its targets "
+            "for messages that are stored already, which takes longer: %s",
             checkpoint,
             error,
         )
         return None
-    return Folder(files, posixpath.join(path, FOLDER))
+    return CheckpointFiles(files, posixpath.join(path, FOLDER))

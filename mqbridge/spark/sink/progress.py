@@ -1,22 +1,22 @@
-"""How far a streaming sink is: kept in a file, because no object of it lives longer than one batch.
+"""The progress of a streaming sink, stored in a file because none of the sink's objects lives longer than one batch.
 
-Spark makes a writer on the driver for each batch and sends it to the tasks; for the commit it makes another one, in another
-process. It does not tell the first one which batch it is for. But batches come one after the other, so the file can: the batch
-that begins follows the one that was committed last. Transitions:
+For each batch, Spark makes a writer on the driver and sends it to the tasks. For the commit it makes another writer, in another
+process. It does not tell the first writer the id of its batch. But batches run one after the other, so the file tells it: the
+batch that begins is the one after the last committed batch. Transitions:
 
-    begin      a batch begins, committed + 1: it was begun before -> REPLAY, some of it may be stored; else it is written down as
-               begun, before anything is sent -> FRESH, nothing of it is stored
-    decide     a task learns its batch: committed before -> SKIP, nothing of it is sent; else as begun. Without an entry for what
-               came before (the file is new or was lost) -> REPLAY
-    commit     the batch is stored: what comes next is stored behind `ends`, and the totals grow. Again for the same batch (Spark
-               may end before it has written its own commit, and then repeats the batch) -> nothing
-    abort      nothing: what was sent is sent, and the batch comes again
+    begin      The batch `committed + 1` begins. If it was begun before: REPLAY, because some of it may be stored. Otherwise it is
+               recorded as begun before anything is sent: FRESH, because nothing of it is stored.
+    decide     A task learns the id of its batch. If that batch is committed: SKIP, nothing is sent. If the file does not know the
+               batch before it (the file is new or was lost): REPLAY. Otherwise the stage from `begin`.
+    commit     The batch is stored. All later batches are stored after the positions `ends`; the totals grow. A repeated commit
+               changes nothing: Spark may crash before it records its own commit, and then repeats the batch.
+    abort      Changes nothing: the messages that were sent remain sent, and Spark repeats the batch.
 
-The file belongs to one query. Where Spark's own files are gone it makes a query with another id, whose batches begin at 0 again:
-then the file counts for nothing.
+The file belongs to one query. If Spark's own files are deleted, Spark makes a query with another id, whose batch ids begin at 0
+again. Then the file is ignored.
 
-Whoever moves Spark's own checkpoint back removes the folder `mqbridge` in it, too: else batches with known numbers are skipped.
-Without the folder a batch is looked for in all of its targets; only batch 0, which nothing precedes, then counts as new.
+An operator who restores an older version of Spark's checkpoint must delete the folder `mqbridge` in it, or batches with known ids
+are skipped. Without the folder, all targets are searched for the messages of a batch; only batch 0, the first one, counts as new.
 """
 
 import logging
@@ -28,7 +28,7 @@ from typing import Any
 import orjson
 
 from mqbridge.message import format_position, parse_position
-from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
+from mqbridge.spark.sink.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from mqbridge.spark.transfer.spec import TopicEnds
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ NAME = "progress"
 
 
 class Stage(Enum):
-    """What a task has to do with its batch."""
+    """What a task must do with its batch: send it, send the messages that are not stored, or send nothing."""
 
     FRESH = "fresh"
     REPLAY = "replay"
@@ -47,54 +47,54 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One state; transitions make the next. -1 is no batch."""
+    """An immutable state of the sink; each transition returns the next state. The batch id -1 means none."""
 
     committed: int = -1
     begun: int = -1
     runs: int = 0
-    """How often a batch was begun, or begun again."""
+    """How often a batch was begun; a repeated batch counts each time."""
     ends: TopicEnds = field(default_factory=dict)
-    """Where target partitions ended when the last batch was committed, or before the very first one."""
+    """End positions of the target partitions when the last batch was committed, or before the first batch."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """Of all batches together, by the names of counts."""
+    """Sums over all batches, by the field names of `Counts`."""
     query: str = ""
-    """Spark's id of it; empty where it is not known."""
+    """Spark's id of the query; empty if unknown."""
 
     def of_query(self, query: str) -> "Progress":
-        """The same for the query of this id; a new one where it is another query's."""
+        """Return this state for the query with the given id, or an empty state if this one belongs to another query."""
         if not query or query == self.query:
             return self
         if not self.query:
             return replace(self, query=query)
-        log.warning("the progress of the sink is of the query %s, and this one is %s: it begins anew", self.query, query)
+        log.warning("the sink's progress belongs to query %s, not to this query %s: starting without it", self.query, query)
         return Progress(runs=self.runs, query=query)
 
-    def begin(self, ends_now: Callable[[], TopicEnds]) -> "tuple[Progress, Stage]":
-        """A writer was made for the batch behind the one that is committed."""
+    def begin(self, find_ends: Callable[[], TopicEnds]) -> "tuple[Progress, Stage]":
+        """Begin the batch after the last committed one. `find_ends` returns the current ends; only a first batch needs them."""
         if self.begun > self.committed:
             return replace(self, runs=self.runs + 1), Stage.REPLAY
-        ends = ends_now() if self.committed < 0 else self.ends
+        ends = find_ends() if self.committed < 0 else self.ends
         return replace(self, runs=self.runs + 1, begun=self.committed + 1, ends=ends), Stage.FRESH
 
     def decide(self, batch_id: int, stage: Stage) -> Stage:
-        """What a task of this batch does, by what `begin` said."""
+        """Return the stage for a task of this batch; `stage` is the result of `begin`."""
         if batch_id <= self.committed:
             return Stage.SKIP
         return stage if batch_id == self.committed + 1 else Stage.REPLAY
 
     def ends_before(self, batch_id: int) -> TopicEnds:
-        """Nothing of this batch is stored before them."""
+        """Return positions before which nothing of this batch is stored; empty if unknown."""
         return self.ends if self.committed >= 0 or batch_id == 0 else {}
 
     def commit(self, batch_id: int, ends: TopicEnds, totals: Mapping[str, int]) -> "Progress":
-        """Everything of the batch is stored."""
+        """Record that the whole batch is stored. `ends` replace the earlier ends; `totals` are added."""
         if batch_id <= self.committed:
             return self
-        added = {name: self.totals.get(name, 0) + count for name, count in totals.items()}
-        return replace(self, committed=batch_id, begun=batch_id, ends={**self.ends, **ends}, totals={**self.totals, **added})
+        sums = {name: self.totals.get(name, 0) + count for name, count in totals.items()}
+        return replace(self, committed=batch_id, begun=batch_id, ends={**self.ends, **ends}, totals={**self.totals, **sums})
 
     def as_json(self) -> bytes:
-        """For the file."""
+        """Return the content of the file."""
         ends = [
             {
                 "cluster": cluster,
@@ -118,41 +118,43 @@ class Progress:
 
     @classmethod
     def from_json(cls, data: bytes) -> "Progress":
-        """Read it back. Raises ValueError."""
+        """Parse the content of the file. Raises ValueError."""
         try:
-            found: dict[str, Any] = orjson.loads(data)
-            if found["version"] != VERSION:
-                raise ValueError(f"version {found['version']} is not known")
+            content: dict[str, Any] = orjson.loads(data)
+            if content["version"] != VERSION:
+                raise ValueError(f"unknown version {content['version']}, expected {VERSION}")
             ends = {
-                (one["cluster"], one["topic"]): {int(index): parse_position(text) for index, text in one["partitions"].items()}
-                for one in found["ends"]
+                (topic["cluster"], topic["topic"]): {
+                    int(index): parse_position(text) for index, text in topic["partitions"].items()
+                }
+                for topic in content["ends"]
             }
-            return cls(found["committed"], found["begun"], found["runs"], ends, found["totals"], found.get("query", ""))
+            return cls(content["committed"], content["begun"], content["runs"], ends, content["totals"], content.get("query", ""))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no progress of a sink: {error!r}") from error
+            raise ValueError(f"it is not a progress file of the sink: {error!r}") from error
 
 
-def load_progress(folder: Folder) -> Progress:
-    """What the file says; a new one when there is none. Raises OSError, and ValueError when it cannot be read."""
-    data = folder.read(NAME)
+def load_progress(files: CheckpointFiles) -> Progress:
+    """Return the state in the file; an empty state without a file. Raises OSError, and ValueError for an invalid file."""
+    data = files.read(NAME)
     progress = Progress() if data is None else Progress.from_json(data)
-    return progress.of_query(_query_of(folder))
+    return progress.of_query(_query_of(files))
 
 
-def _query_of(folder: Folder) -> str:
-    """The id of the query that the checkpoint is of, as Spark keeps it there."""
+def _query_of(files: CheckpointFiles) -> str:
+    """Return the id of the query that the checkpoint belongs to, from Spark's own metadata file; empty if unknown."""
     try:
-        return str(orjson.loads(folder.read_beside("metadata") or b"")["id"])
+        return str(orjson.loads(files.read_spark_file("metadata") or b"")["id"])
     except (ValueError, KeyError, TypeError):
         return ""
 
 
-def save_progress(folder: Folder, progress: Progress) -> None:
+def save_progress(files: CheckpointFiles, progress: Progress) -> None:
     """Replace the file. Raises OSError."""
-    folder.write(NAME, progress.as_json())
+    files.write(NAME, progress.as_json())
 
 
-def read_totals(location: str) -> dict[str, int]:
-    """The totals of a query by its checkpoint, by the names of counts; empty where there are none yet."""
-    folder = open_folder(location)
-    return {} if folder is None else dict(load_progress(folder).totals)
+def read_totals(checkpoint: str) -> dict[str, int]:
+    """Return the totals of the query with this checkpoint; empty if there are none. Raises OSError, ValueError."""
+    files = open_checkpoint_files(checkpoint)
+    return {} if files is None else dict(load_progress(files).totals)

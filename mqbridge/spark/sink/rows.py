@@ -1,4 +1,4 @@
-"""Divides rows by where they come from and where they go: each part is one batch of one transfer."""
+"""Divides rows by source partition and target topic. Each group of rows is one batch of one transfer."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -14,13 +14,13 @@ from mqbridge.spark.transfer.spec import PartitionMode
 from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
 
 MESSAGE_BYTES = 400
-"""What a message of a row holds beside the bytes of the row: its object, and those of its fields."""
+"""Memory of a message in addition to the bytes of its row: the objects of the message and of its fields."""
 
 
 class Stream(NamedTuple):
-    """Rows of one source partition that go to one topic, in order.
+    """Identifies the rows of one source partition for one topic, which are written in order.
 
-    `topic` is None where the spec of the targets says it; empty where the column, which should, is NULL.
+    `topic` is None if the targets' spec names the topic; empty if the column must name it and is NULL.
     """
 
     source: Partition
@@ -28,7 +28,12 @@ class Stream(NamedTuple):
 
 
 class RowReader:
-    """Reads the rows of one task. `deduplicate`: rows of a source must ascend by their positions."""
+    """Reads the rows of one task.
+
+    by_topic        the column `topic` names the target topic
+    partition_mode  how target partitions are chosen
+    deduplicate     the positions of the rows of a source must ascend
+    """
 
     def __init__(self, schema: pa.Schema, *, by_topic: bool, partition_mode: PartitionMode, deduplicate: bool) -> None:
         self._messages = MessageReader(schema)
@@ -39,67 +44,68 @@ class RowReader:
         self._last: dict[Stream, Position] = {}
 
     def streams(self, rows: pa.RecordBatch) -> Iterator[tuple[Stream, Batch]]:
-        """The batches of these rows. Raises ConfigError for rows that cannot be written as they are."""
-        for part in self._parts(rows):
-            topic = (part.column("topic")[0].as_py() or "") if self._by_topic else None
-            for run in self._messages.read_runs(part):
+        """Yield the batches of these rows with their streams. Raises ConfigError for rows that cannot be written."""
+        for group in self._group_rows(rows):
+            topic = (group.column("topic")[0].as_py() or "") if self._by_topic else None
+            for run in self._messages.read_runs(group):
                 batch = run.batch
                 if run.is_part and self._deduplicate:
                     raise ConfigError(
-                        f"rows of {batch.partition} are of a part of its range, which another task has the rest of: nobody could "
-                        "tell what of it is stored",
+                        f"these rows have only a part of the range of {batch.partition}, and another task writes the rest: the "
+                        "sink cannot know which of them are stored",
                         hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
                     )
-                batch.held_bytes = part.slice(run.first_row, batch.count).nbytes + MESSAGE_BYTES * batch.count
+                batch.held_bytes = group.slice(run.first_row, batch.count).nbytes + MESSAGE_BYTES * batch.count
                 stream = Stream(batch.partition, topic)
                 if self._deduplicate and batch.partition is not NO_SOURCE:
                     self._check_order(stream, batch)
                 if self._partition_mode != "rule":
-                    wanted = part.column("partition").slice(run.first_row, batch.count).to_pylist()
-                    batch.handle = _partition_handle(wanted, batch.partition.index if self._is_known(batch) else None)
+                    column = group.column("partition").slice(run.first_row, batch.count).to_pylist()
+                    # The source writes its own partition index into the column, so in `auto` that value is no choice of the user.
+                    is_from_source = self._partition_mode == "auto" and batch.partition is not NO_SOURCE
+                    batch.handle = _partition_handle(column, batch.partition.index if is_from_source else None)
                 yield stream, batch
 
-    def _is_known(self, batch: Batch) -> bool:
-        """Whether a partition that is the source's own says nothing."""
-        return self._partition_mode == "auto" and batch.partition is not NO_SOURCE
-
-    def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows by source and topic, in order. Mostly there is one of each."""
+    def _group_rows(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each source and topic, in order. Usually all rows have the same."""
         if not rows.num_rows:
             return
-        codes = [_codes(rows.column(name)) for name in self._columns]
-        several = [code for code in codes if code is not None]
-        if not several:
+        codes = [_value_codes(rows.column(name)) for name in self._columns]
+        varying = [column for column in codes if column is not None]
+        if not varying:
             yield rows
             return
-        places: dict[tuple[int | None, ...], list[int]] = {}
-        for index, key in enumerate(zip(*(code.to_pylist() for code in several), strict=True)):
-            places.setdefault(key, []).append(index)
-        for indexes in places.values():
+        groups: dict[tuple[int | None, ...], list[int]] = {}
+        for index, key in enumerate(zip(*(column.to_pylist() for column in varying), strict=True)):
+            groups.setdefault(key, []).append(index)
+        for indexes in groups.values():
             yield rows.take(pa.array(indexes, pa.int64()))
 
     def _check_order(self, stream: Stream, batch: Batch) -> None:
         positions = [self._last.get(stream, ()), *(message.position for message in batch.messages)]
-        for before, position in pairwise(positions):
-            if position <= before:
+        for previous, position in pairwise(positions):
+            if position <= previous:
                 raise ConfigError(
-                    f"rows of {stream.source} do not ascend: position {format_position(position)} comes behind "
-                    f"{format_position(before)}, so nobody could tell what of them is stored",
+                    f"rows of {stream.source} do not ascend: position {format_position(position)} follows "
+                    f"{format_position(previous)}, so the sink cannot know which of them are stored",
                     hint='Write .repartition("source").sortWithinPartitions("source", "position"), or set deduplicate=false',
                 )
         self._last[stream] = positions[-1]
 
 
-def _codes(column: pa.Array) -> pa.Array | None:
-    """A number for each different value; None where there is only one."""
+def _value_codes(column: pa.Array) -> pa.Array | None:
+    """Return for each row a number that stands for its value; None if all rows have the same value."""
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     return encoded.indices if len(encoded.dictionary) > 1 else None
 
 
-def _partition_handle(wanted: Sequence[int | None], own: int | None) -> BatchPartition | RowPartitions | None:
-    """Where rows are to go; None where nothing says it. `own` is the partition that says nothing."""
-    said = [None if partition == own else partition for partition in wanted]
-    different = set(said)
-    if different == {None}:
+def _partition_handle(column: Sequence[int | None], ignored: int | None) -> BatchPartition | RowPartitions | None:
+    """Return the handle of a batch with these values of the column `partition`; None if no row names a partition.
+
+    The value `ignored` counts as NULL.
+    """
+    partitions = [None if partition == ignored else partition for partition in column]
+    distinct = set(partitions)
+    if distinct == {None}:
         return None
-    return BatchPartition(said[0]) if len(different) == 1 else RowPartitions(said)
+    return BatchPartition(partitions[0]) if len(distinct) == 1 else RowPartitions(partitions)

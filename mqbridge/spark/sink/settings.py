@@ -1,4 +1,4 @@
-"""What the sink's options say: read once, on the driver, and sent to the tasks."""
+"""The sink's settings: read from its options once, on the driver, and sent to the tasks."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, cast
@@ -20,41 +20,47 @@ ANY_TOPIC = "{topic}"
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """Picklable.
+    """The settings of one write. Picklable.
 
-    spec             the targets; of `column` rows their topic is still to be filled in
-    topic_from       `spec`: the spec says the target topics; `column`: each row does
-    create           with how many partitions missing topics are made; None where they are not
-    job              the name that was given to the job
-    are_ranges       rows say what is to be moved (see `mqbridge.spark.ranges`)
+    spec               the targets; with `topic_from="column"` their topic is replaced by that of the rows
+    topic_from         what names the target topic: the spec, or the rows' column `topic`
+    create_partitions  the number of partitions of target topics that the sink creates; None: it creates none
+    job                the name of the job, from the option jobId; None if it has none
+    checkpoint         the checkpoint folder of a streaming query; None if unknown
+    are_ranges         the rows are ranges to move, not messages (see `mqbridge.spark.ranges`)
     """
 
     spec: TargetsSpec
     topic_from: Literal["spec", "column"]
-    create: int | None
+    create_partitions: int | None
     job: str | None
     checkpoint: str | None
     are_ranges: bool
 
 
 def sink_settings(values: OptionValues, schema: StructType) -> SinkSettings:
-    """Raises ConfigError for options or columns that cannot be used."""
+    """Return the settings for these options and columns. Raises ConfigError if they are invalid."""
     are_ranges = is_range_schema(schema)
     if not are_ranges:
         check_columns(schema)
     spec = _route_spec(values) or _option_spec(values, schema)
     if spec.deduplicate and not spec.delivery.stamp_origin:
         raise ConfigError(
-            "what is stored is told by the origins of messages, which stampOrigin=false leaves out",
-            hint="Set deduplicate=false too, or stamp them",
+            "deduplication needs the origins of messages, and stampOrigin=false does not write them",
+            hint="Set deduplicate=false too, or remove stampOrigin=false",
         )
     if are_ranges and not spec.source_topics:
-        raise ConfigError("rows are ranges, which go into the targets of a route", hint="Give the options config and route")
-    by_column = values["route"] is None and values["topic"] is None
-    if by_column and "topic" not in schema.fieldNames():
+        raise ConfigError("the rows are ranges, and ranges need the targets of a route", hint="Give the options config and route")
+    has_topic_column = values["route"] is None and values["topic"] is None
+    if has_topic_column and "topic" not in schema.fieldNames():
         raise ConfigError("no topic is named", hint="Give the option topic, or a column topic")
     return SinkSettings(
-        spec, "column" if by_column else "spec", values["createTopics"], values["jobId"], values["checkpointLocation"], are_ranges
+        spec,
+        topic_from="column" if has_topic_column else "spec",
+        create_partitions=values["createTopics"],
+        job=values["jobId"],
+        checkpoint=values["checkpointLocation"],
+        are_ranges=are_ranges,
     )
 
 
@@ -64,23 +70,26 @@ def _route_spec(values: OptionValues) -> TargetsSpec | None:
         return None
     for name in ("topic", "partitions", "createTopics", "deadLetterTopic", "stampOrigin", "inFlightBytes"):
         if values.is_set(name):
-            raise ConfigError(f"the route {chosen.route.name!r} says it, not the option {name}", hint="Leave one of them out")
-    return _common(TargetsSpec.of_route(chosen.route, chosen.clusters), values)
+            raise ConfigError(
+                f"the option {name} cannot be used with a route: the route {chosen.route.name!r} decides it",
+                hint=f"Remove the option {name}, or the option route",
+            )
+    return _with_common_options(TargetsSpec.of_route(chosen.route, chosen.clusters), values)
 
 
 def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
     cluster = resolve_cluster(values)
-    wanted = values["partitions"]
-    partition_mode: PartitionMode = wanted if wanted in ("auto", "column") else "rule"
+    partitions = values["partitions"]
+    partition_mode: PartitionMode = partitions if partitions in ("auto", "column") else "rule"
     if partition_mode == "column" and "partition" not in schema.fieldNames():
         raise ConfigError("partitions=column needs a column partition")
-    rule = PartitionRule(by=cast("By", wanted if partition_mode == "rule" else "modulo"))
+    rule = PartitionRule(by=cast("By", partitions if partition_mode == "rule" else "modulo"))
     letters = values["deadLetterTopic"]
     delivery = Delivery(
         in_flight_bytes=values["inFlightBytes"],
         dead_letter=None if letters is None else DeadLetter(cluster=cluster.name, topic=letters),
         stamp_origin=values["stampOrigin"],
-        prevent_loops=False,  # whoever writes a row somewhere means it
+        prevent_loops=False,  # a target that the user names is intended, also if the message came from there
     )
     target = Target.model_construct(
         cluster=cluster.name, topic=values["topic"] or ANY_TOPIC, partitions=rule, create=False, edit=None, options=None
@@ -88,10 +97,11 @@ def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
     spec = TargetsSpec(
         values["jobId"] or "spark", {cluster.name: cluster}, (target,), delivery=delivery, partition_mode=partition_mode
     )
-    return _common(spec, values)
+    return _with_common_options(spec, values)
 
 
-def _common(spec: TargetsSpec, values: OptionValues) -> TargetsSpec:
+def _with_common_options(spec: TargetsSpec, values: OptionValues) -> TargetsSpec:
+    """Return the spec with the options that apply with a route and without."""
     return replace(
         spec,
         deduplicate=values["deduplicate"],

@@ -1,4 +1,4 @@
-"""Writes the rows of one task: a transfer for each of its source partitions and topics, side by side."""
+"""Writes the rows of one task: one concurrent transfer for each of its source partitions and topics."""
 
 import asyncio
 from collections import deque
@@ -19,69 +19,73 @@ from mqbridge.spark.transfer.targets import FindCluster
 from mqbridge.spark.transfer.transfer import Transfer
 
 MAX_STREAMS = 64
-"""Transfers of one task that are open at once, each with its outbounds; the one that had no rows for longest makes room."""
+"""Limit of the open transfers of one task, each with its outbounds. The transfer without rows for longest is finished first."""
 
 Gate = Callable[[], Awaitable[None]]
-"""Waited for before each batch is sent; raises when this task is not to send any more."""
+"""Awaited before each batch is sent. Raises if this task must stop sending."""
 Watch = Callable[[], Coroutine[Any, Any, None]]
-"""Runs beside all of it, and raises likewise: what has passed the gate may wait for its target for long, and be sent again."""
+"""Runs concurrently with the transfers, and raises if this task must stop sending.
+
+The gate alone is not enough: a batch that passed it may wait for its target for a long time, and be sent again.
+"""
 
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task wrote. `streams` are its source partitions (as in the column) and topics."""
+    """The result of a task. `streams` has its pairs of a source partition (as in the column `source`) and a topic."""
 
     counts: Counts = field(default_factory=Counts)
     streams: set[tuple[str, str | None]] = field(default_factory=set)
 
 
-class _Feed:
-    """The batches of one transfer: put by the task, taken by the transfer. Holds no more bytes than its budget has."""
+class _BatchQueue:
+    """The queue of batches from the task to one transfer. The budget, shared by all queues of the task, limits its bytes."""
 
-    def __init__(self, ahead: Budget, gate: Gate) -> None:
-        self._ahead, self._gate = ahead, gate
+    def __init__(self, budget: Budget, gate: Gate) -> None:
+        self._budget, self._gate = budget, gate
         self._batches: deque[Batch | None] = deque()
-        self._filled = asyncio.Event()
+        """None marks the end."""
+        self._not_empty = asyncio.Event()
         self._is_closed = False
 
     async def put(self, batch: Batch) -> None:
-        """Wait for room, and put it."""
-        await self._ahead.take(batch.held_bytes)
+        """Wait for budget and append the batch. Drops the batch if the queue is closed."""
+        await self._budget.take(batch.held_bytes)
         if self._is_closed:
-            self._ahead.give(batch.held_bytes)
+            self._budget.give(batch.held_bytes)
             return
         self._batches.append(batch)
-        self._filled.set()
+        self._not_empty.set()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Mark the end of the batches."""
         self._batches.append(None)
-        self._filled.set()
+        self._not_empty.set()
 
     def close(self) -> None:
-        """Nobody takes any more."""
+        """Drop all batches: the transfer reads no more."""
         self._is_closed = True
         while self._batches:
             if (batch := self._batches.popleft()) is not None:
-                self._ahead.give(batch.held_bytes)
+                self._budget.give(batch.held_bytes)
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """What is put, to the end."""
+        """Yield the batches until the end, each after the gate."""
         while True:
             while not self._batches:
-                self._filled.clear()
-                await self._filled.wait()
+                self._not_empty.clear()
+                await self._not_empty.wait()
             await self._gate()
             if (batch := self._batches.popleft()) is None:
                 return
-            self._ahead.give(batch.held_bytes)
+            self._budget.give(batch.held_bytes)
             yield batch
 
 
 class TaskWriter:
-    """One task. `take` its rows, then `finish`; or `abort`. On the background event loop only.
+    """Writes one task: call `write` for its rows, then `finish`; or `abort` at any time. Runs on the background event loop.
 
-    `replay` is given where some of it may be stored already.
+    `replay` is given if messages of the task may be stored already.
     """
 
     def __init__(
@@ -95,105 +99,110 @@ class TaskWriter:
     ) -> None:
         self._settings, self._job, self._find_cluster, self._replay = settings, job, find_cluster, replay
         self._gate, self._watch = gate or _open_gate, watch
-        self._watching: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         delivery = settings.spec.delivery
-        self._budget, self._ahead = Budget(delivery.sending_bytes), Budget(delivery.read_ahead_bytes)
-        self._open: dict[Stream, tuple[_Feed, asyncio.Task[Counts]]] = {}
-        """The one that had no rows for longest first."""
-        self._made: set[str] = set()
+        self._send_budget, self._queue_budget = Budget(delivery.sending_bytes), Budget(delivery.read_ahead_bytes)
+        self._transfers: dict[Stream, tuple[_BatchQueue, asyncio.Task[Counts]]] = {}
+        """The open transfers, least recently used first."""
+        self._created_topics: set[str] = set()
         self._result = TaskResult()
         self._error: BaseException | None = None
+        """The first error of a transfer or of the watch."""
 
-    async def take(self, batches: Iterable[tuple[Stream, Batch]]) -> None:
-        """Write these, some time; waits while too much is not written yet. Raises what the transfers raise."""
-        if self._watch is not None and self._watching is None:
-            self._watching = spawn(self._stop_when_told(self._watch), "later attempts")
+    async def write(self, batches: Iterable[tuple[Stream, Batch]]) -> None:
+        """Queue the batches for their transfers. Waits while the queues are full. Raises the errors of the transfers."""
+        if self._watch is not None and self._watch_task is None:
+            self._watch_task = spawn(self._cancel_when_raised(self._watch), "watching for later attempts")
         for stream, batch in batches:
-            self._check()
-            if (opened := self._open.pop(stream, None)) is None:
-                while len(self._open) >= MAX_STREAMS:
-                    await self._end_oldest()
-                opened = await self._begin(stream)
-            self._open[stream] = opened
-            await opened[0].put(batch)
-        self._check()
+            self._raise_error()
+            if (transfer := self._transfers.pop(stream, None)) is None:
+                while len(self._transfers) >= MAX_STREAMS:
+                    await self._finish_oldest()
+                transfer = await self._open_transfer(stream)
+            self._transfers[stream] = transfer
+            queue, _ = transfer
+            await queue.put(batch)
+        self._raise_error()
 
     async def finish(self) -> TaskResult:
-        """Wait until everything is stored. Raises what the transfers raise."""
-        for feed, _ in self._open.values():
-            feed.end()
-        if self._open:  # the first that fails is told at once, however long the others try
-            await asyncio.wait([task for _, task in self._open.values()], return_when=asyncio.FIRST_EXCEPTION)
-        self._check()
-        while self._open:
-            await self._end_oldest()
+        """Wait until everything is stored, and return the result. Raises the errors of the transfers."""
+        for queue, _ in self._transfers.values():
+            queue.end()
+        if self._transfers:  # the first error is raised at once, even if other transfers still retry
+            await asyncio.wait([task for _, task in self._transfers.values()], return_when=asyncio.FIRST_EXCEPTION)
+        self._raise_error()
+        while self._transfers:
+            await self._finish_oldest()
         return self._result
 
     async def abort(self) -> None:
-        """Leave everything where it is."""
-        opened, self._open = self._open, {}
-        await cancel(self._watching, *(task for _, task in opened.values()))
+        """Cancel all transfers. Messages that they sent may be stored."""
+        transfers, self._transfers = self._transfers, {}
+        await cancel(self._watch_task, *(task for _, task in transfers.values()))
 
-    async def _stop_when_told(self, watch: Watch) -> None:
+    async def _cancel_when_raised(self, watch: Watch) -> None:
+        """Run the watch, and cancel all transfers when it raises."""
         try:
             await watch()
-        except Exception as error:  # noqa: BLE001 - whatever it is, `take` and `finish` raise it
+        except Exception as error:  # noqa: BLE001 - `write` and `finish` raise it
             self._error = self._error or error
-            await cancel(*(task for _, task in self._open.values()))
+            await cancel(*(task for _, task in self._transfers.values()))
 
-    def _check(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
-    async def _end_oldest(self) -> None:
-        stream = next(iter(self._open))
-        feed, task = self._open[stream]
-        feed.end()
+    async def _finish_oldest(self) -> None:
+        """Wait for the least recently used transfer, and add its counts."""
+        stream = next(iter(self._transfers))
+        queue, task = self._transfers[stream]
+        queue.end()
         await asyncio.wait([task])
-        self._check()
-        del self._open[stream]
+        self._raise_error()
+        del self._transfers[stream]
         self._result.counts.add(task.result())
 
-    async def _begin(self, stream: Stream) -> tuple[_Feed, asyncio.Task[Counts]]:
+    async def _open_transfer(self, stream: Stream) -> tuple[_BatchQueue, asyncio.Task[Counts]]:
         spec = self._settings.spec if stream.topic is None else self._settings.spec.with_topic(stream.topic)
-        await self._make_topics(spec.targets[0].topic)
+        await self._create_topics(spec.targets[0].topic)
         if stream.source is not NO_SOURCE:
             self._result.streams.add((format_source(stream.source), stream.topic))
-        feed = _Feed(self._ahead, self._gate)
+        queue = _BatchQueue(self._queue_budget, self._gate)
         transfer = Transfer(
-            spec, stream.source, self._job, find_cluster=self._find_cluster, replay=self._replay, budget=self._budget
+            spec, stream.source, self._job, find_cluster=self._find_cluster, replay=self._replay, budget=self._send_budget
         )
-        self._check()
-        task = spawn(self._run(transfer, feed), f"writing {stream.source} to {stream.topic}", quiet=True)
-        task.add_done_callback(collect_error)  # `_error` has it, and after `abort` nobody asks
-        return feed, task
+        self._raise_error()
+        task = spawn(self._run_transfer(transfer, queue), f"writing {stream.source} to {stream.topic}", quiet=True)
+        task.add_done_callback(collect_error)  # the error is in `_error`; after `abort` it is not needed
+        return queue, task
 
-    async def _run(self, transfer: Transfer, feed: _Feed) -> Counts:
+    async def _run_transfer(self, transfer: Transfer, queue: _BatchQueue) -> Counts:
         try:
-            return await transfer.run(feed.batches())
+            return await transfer.run(queue.batches())
         except Exception as error:
             self._error = self._error or error
             raise
         finally:
-            feed.close()
+            queue.close()
 
-    async def _make_topics(self, topic: str) -> None:
-        """Make what is missing, where the options ask for it: the target topic, and the one for dead letters."""
-        if self._settings.create is None or not topic or topic in self._made:
+    async def _create_topics(self, topic: str) -> None:
+        """Create the target topic and the dead-letter topic if they are missing and the option createTopics is given."""
+        partitions = self._settings.create_partitions
+        if partitions is None or not topic or topic in self._created_topics:
             return
         spec = self._settings.spec
         letters = spec.delivery.dead_letter
         async with self._find_cluster(spec.clusters[spec.targets[0].cluster]) as cluster:
-            await _make(cluster, topic, self._settings.create)
+            await _create_if_missing(cluster, topic, partitions)
             if letters is not None:
-                await _make(cluster, letters.topic, 1)
-        self._made.add(topic)
+                await _create_if_missing(cluster, letters.topic, 1)
+        self._created_topics.add(topic)
 
 
-async def _make(cluster: Cluster, topic: str, partitions: int) -> None:
+async def _create_if_missing(cluster: Cluster, topic: str, partitions: int) -> None:
     if await cluster.describe(topic) is None:
         await cluster.create(topic, partitions)
 
 
 async def _open_gate() -> None:
-    """Nobody else sends."""
+    """Allow every send: the attempt is not fenced."""

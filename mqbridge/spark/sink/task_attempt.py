@@ -1,4 +1,4 @@
-"""One attempt at a task: what of it may be stored already, and its claim."""
+"""One attempt at a task: its identity in Spark, and work that stops when a later attempt begins."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
@@ -7,27 +7,33 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from pyspark import TaskContext
 
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.spark.sink.attempt_fence import INTERVAL_S, Claims
-from mqbridge.spark.sink.checkpoint_files import Folder
+from mqbridge.spark.sink.attempt_fence import INTERVAL_S, AttemptFence
+from mqbridge.spark.sink.checkpoint_files import CheckpointFiles
 
 T = TypeVar("T")
 
 
 class TaskId(NamedTuple):
-    """What Spark says of the attempt that this process makes now; to be asked for in the thread that Spark calls."""
+    """The identity of an attempt at a task, as Spark numbers it.
+
+    partition  number of the task among the tasks of its stage
+    attempt    number of the attempt at the task in this stage, from 0
+    id         Spark's unique id of the attempt
+    batch      id of the streaming batch; None in a batch write
+    query      id of the streaming query; None in a batch write
+    """
 
     partition: int
     attempt: int
     id: int
     batch: int | None
-    """None outside of streams."""
     query: str | None
 
     @classmethod
     def current(cls) -> "TaskId":
-        """The one that runs."""
+        """Return the identity of the running attempt. Must be called in the thread in which Spark calls `write`."""
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark calls `write` in tasks only
+        assert context is not None  # noqa: S101 - Spark calls `write` only in tasks
         batch = context.getLocalProperty("streaming.sql.batchId")
         return cls(
             context.partitionId(),
@@ -38,36 +44,37 @@ class TaskId(NamedTuple):
         )
 
 
-class FolderClaims:
-    """Claims in the folder of a query."""
+class CheckpointClaimFiles:
+    """Stores claims in the checkpoint folder of a query."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
 
     async def names(self, prefix: str) -> Collection[str]:
-        """Those that begin so."""
-        return await asyncio.to_thread(self._folder.names, prefix)
+        """Return the names that begin with the prefix."""
+        return await asyncio.to_thread(self._files.names, prefix)
 
     async def write(self, name: str) -> None:
-        """Make one."""
-        await asyncio.to_thread(self._folder.write, name, b"")
+        """Write an empty file."""
+        await asyncio.to_thread(self._files.write, name, b"")
 
 
-async def run_while_latest(claims: Claims | None, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work; it is cancelled when a later attempt begins, which is raised (ClusterError)."""
-    working: asyncio.Task[T] = spawn(work, "the work of a task", quiet=True)
-    watch = None if claims is None else spawn(raise_when_superseded(claims), "later attempts", quiet=True)
+async def run_while_latest(fence: AttemptFence | None, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of the work. If a later attempt begins, cancel the work and raise ClusterError. None: no fence."""
+    work_task: asyncio.Task[T] = spawn(work, "the work of a task", quiet=True)
+    watch = None if fence is None else spawn(raise_when_superseded(fence), "watching for later attempts", quiet=True)
     try:
-        await asyncio.wait([working] if watch is None else [working, watch], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done() and watch is not None:
+        await asyncio.wait([work_task] if watch is None else [work_task, watch], return_when=asyncio.FIRST_COMPLETED)
+        if not work_task.done() and watch is not None:
             watch.result()
-        return await working
+        return await work_task
     finally:
-        await cancel(working, watch)
+        await cancel(work_task, watch)
 
 
-async def raise_when_superseded(claims: Claims) -> NoReturn:
-    """Raise ClusterError when a later attempt begins."""
+async def raise_when_superseded(fence: AttemptFence) -> NoReturn:
+    """Wait until a later attempt begins, and raise ClusterError."""
     while True:
-        await asyncio.sleep(INTERVAL_S / 2)  # somebody else may have looked in between: then it is not due yet
-        await claims.check()
+        # Half an interval: after a check by a sender in between, this check does nothing, and the next one must not be too late.
+        await asyncio.sleep(INTERVAL_S / 2)
+        await fence.check()

@@ -1,4 +1,4 @@
-"""Writes what Spark hands to a task, whose rows are messages, or ranges to be moved."""
+"""Writes the rows of a task. The rows are messages, or ranges to move."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +10,7 @@ from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.ranges.mover import Pump
 from mqbridge.spark.ranges.rows import parse_ranges
 from mqbridge.spark.schema import format_source
-from mqbridge.spark.sink.attempt_fence import Claims
+from mqbridge.spark.sink.attempt_fence import AttemptFence
 from mqbridge.spark.sink.rows import RowReader
 from mqbridge.spark.sink.settings import SinkSettings
 from mqbridge.spark.sink.task import TaskResult, TaskWriter
@@ -19,18 +19,18 @@ from mqbridge.spark.transfer.spec import Replay
 
 
 def write_rows(
-    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, fence: AttemptFence | None
 ) -> TaskResult:
-    """Store all of it. Raises what `Transfer.run` and `RowReader` raise; nothing is open afterwards."""
-    move = _move_ranges if settings.are_ranges else _write_messages
-    return move(settings, job, iterator, replay, claims)
+    """Store all rows. Raises the errors of `Transfer.run` and `RowReader`. Closes everything before it returns."""
+    write = _move_ranges if settings.are_ranges else _write_messages
+    return write(settings, job, iterator, replay, fence)
 
 
 def _write_messages(
-    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, fence: AttemptFence | None
 ) -> TaskResult:
     loop = background_loop()
-    gate, watch = (None, None) if claims is None else (claims.check, partial(raise_when_superseded, claims))
+    gate, watch = (None, None) if fence is None else (fence.check, partial(raise_when_superseded, fence))
     writer = TaskWriter(settings, job, loop.cluster, replay, gate, watch)
     reader: RowReader | None = None
     try:
@@ -41,22 +41,22 @@ def _write_messages(
                 reader = RowReader(
                     rows.schema, by_topic=by_topic, partition_mode=spec.partition_mode, deduplicate=spec.deduplicate
                 )
-            loop.run(writer.take(list(reader.streams(rows))))
+            loop.run(writer.write(list(reader.streams(rows))))
         return loop.run(writer.finish())
     finally:
         loop.run(writer.abort())
 
 
 def _move_ranges(
-    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, fence: AttemptFence | None
 ) -> TaskResult:
     spec = settings.spec
     ranges = [row for rows in iterator for row in parse_ranges(rows)]
     if spec.deduplicate and any(row.is_part for row in ranges):
         raise ConfigError(
-            "ranges are parts of what is to be read of a partition, of which other tasks have the rest",
+            "the ranges of a partition are split between tasks, and the sink cannot know which messages are stored",
             hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
         )
     pump = Pump(spec, spec.clusters, job)
-    counts = background_loop().run(run_while_latest(claims, pump.move(ranges, background_loop().cluster, replay)))
+    counts = background_loop().run(run_while_latest(fence, pump.move(ranges, background_loop().cluster, replay)))
     return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})

@@ -1,4 +1,4 @@
-"""Topics of an embedded log on disk, filled and read by tests."""
+"""An embedded log on disk, whose topics the tests fill and read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,34 +14,34 @@ T = TypeVar("T")
 
 
 class Log:
-    """One log; every call opens it and closes it again, as others do at the same time."""
+    """One log. Every call opens and closes it, because other processes open it too."""
 
     def __init__(self, path: Path) -> None:
         self.url = f"log://{path}"
 
     def create(self, topic: str, partitions: int) -> None:
-        """Make a topic."""
+        """Create a topic."""
         self._run(lambda cluster: cluster.create(topic, partitions))
 
     def fill(self, topic: str, messages: Sequence[Sequence[Message]]) -> None:
-        """Make a topic with these messages, by partition."""
+        """Create the topic, and store these messages of each partition in it."""
         self._run(lambda cluster: _fill(cluster, topic, messages))
 
     def read(self, topic: str) -> list[list[Message]]:
-        """All messages, by partition."""
+        """Return all messages of each partition."""
         return self._run(lambda cluster: _read(cluster, topic))
 
     def payloads(self, topic: str) -> list[list[bytes | None]]:
-        """All payloads, by partition."""
+        """Return all payloads of each partition."""
         return [[message.payload for message in messages] for messages in self.read(topic)]
 
-    def _run(self, ask: Callable[[Cluster], Awaitable[T]]) -> T:
+    def _run(self, use: Callable[[Cluster], Awaitable[T]]) -> T:
         async def run() -> T:
             adapter = load_adapters()["log"]
             cluster = adapter.make_cluster("test", adapter.cluster_model.from_url(self.url))
             await cluster.connect()
             try:
-                return await ask(cluster)
+                return await use(cluster)
             finally:
                 await cluster.close()
 
@@ -51,7 +51,7 @@ class Log:
 async def _fill(cluster: Cluster, topic: str, messages: Sequence[Sequence[Message]]) -> None:
     await cluster.create(topic, len(messages))
     outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-    sends = [outbound.send(number, Share(Batch.of(some))) for number, some in enumerate(messages) if some]
+    sends = [outbound.send(index, Share(Batch.of(to_send))) for index, to_send in enumerate(messages) if to_send]
     for receipt in await asyncio.gather(*sends):
         assert not receipt.failures
     await outbound.close()
@@ -60,8 +60,8 @@ async def _fill(cluster: Cluster, topic: str, messages: Sequence[Sequence[Messag
 async def _read(cluster: Cluster, topic: str) -> list[list[Message]]:
     described, bounds = await cluster.describe(topic), await cluster.bounds(topic)
     assert described is not None
-    found: list[list[Message]] = []
+    partitions: list[list[Message]] = []
     for name in described.partitions:
         batches = cluster.read(topic, name, bounds[name].first, bounds[name].next)
-        found.append([message async for batch in batches for message in batch.messages])
-    return found
+        partitions.append([message async for batch in batches for message in batch.messages])
+    return partitions

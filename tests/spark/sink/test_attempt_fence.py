@@ -1,4 +1,4 @@
-"""Two attempts at one task never send at the same time, however slow one of them is."""
+"""Two attempts at one task never send at the same time, even if one of them is slow."""
 
 import asyncio
 from collections.abc import Collection
@@ -9,65 +9,65 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.spark.sink.attempt_fence import INTERVAL_S, WAIT_INTERVALS, Attempt, Claims
+from mqbridge.spark.sink.attempt_fence import INTERVAL_S, WAIT_INTERVALS, Attempt, AttemptFence
 from mqbridge.spark.sink.task_attempt import run_while_latest
 from tests.spark.transfer.flaky import run_in_virtual_time
 
 
-class Files:
-    """Names in memory; asking takes a moment."""
+class SlowFiles:
+    """Claim files in memory, with a delay for each request."""
 
     def __init__(self, delay_s: float = 0.1) -> None:
-        self.found: set[str] = set()
-        self.asked = 0
+        self.file_names: set[str] = set()
+        self.listings = 0
         self._delay_s = delay_s
 
     async def names(self, prefix: str) -> Collection[str]:
-        self.asked += 1
+        self.listings += 1
         await asyncio.sleep(self._delay_s)
-        return [name for name in self.found if name.startswith(prefix)]
+        return [name for name in self.file_names if name.startswith(prefix)]
 
     async def write(self, name: str) -> None:
         await asyncio.sleep(self._delay_s)
-        self.found.add(name)
+        self.file_names.add(name)
 
 
 def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_the_first_attempt_waits_for_nothing_and_asks_seldom() -> None:
+def test_the_first_attempt_does_not_wait_and_lists_claims_once_per_interval() -> None:
     async def run() -> None:
-        files = Files()
-        claims = Claims(files, 5, 1, Attempt(1, 70))
-        assert await claims.begin() is False
+        files = SlowFiles()
+        fence = AttemptFence(files, 5, 1, Attempt(1, 70))
+        assert await fence.begin() is False
         assert now() < 1
-        assert files.found == {"claim-5-1.1-70"}
-        asked = files.asked
+        assert files.file_names == {"claim-5-1.1-70"}
+        listings = files.listings
         for _ in range(1000):
-            await claims.check()
-        assert files.asked == asked
+            await fence.check()
+        assert files.listings == listings
         await asyncio.sleep(INTERVAL_S)
-        await asyncio.gather(*(claims.check() for _ in range(10)))
-        assert files.asked == asked + 1
+        await asyncio.gather(*(fence.check() for _ in range(10)))
+        assert files.listings == listings + 1
 
     run_in_virtual_time(run)
 
 
-def test_attempts_at_other_tasks_and_batches_are_not_its_own() -> None:
+def test_claims_of_other_tasks_and_batches_are_ignored() -> None:
     async def run() -> None:
-        files = Files()
-        files.found = {"claim-5-11.1-1", "claim-51-1.1-1", "claim-6-1.9-9"}
-        assert await Claims(files, 5, 1, Attempt(1, 70)).begin() is False
+        files = SlowFiles()
+        files.file_names = {"claim-5-11.1-1", "claim-51-1.1-1", "claim-6-1.9-9"}
+        assert await AttemptFence(files, 5, 1, Attempt(1, 70)).begin() is False
 
     run_in_virtual_time(run)
 
 
 @pytest.mark.parametrize("later", [Attempt(1, 71), Attempt(2, 3)])
-def test_a_later_attempt_stops_the_earlier_one_and_never_the_other_way_round(later: Attempt) -> None:
+def test_the_later_attempt_stops_the_earlier_one_and_not_vice_versa(later: Attempt) -> None:
     async def run() -> None:
-        files = Files()
-        first, second = Claims(files, 5, 1, Attempt(1, 70)), Claims(files, 5, 1, later)
+        files = SlowFiles()
+        first, second = AttemptFence(files, 5, 1, Attempt(1, 70)), AttemptFence(files, 5, 1, later)
         assert await first.begin() is False
         began = now()
         assert await second.begin() is True
@@ -77,20 +77,20 @@ def test_a_later_attempt_stops_the_earlier_one_and_never_the_other_way_round(lat
         await asyncio.sleep(INTERVAL_S)
         await second.check()
         with pytest.raises(ClusterError, match="another attempt"):
-            await Claims(files, 5, 1, Attempt(1, 60)).begin()
+            await AttemptFence(files, 5, 1, Attempt(1, 60)).begin()
 
     run_in_virtual_time(run)
 
 
 def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> None:
-    """The driver removes the claims of batches that are committed."""
+    """The driver removes the claims of committed batches."""
 
     async def run() -> None:
-        files = Files()
-        first = Claims(files, 5, 1, Attempt(1, 70))
+        files = SlowFiles()
+        first = AttemptFence(files, 5, 1, Attempt(1, 70))
         await first.begin()
-        await Claims(files, 5, 1, Attempt(1, 71)).begin()
-        files.found.clear()
+        await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
+        files.file_names.clear()
         await asyncio.sleep(INTERVAL_S)
         with pytest.raises(ClusterError, match="is done"):
             await first.check()
@@ -98,20 +98,20 @@ def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> Non
     run_in_virtual_time(run)
 
 
-def test_work_that_sends_no_more_batches_is_watched_in_time_however_slow_the_folder_is() -> None:
-    """Its last look was not when the watch wanted to look, but just after it."""
+def test_work_that_sends_nothing_is_cancelled_in_time_even_with_slow_files() -> None:
+    """The work checks just after the watch wanted to, so the next check of the watch does nothing."""
 
     async def run() -> None:
-        files = Files()
+        files = SlowFiles()
 
-        class Slow(Files):
+        class SlowerFiles(SlowFiles):
             async def names(self, prefix: str) -> Collection[str]:
-                found = await files.names(prefix)
+                names = await files.names(prefix)
                 await asyncio.sleep(2.0)
-                return found
+                return names
 
-        files.found.add("claim-5-1.1-70")
-        first = Claims(Slow(), 5, 1, Attempt(1, 70))
+        files.file_names.add("claim-5-1.1-70")
+        first = AttemptFence(SlowerFiles(), 5, 1, Attempt(1, 70))
         await asyncio.sleep(INTERVAL_S)
         ended: list[float] = []
 
@@ -123,21 +123,21 @@ def test_work_that_sends_no_more_batches_is_watched_in_time_however_slow_the_fol
             finally:
                 ended.append(now())
 
-        working = spawn(run_while_latest(first, work()), "work", quiet=True)
+        work_task = spawn(run_while_latest(first, work()), "work", quiet=True)
         await asyncio.sleep(0.2)
-        await Claims(files, 5, 1, Attempt(1, 71)).begin()
-        began = now()
+        await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
+        later_attempt_began = now()
         with pytest.raises(ClusterError, match="another attempt"):
-            await working
-        assert ended[0] < began
+            await work_task
+        assert ended[0] < later_attempt_began
 
     run_in_virtual_time(run)
 
 
 def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
     async def run() -> None:
-        files = Files()
-        first = Claims(files, 5, 1, Attempt(1, 70))
+        files = SlowFiles()
+        first = AttemptFence(files, 5, 1, Attempt(1, 70))
         await first.begin()
         ended = asyncio.Event()
 
@@ -147,17 +147,17 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
             finally:
                 ended.set()
 
-        working = spawn(run_while_latest(first, work()), "work", quiet=True)
+        work_task = spawn(run_while_latest(first, work()), "work", quiet=True)
         await asyncio.sleep(1)
-        await Claims(files, 5, 1, Attempt(1, 71)).begin()
+        await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
         with pytest.raises(ClusterError, match="another attempt"):
-            await working
+            await work_task
         assert ended.is_set()
 
-        async def soon() -> int:
+        async def return_at_once() -> int:
             return 7
 
-        assert await run_while_latest(first, soon()) == await run_while_latest(None, soon()) == 7
+        assert await run_while_latest(first, return_at_once()) == await run_while_latest(None, return_at_once()) == 7
 
     run_in_virtual_time(run)
 
@@ -167,20 +167,20 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
     pauses=st.lists(st.floats(0, 40), min_size=1, max_size=8),
     delay=st.floats(0, 1),
 )
-def test_no_two_attempts_send_in_turn(begins: list[float], pauses: list[float], delay: float) -> None:
-    """Attempts send whenever they may, with pauses of any length; once a later one has sent, no earlier one does."""
+def test_after_a_later_attempt_has_sent_no_earlier_one_sends(begins: list[float], pauses: list[float], delay: float) -> None:
+    """Attempts send as soon as they may, with pauses of any length."""
 
     async def run() -> None:
-        files, sent = Files(delay), list[int]()
+        files, sent = SlowFiles(delay), list[int]()
 
         async def attempt(number: int, begin: float) -> None:
             await asyncio.sleep(begin)
-            claims = Claims(files, 0, 0, Attempt(1, number))
+            fence = AttemptFence(files, 0, 0, Attempt(1, number))
             try:
-                await claims.begin()
+                await fence.begin()
                 for pause in pauses * 3:
                     await asyncio.sleep(pause / 4)
-                    await claims.check()
+                    await fence.check()
                     sent.append(number)
             except ClusterError:
                 return

@@ -1,4 +1,4 @@
-"""Only the last attempt at what a task does goes on, also when the next run divides the batch among tasks in another way."""
+"""Only the latest attempt continues, even if the next run of the batch divides it among tasks differently."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import pytest
 
 from mqbridge.errors import ClusterError
 from mqbridge.spark.sink import attempt_fence as module
-from mqbridge.spark.sink.attempt_fence import Attempt, Claims
+from mqbridge.spark.sink.attempt_fence import Attempt, AttemptFence
 
 
-class Files:
-    """Claims in memory."""
+class MemoryFiles:
+    """Claim files in memory."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.file_names: list[str] = []
 
     async def names(self, prefix: str) -> Collection[str]:
-        return [name for name in self.found if name.startswith(prefix)]
+        return [name for name in self.file_names if name.startswith(prefix)]
 
     async def write(self, name: str) -> None:
-        self.found.append(name)
+        self.file_names.append(name)
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL_S", 0.0)
 
 
-async def test_tasks_of_one_run_are_nothing_to_each_other() -> None:
-    files = Files()
-    first, second = (Claims(files, 7, task, Attempt(1, task)) for task in (0, 1))
+async def test_tasks_of_one_run_do_not_fence_each_other() -> None:
+    files = MemoryFiles()
+    first, second = (AttemptFence(files, 7, task, Attempt(1, task)) for task in (0, 1))
     assert not await first.begin()
     assert not await second.begin()
     await first.check()
@@ -39,8 +39,8 @@ async def test_tasks_of_one_run_are_nothing_to_each_other() -> None:
 
 
 async def test_a_later_attempt_at_a_task_stops_the_earlier_one() -> None:
-    files = Files()
-    first, again = (Claims(files, 7, 0, Attempt(1, number)) for number in (3, 5))
+    files = MemoryFiles()
+    first, again = (AttemptFence(files, 7, 0, Attempt(1, number)) for number in (3, 5))
     assert not await first.begin()
     assert await again.begin()
     await again.check()
@@ -48,50 +48,50 @@ async def test_a_later_attempt_at_a_task_stops_the_earlier_one() -> None:
         await first.check()
 
 
-async def test_a_later_run_with_fewer_tasks_stops_all_of_the_earlier_one() -> None:
-    files = Files()
-    before = [Claims(files, 7, task, Attempt(1, task)) for task in range(4)]
-    for one in before:
-        assert not await one.begin()
-    assert await Claims(files, 7, 0, Attempt(2, 9)).begin()
-    for one in before:
+async def test_a_later_run_with_fewer_tasks_stops_all_tasks_of_the_earlier_run() -> None:
+    files = MemoryFiles()
+    first_run = [AttemptFence(files, 7, task, Attempt(1, task)) for task in range(4)]
+    for fence in first_run:
+        assert not await fence.begin()
+    assert await AttemptFence(files, 7, 0, Attempt(2, 9)).begin()
+    for fence in first_run:
         with pytest.raises(ClusterError, match="another attempt"):
-            await one.check()
+            await fence.check()
 
 
-async def test_a_later_run_with_more_tasks_waits_in_all_of_them() -> None:
-    files = Files()
-    assert not await Claims(files, 7, 0, Attempt(1, 0)).begin()
-    after = [Claims(files, 7, task, Attempt(2, 4 + task)) for task in range(4)]
-    for one in after:
-        assert await one.begin()
-    for one in after:
-        await one.check()
-    assert not await Claims(files, 70, 0, Attempt(1, 0)).begin()
+async def test_in_a_later_run_with_more_tasks_all_tasks_count_as_repeated() -> None:
+    files = MemoryFiles()
+    assert not await AttemptFence(files, 7, 0, Attempt(1, 0)).begin()
+    second_run = [AttemptFence(files, 7, task, Attempt(2, 4 + task)) for task in range(4)]
+    for fence in second_run:
+        assert await fence.begin()
+    for fence in second_run:
+        await fence.check()
+    assert not await AttemptFence(files, 70, 0, Attempt(1, 0)).begin()
 
 
-async def test_many_tasks_wait_once_for_the_earlier_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_first_of_many_tasks_waits_for_the_earlier_run(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    files = Files()
-    assert not await Claims(files, 7, 0, Attempt(1, 0)).begin()
+    files = MemoryFiles()
+    assert not await AttemptFence(files, 7, 0, Attempt(1, 0)).begin()
     monkeypatch.setattr(module.asyncio, "sleep", sleep)
     for task in range(8):
-        assert await Claims(files, 7, task, Attempt(2, task)).begin()
+        assert await AttemptFence(files, 7, task, Attempt(2, task)).begin()
     assert len(waits) == 1
-    assert await Claims(files, 7, 3, Attempt(2, 9)).begin()
-    assert len(waits) == 2, "an earlier attempt of the same run is waited for"
-    assert await Claims(files, 7, 3, Attempt(3, 10)).begin()
-    assert len(waits) == 3, "another run waits anew"
+    assert await AttemptFence(files, 7, 3, Attempt(2, 9)).begin()
+    assert len(waits) == 2, "a task waits for an earlier attempt of its own run"
+    assert await AttemptFence(files, 7, 3, Attempt(3, 10)).begin()
+    assert len(waits) == 3, "a third run waits again"
 
 
-async def test_an_attempt_at_a_batch_that_is_done_stops() -> None:
-    files = Files()
-    late = Claims(files, 7, 0, Attempt(1, 0))
-    assert not await late.begin()
-    files.found.clear()
+async def test_an_attempt_stops_when_its_batch_is_committed() -> None:
+    files = MemoryFiles()
+    fence = AttemptFence(files, 7, 0, Attempt(1, 0))
+    assert not await fence.begin()
+    files.file_names.clear()
     with pytest.raises(ClusterError, match="claim-7-0 is done"):
-        await late.check()
+        await fence.check()

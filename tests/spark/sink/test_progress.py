@@ -1,4 +1,4 @@
-"""The progress of a streaming sink, against a model of Spark that crashes at every step: nothing is lost or stored twice."""
+"""The progress of a streaming sink, with a model of Spark that crashes at any step: nothing is lost or stored twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqbridge.spark.sink.checkpoint_files import Folder, open_folder
+from mqbridge.spark.sink.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from mqbridge.spark.sink.progress import Progress, Stage, load_progress, read_totals, save_progress
 from mqbridge.spark.transfer.spec import TopicEnds
 
@@ -17,11 +17,11 @@ TOPIC = ("here", "copy")
 
 
 class SparkModel(RuleBasedStateMachine):
-    """A query with one task per batch over one source; a batch is a range of numbers, which is the same when it is repeated.
+    """A query with one task per batch over one source. A batch is a range of numbers, and is the same when it is repeated.
 
-    The sink is as `StreamWriter`: an object for each call, which knows nothing but the file. A crash is the end of whatever runs;
-    then Spark plans again from its two logs. The target says what it holds from a position on, as `resume` does; a task that is
-    told that its batch is fresh sends without asking.
+    The sink behaves like `StreamWriter`: each call has its own object, which knows only the file. A crash ends everything that
+    runs; then Spark plans again from its two logs. A task with a fresh batch sends all of it. A task that replays a batch looks
+    up what the target holds after a position, as `resume` does.
     """
 
     def __init__(self) -> None:
@@ -29,47 +29,47 @@ class SparkModel(RuleBasedStateMachine):
         self.offsets: list[range] = []
         """Spark's log of planned batches."""
         self.commits = 0
-        """How many of them Spark knows to be done."""
+        """Number of batches in Spark's log of commits."""
         self.target: list[int] = []
-        self.next = 0
+        self.next_number = 0
         self._temporary = TemporaryDirectory()
         self.checkpoint = self._temporary.name
         self.running: tuple[int, bytes, Stage] | None = None
-        """A batch whose writer was made: its number, the state that was pickled, and the stage."""
+        """The running batch: its id, the pickled state of its writer, and the stage."""
         self.unsent: list[int] = []
         self.written: int | None = None
-        """Its task has ended."""
-        self.sink_committed = False
+        """Number of messages that the finished task wrote; None if it has not finished."""
+        self.is_sink_committed = False
 
     def teardown(self) -> None:
         self._temporary.cleanup()
 
     @property
-    def folder(self) -> Folder:
-        folder = open_folder(self.checkpoint)
-        assert folder is not None
-        return folder
+    def files(self) -> CheckpointFiles:
+        files = open_checkpoint_files(self.checkpoint)
+        assert files is not None
+        return files
 
     @property
     def batch_id(self) -> int:
         return self.commits
 
-    # --- what Spark does, step by step ------------------------------------------------------------------------------
+    # --- the steps of Spark -----------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.running is None)
     @rule(count=st.integers(0, 4))
     def plan_and_make_the_writer(self, count: int) -> None:
         if len(self.offsets) == self.commits:
-            self.offsets.append(range(self.next, self.next + count))
-            self.next += count
-        progress, stage = load_progress(self.folder).begin(lambda: {TOPIC: {0: (len(self.target),)}})
-        save_progress(self.folder, progress)
+            self.offsets.append(range(self.next_number, self.next_number + count))
+            self.next_number += count
+        progress, stage = load_progress(self.files).begin(lambda: {TOPIC: {0: (len(self.target),)}})
+        save_progress(self.files, progress)
         self.running = (self.batch_id, progress.as_json(), stage)
-        self.written, self.sink_committed = None, False
+        self.written, self.is_sink_committed = None, False
         self.unsent = self._to_send()
 
     def _to_send(self) -> list[int]:
-        """What the task sends, as it begins: in a worker, by the state that was pickled."""
+        """Return the numbers that the task has to send, according to the pickled state of its writer."""
         assert self.running is not None
         batch_id, data, stage = self.running
         progress = Progress.from_json(data)
@@ -80,8 +80,8 @@ class SparkModel(RuleBasedStateMachine):
         if stage is Stage.FRESH:
             return numbers
         since = progress.ends_before(batch_id).get(TOPIC, {}).get(0, (0,))[0]
-        held = self.target[since:]
-        return [number for number in numbers if not held or number > max(held)]
+        stored = self.target[since:]
+        return [number for number in numbers if not stored or number > max(stored)]
 
     @precondition(lambda self: self.running is not None and self.unsent)
     @rule(count=st.integers(1, 3))
@@ -91,61 +91,61 @@ class SparkModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running is not None and not self.unsent and self.written is None)
     @rule()
-    def the_task_ends(self) -> None:
+    def finish_the_task(self) -> None:
         assert self.running is not None
         self.written = len(self.offsets[self.running[0]])
 
-    @precondition(lambda self: self.written is not None and not self.sink_committed)
+    @precondition(lambda self: self.written is not None and not self.is_sink_committed)
     @rule()
-    def the_sink_commits(self) -> None:
+    def commit_in_the_sink(self) -> None:
         assert self.running is not None
         assert self.written is not None
         ends = {TOPIC: {0: (len(self.target),)}}
-        save_progress(self.folder, load_progress(self.folder).commit(self.running[0], ends, {"received": self.written}))
-        self.sink_committed = True
+        save_progress(self.files, load_progress(self.files).commit(self.running[0], ends, {"received": self.written}))
+        self.is_sink_committed = True
 
-    @precondition(lambda self: self.sink_committed)
+    @precondition(lambda self: self.is_sink_committed)
     @rule()
-    def spark_commits(self) -> None:
+    def commit_in_spark(self) -> None:
         self.commits += 1
         self._stop()
 
-    # --- what goes wrong --------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.running is not None)
     @rule()
     def crash(self) -> None:
-        """The driver ends, with everything."""
+        """Crash the driver, and with it everything that runs."""
         self._stop()
 
-    @precondition(lambda self: self.running is not None and not self.sink_committed)
+    @precondition(lambda self: self.running is not None and not self.is_sink_committed)
     @rule()
     def abort(self) -> None:
-        """A task fails for good: Spark tells the sink, which moves nothing, and the query ends."""
-        before = load_progress(self.folder)
+        """Fail a task for good: Spark aborts the sink's batch, which changes nothing, and the query ends."""
+        before = load_progress(self.files)
         self._stop()
-        assert load_progress(self.folder) == before
+        assert load_progress(self.files) == before
 
     @rule()
     def write_half_a_file(self) -> None:
-        """A crash in the middle of writing the state leaves a draft, which nobody reads."""
-        path = Path(self.folder.path)
+        """Crash while the state is written: that leaves a draft file, which is never read."""
+        path = Path(self.files.path)
         path.mkdir(exist_ok=True)
         (path / ".progress.half").write_bytes(b'{"version": 1, "comm')
 
     @precondition(lambda self: self.running is None and self.commits > 0)
     @rule()
     def lose_the_state(self) -> None:
-        """The folder is gone: what is stored is read back from the beginning."""
-        self.folder.remove({"progress"})
+        """Lose the file: the next task then searches the target from its beginning."""
+        self.files.remove({"progress"})
 
     def _stop(self) -> None:
-        self.running, self.written, self.sink_committed, self.unsent = None, None, False, []
+        self.running, self.written, self.is_sink_committed, self.unsent = None, None, False, []
 
-    # --- what must hold ---------------------------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------------------------
 
     @invariant()
-    def nothing_is_lost_or_doubled(self) -> None:
+    def nothing_is_lost_or_duplicated(self) -> None:
         assert self.target == list(range(len(self.target)))
         assert len(self.target) >= sum(len(batch) for batch in self.offsets[: self.commits])
 
@@ -153,62 +153,62 @@ class SparkModel(RuleBasedStateMachine):
 TestSparkModel = SparkModel.TestCase
 
 
-def test_the_state_survives_the_file_and_totals_grow(tmp_path: Path) -> None:
-    folder = open_folder(str(tmp_path))
-    assert folder is not None
-    begun, stage = load_progress(folder).begin(dict)
+def test_the_state_is_read_back_and_commits_add_to_the_totals(tmp_path: Path) -> None:
+    files = open_checkpoint_files(str(tmp_path))
+    assert files is not None
+    begun, stage = load_progress(files).begin(dict)
     assert (stage, begun.begun, begun.committed) == (Stage.FRESH, 0, -1)
-    save_progress(folder, begun)
-    assert load_progress(folder) == begun
-    assert load_progress(folder).begin(dict)[1] is Stage.REPLAY
+    save_progress(files, begun)
+    assert load_progress(files) == begun
+    assert load_progress(files).begin(dict)[1] is Stage.REPLAY
     ends: TopicEnds = {TOPIC: {0: (12, 3), 10: (5,)}, ("here", "a/b"): {0: (1, 2, 3)}}
-    save_progress(folder, begun.commit(0, ends, {"stored": 5}).commit(1, {TOPIC: {0: (13, 0)}}, {"stored": 2, "dead": 1}))
-    found = load_progress(folder)
-    assert found.ends == {TOPIC: {0: (13, 0)}, ("here", "a/b"): {0: (1, 2, 3)}}
+    save_progress(files, begun.commit(0, ends, {"stored": 5}).commit(1, {TOPIC: {0: (13, 0)}}, {"stored": 2, "dead": 1}))
+    loaded = load_progress(files)
+    assert loaded.ends == {TOPIC: {0: (13, 0)}, ("here", "a/b"): {0: (1, 2, 3)}}
     assert read_totals(f"file:{tmp_path}") == read_totals(tmp_path.as_uri()) == {"stored": 7, "dead": 1}
-    assert found.commit(1, {}, {"stored": 99}) == found, "the same commit again"
-    assert found.decide(1, Stage.FRESH) is Stage.SKIP
-    assert found.decide(2, Stage.FRESH) is Stage.FRESH
-    assert found.decide(9, Stage.FRESH) is Stage.REPLAY, "nobody knows what was before"
+    assert loaded.commit(1, {}, {"stored": 99}) == loaded, "a repeated commit changes nothing"
+    assert loaded.decide(1, Stage.FRESH) is Stage.SKIP
+    assert loaded.decide(2, Stage.FRESH) is Stage.FRESH
+    assert loaded.decide(9, Stage.FRESH) is Stage.REPLAY, "the file does not know the batches before"
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"version": 2}', b'{"version": 1, "committed": 1}', b"\xff"])
-def test_a_file_that_is_no_progress_is_an_error(data: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever is wrong
+def test_an_invalid_progress_file_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each file has another message
         Progress.from_json(data)
 
 
-def test_a_folder_replaces_files_in_one_step_and_lists_them(tmp_path: Path) -> None:
-    folder = open_folder(str(tmp_path))
-    assert folder is not None
-    assert folder.read("progress") is None
-    assert folder.names("claim-") == []
+def test_checkpoint_files_are_replaced_atomically_and_listed(tmp_path: Path) -> None:
+    files = open_checkpoint_files(str(tmp_path))
+    assert files is not None
+    assert files.read("progress") is None
+    assert files.names("claim-") == []
     for number in range(12):
-        folder.write("progress", b"%d" % number)
-        assert folder.read("progress") == b"%d" % number
+        files.write("progress", b"%d" % number)
+        assert files.read("progress") == b"%d" % number
     assert [path.name for path in (tmp_path / "mqbridge").iterdir()] == ["progress.12"]
     (tmp_path / "mqbridge" / "progress.11").write_bytes(b"left by a crash")
-    assert folder.read("progress") == b"11"
-    folder.write("claim-1-0.1-7", b"")
-    folder.write("claim-12-0.1-8", b"")
-    assert folder.names("claim-1-") == ["claim-1-0.1-7"]
-    folder.remove({"claim-1-0.1-7"})
-    assert folder.names("claim-") == ["claim-12-0.1-8"]
+    assert files.read("progress") == b"11"
+    files.write("claim-1-0.1-7", b"")
+    files.write("claim-12-0.1-8", b"")
+    assert files.names("claim-1-") == ["claim-1-0.1-7"]
+    files.remove({"claim-1-0.1-7"})
+    assert files.names("claim-") == ["claim-12-0.1-8"]
 
 
-def test_paths_are_relative_to_the_working_directory_and_urls_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_relative_paths_absolute_paths_or_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     def path_of(checkpoint: str) -> str:
-        folder = open_folder(checkpoint)
-        assert folder is not None
-        return folder.path
+        files = open_checkpoint_files(checkpoint)
+        assert files is not None
+        return files.path
 
     assert path_of("some/where") == f"{tmp_path}/some/where/mqbridge"
     assert path_of("file:/some/where") == path_of("file:///some/where") == "/some/where/mqbridge"
     assert path_of("file:///some%20where") == "/some where/mqbridge"
 
 
-def test_a_place_that_nobody_reaches_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert open_folder("dbfs:/some/where") is None
-    assert "the sink keeps no progress in dbfs:/some/where" in caplog.text
+def test_a_checkpoint_that_pyarrow_cannot_access_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert open_checkpoint_files("dbfs:/some/where") is None
+    assert "the sink stores no progress in dbfs:/some/where" in caplog.text

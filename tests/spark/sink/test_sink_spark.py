@@ -1,4 +1,4 @@
-"""The sink as Spark runs it, over the embedded log: batch and stream, failures in the middle, restarts from the checkpoint."""
+"""The sink in Spark, with the embedded log: batch and streaming writes, failed tasks, restarts from the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = "mqbridge"
-PARTITIONS, EACH = 3, 200
+PARTITIONS, MESSAGES_EACH = 3, 200
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,10 @@ def spark_with(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """With a topic `orders` to read."""
-    found = Log(tmp_path / "log")
-    found.fill("orders", [[_order(partition, n) for n in range(EACH)] for partition in range(PARTITIONS)])
-    return found
+    """A log with the topic `orders`, to read from."""
+    filled = Log(tmp_path / "log")
+    filled.fill("orders", [[_order(partition, n) for n in range(MESSAGES_EACH)] for partition in range(PARTITIONS)])
+    return filled
 
 
 def _order(partition: int, number: int) -> Message:
@@ -51,30 +51,30 @@ def stream(spark: SparkSession, log: Log, **options: str) -> DataFrame:
     return spark.readStream.format(FORMAT).options(**options).load()
 
 
-def wanted(partitions: int = PARTITIONS, each: int = EACH) -> list[list[bytes]]:
-    return [[f"{partition}/{n}".encode() for n in range(each)] for partition in range(partitions)]
+def expected_payloads(each: int = MESSAGES_EACH) -> list[list[bytes]]:
+    return [[f"{partition}/{n}".encode() for n in range(each)] for partition in range(PARTITIONS)]
 
 
-def test_a_batch_write_keeps_order_and_partitions_and_can_be_repeated(spark_with: SparkSession, log: Log) -> None:
+def test_a_repeated_batch_write_stores_each_row_once_in_order(spark_with: SparkSession, log: Log) -> None:
     log.create("copy", PARTITIONS)
     for _ in range(2):
         read(spark_with, log).write.format(FORMAT).options(url=log.url, topic="copy", jobId="copying").mode("append").save()
-        assert log.payloads("copy") == wanted()
-    first = log.read("copy")[1][5]
-    assert (first.key, first.msg_type, first.properties) == ("key 5", "a", (("n", "5"),))
-    assert first.origin is not None
-    assert first.origin.endswith("|orders|1|5")
+        assert log.payloads("copy") == expected_payloads()
+    message = log.read("copy")[1][5]
+    assert (message.key, message.msg_type, message.properties) == ("key 5", "a", (("n", "5"),))
+    assert message.origin is not None
+    assert message.origin.endswith("|orders|1|5")
 
 
-def test_rows_without_a_source_go_by_key_to_the_topics_that_they_say(spark_with: SparkSession, log: Log) -> None:
+def test_rows_without_a_source_are_divided_by_key_in_the_topic_of_their_column(spark_with: SparkSession, log: Log) -> None:
     rows = [(f"{n}".encode(), f"key {n}", f"topic {n % 2}") for n in range(50)]
     frame = spark_with.createDataFrame(rows, "payload BINARY, key STRING, topic STRING")
     frame.write.format(FORMAT).options(url=log.url, createTopics="2").mode("append").save()
     for number in range(2):
-        found = log.payloads(f"topic {number}")
-        assert len(found) == 2
-        assert all(found)
-        assert sorted(int(payload or b"") for some in found for payload in some) == list(range(number, 50, 2))
+        partitions = log.payloads(f"topic {number}")
+        assert len(partitions) == 2
+        assert all(partitions)
+        assert sorted(int(payload or b"") for partition in partitions for payload in partition) == list(range(number, 50, 2))
 
 
 def test_refused_rows_and_rows_without_a_topic_become_dead_letters(spark_with: SparkSession, log: Log) -> None:
@@ -90,20 +90,20 @@ def test_refused_rows_and_rows_without_a_topic_become_dead_letters(spark_with: S
     }
 
 
-def test_a_mode_that_replaces_and_rows_out_of_order_are_refused(spark_with: SparkSession, log: Log) -> None:
+def test_overwriting_and_rows_out_of_order_are_errors(spark_with: SparkSession, log: Log) -> None:
     log.create("copy", PARTITIONS)
     writing = read(spark_with, log).write.format(FORMAT).options(url=log.url, topic="copy")
     with pytest.raises(Exception, match="messages of a topic are never replaced"):
         writing.mode("overwrite").save()
-    upside_down = read(spark_with, log).coalesce(1).sortWithinPartitions("position", ascending=False)
+    descending = read(spark_with, log).coalesce(1).sortWithinPartitions("position", ascending=False)
     with pytest.raises(Exception, match=r"do not ascend.*sortWithinPartitions"):
-        upside_down.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
+        descending.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
     assert log.payloads("copy") == [[]] * PARTITIONS
     with pytest.raises(Exception, match="Read without minPartitions"):
         read(spark_with, log, minPartitions="9").write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
 
 
-def test_a_source_in_several_tasks_fails_the_commit(spark_with: SparkSession, log: Log) -> None:
+def test_rows_of_a_source_in_several_tasks_fail_the_write(spark_with: SparkSession, log: Log) -> None:
     log.create("copy", PARTITIONS)
     spread = read(spark_with, log).repartition(2, "key").sortWithinPartitions("source", "position")
     with pytest.raises(Exception, match=r"were written by several tasks|another task has rows of its source"):
@@ -111,23 +111,21 @@ def test_a_source_in_several_tasks_fails_the_commit(spark_with: SparkSession, lo
 
 
 def failing_once(frame: DataFrame, marker: Path, at: str) -> DataFrame:
-    """The rows; at one of them the task fails, the first time."""
+    """Return the rows of the frame; the task of the row with payload `at` fails when it runs for the first time."""
     from pyspark.sql.functions import col, udf
 
     @udf("boolean")
-    def passes(payload):  # type: ignore[no-untyped-def]  # with hints Spark takes it for a function of columns
+    def fail_once(payload):  # type: ignore[no-untyped-def]  # with type hints, Spark takes it for a function of columns
         if payload == at.encode() and not marker.exists():
             marker.write_text("failed")
-            time.sleep(3)  # what came before is stored meanwhile
+            time.sleep(3)  # until earlier rows are stored
             raise RuntimeError("a task fails")
         return True
 
-    return frame.where(passes(col("payload")))
+    return frame.where(fail_once(col("payload")))
 
 
-def test_a_stream_that_fails_in_the_middle_and_is_restarted_stores_each_row_once(
-    spark_with: SparkSession, log: Log, tmp_path: Path
-) -> None:
+def test_a_stream_that_fails_and_is_restarted_stores_each_row_once(spark_with: SparkSession, log: Log, tmp_path: Path) -> None:
     log.create("copy", PARTITIONS)
     checkpoint = tmp_path / "checkpoint"
     spark_with.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
@@ -138,19 +136,20 @@ def test_a_stream_that_fails_in_the_middle_and_is_restarted_stores_each_row_once
 
     with pytest.raises(Exception, match="a task fails"):
         run()
-    assert sum(map(len, log.payloads("copy"))) > 240, "some of the batch that failed is stored"
+    assert sum(map(len, log.payloads("copy"))) > 240, "a part of the failed batch is stored"
     run()
-    assert log.payloads("copy") == wanted()
-    (state,) = (checkpoint / "mqbridge").glob("progress.*")
-    found = json.loads(state.read_text())
-    assert found["committed"] == found["begun"] == 2
-    assert found["ends"][0]["partitions"] == {"0": "200", "1": "200", "2": "200"}
-    assert found["totals"]["received"] == PARTITIONS * EACH
-    assert found["totals"]["skipped"] > 0
-    assert found["query"] == json.loads((checkpoint / "metadata").read_text())["id"]
-    log.fill("orders", [[_order(partition, n) for n in range(EACH, EACH + 10)] for partition in range(PARTITIONS)])
+    assert log.payloads("copy") == expected_payloads()
+    (file,) = (checkpoint / "mqbridge").glob("progress.*")
+    progress = json.loads(file.read_text())
+    assert progress["committed"] == progress["begun"] == 2
+    assert progress["ends"][0]["partitions"] == {"0": "200", "1": "200", "2": "200"}
+    assert progress["totals"]["received"] == PARTITIONS * MESSAGES_EACH
+    assert progress["totals"]["skipped"] > 0
+    assert progress["query"] == json.loads((checkpoint / "metadata").read_text())["id"]
+    new = range(MESSAGES_EACH, MESSAGES_EACH + 10)
+    log.fill("orders", [[_order(partition, n) for n in new] for partition in range(PARTITIONS)])
     run()
-    assert log.payloads("copy") == wanted(each=EACH + 10)
+    assert log.payloads("copy") == expected_payloads(each=MESSAGES_EACH + 10)
     assert not list((checkpoint / "mqbridge").glob("claim-[012]-*"))
 
 
@@ -171,10 +170,8 @@ routes:
     options = {"config": str(config), "route": "copying"}
     rows = spark_with.readStream.format(FORMAT).options(**options, startingOffsets="earliest").load()
     run_available(rows.writeStream.format(FORMAT).options(**options), tmp_path / "checkpoint")
-    kept = [[payload for payload in some if int(payload.split(b"/")[1]) % 2] for some in wanted()]
-    assert log.payloads("ord-one") == kept
-    two = log.read("two")
-    assert sorted(message.payload or b"" for some in two for message in some) == sorted(
-        payload for some in kept for payload in some
-    )
-    assert {message.property("from") for some in two for message in some} == {"orders"}
+    odd = [[payload for payload in partition if int(payload.split(b"/")[1]) % 2] for partition in expected_payloads()]
+    assert log.payloads("ord-one") == odd
+    in_two = [message for partition in log.read("two") for message in partition]
+    assert sorted(message.payload or b"" for message in in_two) == sorted(payload for partition in odd for payload in partition)
+    assert {message.property("from") for message in in_two} == {"orders"}

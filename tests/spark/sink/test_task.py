@@ -1,4 +1,4 @@
-"""Rows become batches by source and topic, and the transfers of a task run side by side within its budget."""
+"""Rows become batches by source and topic, and the transfers of a task run concurrently within its budget."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ SCHEMA = message_schema()
 
 
 def rows_of(*batches: Batch, is_part: bool = False) -> pa.RecordBatch:
-    """The rows of some batches as one record batch."""
+    """Return the rows of several batches as one record batch."""
     builder = RowBuilder(is_part=is_part)
-    return pa.Table.from_batches([builder.build(one) for one in batches]).combine_chunks().to_batches()[0]
+    return pa.Table.from_batches([builder.build(each) for each in batches]).combine_chunks().to_batches()[0]
 
 
 def with_column(rows: pa.RecordBatch, name: str, values: Sequence[Any]) -> pa.RecordBatch:
@@ -45,24 +45,24 @@ def reader(
     return RowReader(rows.schema, by_topic=by_topic, partition_mode=partition_mode, deduplicate=deduplicate)
 
 
-def shown(found: Any) -> list[tuple[Stream, list[tuple[int, ...]]]]:
-    return [(stream, [one.position for one in part.messages]) for stream, part in found]
+def positions_of(streams: Any) -> list[tuple[Stream, list[tuple[int, ...]]]]:
+    return [(stream, [each.position for each in stream_batch.messages]) for stream, stream_batch in streams]
 
 
 OTHER = Partition("there", "orders", "2", 2)
 
 
-def test_rows_are_divided_by_source_in_order_however_they_are_mixed() -> None:
-    one, two = batch([message(n) for n in range(4)]), batch([message(n) for n in range(4)], OTHER)
-    rows = rows_of(one, two).take(pa.array([0, 4, 1, 5, 2, 6, 3, 7]))
+def test_mixed_rows_are_divided_by_source_in_order() -> None:
+    first, second = batch([message(n) for n in range(4)]), batch([message(n) for n in range(4)], OTHER)
+    rows = rows_of(first, second).take(pa.array([0, 4, 1, 5, 2, 6, 3, 7]))
     positions = [(n,) for n in range(4)]
-    assert shown(reader(rows).streams(rows)) == [(Stream(SOURCE, None), positions), (Stream(OTHER, None), positions)]
+    assert positions_of(reader(rows).streams(rows)) == [(Stream(SOURCE, None), positions), (Stream(OTHER, None), positions)]
 
 
-def test_rows_are_divided_by_topic_where_the_column_says_it() -> None:
+def test_rows_are_divided_by_the_column_topic_if_it_names_the_target() -> None:
     rows = rows_of(batch([message(n) for n in range(4)]))
     rows = with_column(rows, "topic", ["x", "y", None, "x"])
-    assert shown(reader(rows, by_topic=True).streams(rows)) == [
+    assert positions_of(reader(rows, by_topic=True).streams(rows)) == [
         (Stream(SOURCE, "x"), [(0,), (3,)]),
         (Stream(SOURCE, "y"), [(1,)]),
         (Stream(SOURCE, ""), [(2,)]),
@@ -70,34 +70,34 @@ def test_rows_are_divided_by_topic_where_the_column_says_it() -> None:
     assert [stream for stream, _ in reader(rows).streams(rows)] == [Stream(SOURCE, None)]
 
 
-def test_the_partition_column_says_something_where_it_is_not_the_source_s() -> None:
+def test_the_column_partition_counts_if_it_differs_from_the_source_partition() -> None:
     rows = rows_of(batch([message(n) for n in range(3)]))
 
     def handles(values: Sequence[int | None], **options: Any) -> list[object]:
         changed = with_column(rows, "partition", values)
-        return [part.handle for _, part in reader(changed, **options).streams(changed)]
+        return [stream_batch.handle for _, stream_batch in reader(changed, **options).streams(changed)]
 
     assert handles([1, 1, 1]) == [None]
     assert handles([0, 0, 0]) == [BatchPartition(0)]
     assert handles([1, 0, None]) == [RowPartitions([None, 0, None])]
     assert handles([1, 1, 1], partition_mode="column") == [BatchPartition(1)]
     assert handles([0, 0, 0], partition_mode="rule") == [None]
-    nowhere = with_column(rows, "source", [None] * 3).drop_columns(["topic"])
-    found = [part for _, part in reader(nowhere).streams(nowhere)]
-    assert [(part.partition, part.handle) for part in found] == [(NO_SOURCE, BatchPartition(1))]
+    no_source = with_column(rows, "source", [None] * 3).drop_columns(["topic"])
+    (stream_batch,) = [stream_batch for _, stream_batch in reader(no_source).streams(no_source)]
+    assert (stream_batch.partition, stream_batch.handle) == (NO_SOURCE, BatchPartition(1))
 
 
-def test_rows_of_a_source_ascend_also_from_one_record_batch_to_the_next() -> None:
+def test_rows_of_a_source_must_ascend_across_record_batches() -> None:
     first, second = rows_of(batch([message(1), message(2)])), rows_of(batch([message(2), message(3)]))
-    reading = reader(first)
-    list(reading.streams(first))
-    with pytest.raises(ConfigError, match="position 2 comes behind 2, so nobody could tell what of them is stored"):
-        list(reading.streams(second))
+    ordered = reader(first)
+    list(ordered.streams(first))
+    with pytest.raises(ConfigError, match="position 2 follows 2, so the sink cannot know which of them are stored"):
+        list(ordered.streams(second))
     unordered = reader(first, deduplicate=False)
     assert [len(list(unordered.streams(rows))) for rows in (second, first)] == [1, 1]
 
 
-def test_rows_of_a_part_are_refused_where_each_is_to_be_stored_once() -> None:
+def test_rows_of_a_part_of_a_range_are_an_error_with_deduplication() -> None:
     rows = rows_of(batch([message(1)]), is_part=True)
     with pytest.raises(ConfigError, match="deduplicate=false"):
         list(reader(rows).streams(rows))
@@ -107,9 +107,9 @@ def test_rows_of_a_part_are_refused_where_each_is_to_be_stored_once() -> None:
 @pytest.mark.parametrize(
     "fields", [{"properties": (("text", "x" * 50_000),)}, {"key": "x" * 50_000}, {"attributes": b"x" * 50_000}]
 )
-def test_what_rows_hold_beside_their_payload_counts(fields: dict[str, Any]) -> None:
+def test_held_bytes_include_all_fields_of_the_rows(fields: dict[str, Any]) -> None:
     rows = rows_of(batch([message(n, **fields) for n in range(20)]), batch([message(n) for n in range(20)], OTHER))
-    large, small = (one.held_bytes for _, one in reader(rows).streams(rows))
+    large, small = (stream_batch.held_bytes for _, stream_batch in reader(rows).streams(rows))
     assert large > 20 * 50_000
     assert small < 20 * 1000
 
@@ -129,26 +129,25 @@ async def cluster_of(settings: SinkSettings, *topics: str, **config: Any) -> Fla
     return cluster
 
 
-def test_a_task_writes_several_sources_and_topics_side_by_side() -> None:
+def test_a_task_writes_several_sources_and_topics_concurrently() -> None:
     async def run() -> None:
         settings = settings_of(createTopics="2", deadLetterTopic="dead")
         cluster = await cluster_of(settings)
         writer = TaskWriter(settings, "job", cluster.find, None)
         rows = rows_of(*(batch([message(n) for n in range(20)], Partition("there", "orders", str(i), i)) for i in range(4)))
         rows = with_column(rows, "topic", ["x", "y"] * 40)
-        reading = reader(rows, by_topic=True)
-        await writer.take(list(reading.streams(rows)))
+        await writer.write(list(reader(rows, by_topic=True).streams(rows)))
         result = await writer.finish()
-        assert [len(one) for one in cluster.stored("x")] == [len(one) for one in cluster.stored("y")] == [20, 20]
+        assert list(map(len, cluster.stored("x"))) == list(map(len, cluster.stored("y"))) == [20, 20]
         assert result.counts.stored == result.counts.received == 80
         assert len(result.streams) == 8
-        assert {key[1] for key in written_topics(settings.spec, result.counts)} == {"x", "y", "dead"}
-        assert not any(one.is_open for one in cluster.opened)
+        assert {topic for _, topic in written_topics(settings.spec, result.counts)} == {"x", "y", "dead"}
+        assert not any(outbound.is_open for outbound in cluster.opened)
 
     run_in_virtual_time(run)
 
 
-def test_only_so_many_transfers_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_open_transfers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "MAX_STREAMS", 3)
 
     async def run() -> None:
@@ -158,26 +157,26 @@ def test_only_so_many_transfers_are_open_at_once(monkeypatch: pytest.MonkeyPatch
         sources = [Partition("there", "orders", str(i), i) for i in range(6)]
         for n in range(5):
             for source in sources:
-                await writer.take([(Stream(source, None), batch([message(n)], source))])
+                await writer.write([(Stream(source, None), batch([message(n)], source))])
                 await asyncio.sleep(0.01)
-                assert sum(one.is_open for one in cluster.opened) <= 3
+                assert sum(outbound.is_open for outbound in cluster.opened) <= 3
         counts = (await writer.finish()).counts
         assert counts.stored == 30
         for stored in cluster.stored("copy"):
-            origins = [(one.origin or "").rsplit("|", 1) for one in stored]
-            for origin in {name for name, _ in origins}:
-                assert [position for name, position in origins if name == origin] == ["0", "1", "2", "3", "4"]
+            origins = [(each.origin or "").rsplit("|", 1) for each in stored]
+            for source_name in {name for name, _ in origins}:
+                assert [position for name, position in origins if name == source_name] == ["0", "1", "2", "3", "4"]
 
     run_in_virtual_time(run)
 
 
-def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() -> None:
+def test_rows_without_a_topic_become_dead_letters() -> None:
     async def run() -> None:
         settings = settings_of(deadLetterTopic="dead")
         cluster = await cluster_of(settings, "copy", "dead")
         writer = TaskWriter(settings, "job", cluster.find, Replay())
-        await writer.take([(Stream(NO_SOURCE, ""), batch([message(0).replace(position=())], NO_SOURCE))])
-        await writer.take([(Stream(SOURCE, ""), batch([message(5)]))])
+        await writer.write([(Stream(NO_SOURCE, ""), batch([message(0).replace(position=())], NO_SOURCE))])
+        await writer.write([(Stream(SOURCE, ""), batch([message(5)]))])
         counts = (await writer.finish()).counts
         assert (counts.dead, counts.stored) == (2, 0)
         assert sum(map(len, cluster.stored("dead"))) == 2
@@ -186,52 +185,52 @@ def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() ->
 
 
 @pytest.mark.parametrize("topic", ["missing", "{topic}", "{what}", "a{", "a}b", "{{x}}"])
-@pytest.mark.parametrize("is_there", [True, False])
-def test_topics_of_rows_are_no_templates_and_those_that_are_not_there_make_dead_letters(topic: str, is_there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_topics_of_rows_are_no_templates_and_missing_ones_make_dead_letters(topic: str, exists: bool) -> None:
     async def run() -> None:
         settings = settings_of(deadLetterTopic="dead")
-        cluster = await cluster_of(settings, "orders", "dead", *([topic] if is_there else []))
+        cluster = await cluster_of(settings, "orders", "dead", *([topic] if exists else []))
         for replay in (None, Replay()):
             writer = TaskWriter(settings, "job", cluster.find, replay)
-            await writer.take([(Stream(SOURCE, topic), batch([message(n) for n in range(3)]))])
+            await writer.write([(Stream(SOURCE, topic), batch([message(n) for n in range(3)]))])
             await writer.finish()
-        stored = cluster.stored(topic if is_there else "dead")
+        stored = cluster.stored(topic if exists else "dead")
         assert sum(map(len, stored)) == 3
         assert cluster.stored("orders") == [[], []]
-        if not is_there:
-            reasons = {one.property("mqbridge.dead.reason") for some in stored for one in some}
+        if not exists:
+            reasons = {letter.property("mqbridge.dead.reason") for partition in stored for letter in partition}
             assert reasons == {f"its topic {topic!r} does not exist"}
 
     run_in_virtual_time(run)
 
 
-def test_rows_without_a_topic_fail_where_there_are_no_dead_letters() -> None:
+def test_rows_without_a_topic_fail_the_task_without_a_dead_letter_topic() -> None:
     async def run() -> None:
         settings = settings_of()
         cluster = await cluster_of(settings)
         writer = TaskWriter(settings, "job", cluster.find, None)
-        await writer.take([(Stream(SOURCE, ""), batch([message(5)]))])
+        await writer.write([(Stream(SOURCE, ""), batch([message(5)]))])
         with pytest.raises(DeliveryError, match="its column `topic` is NULL"):
             await writer.finish()
 
     run_in_virtual_time(run)
 
 
-def test_a_failure_is_told_to_who_brings_more_rows_and_nothing_stays_open() -> None:
+def test_the_error_of_a_transfer_is_raised_when_more_rows_are_written() -> None:
     async def run() -> None:
         settings = settings_of(topic="copy", inFlightBytes="64KiB")
         cluster = await cluster_of(settings, "copy")
         writer = TaskWriter(settings, "job", cluster.find, None)
-        with pytest.raises(DeliveryError, match="it is bad"):  # noqa: PT012 - whichever hears of it first
+        with pytest.raises(DeliveryError, match="it is bad"):  # noqa: PT012 - any of these calls may raise it
             for n in range(100_000):
-                await writer.take([(Stream(SOURCE, None), batch([message(n, BAD if n == 50 else None)]))])
+                await writer.write([(Stream(SOURCE, None), batch([message(n, BAD if n == 50 else None)]))])
         await writer.abort()
-        assert not any(one.is_open for one in cluster.opened)
+        assert not any(outbound.is_open for outbound in cluster.opened)
 
     run_in_virtual_time(run)
 
 
-def test_a_task_that_is_not_the_last_attempt_sends_no_more() -> None:
+def test_a_task_stops_sending_when_the_gate_raises() -> None:
     async def run() -> None:
         settings = settings_of(topic="copy")
         cluster = await cluster_of(settings, "copy")
@@ -244,8 +243,8 @@ def test_a_task_that_is_not_the_last_attempt_sends_no_more() -> None:
                 raise ClusterError("another attempt has begun", Failure.FATAL)
 
         writer = TaskWriter(settings, "job", cluster.find, None, gate)
-        with pytest.raises(ClusterError, match="another attempt has begun"):  # noqa: PT012 - whichever hears of it first
-            await writer.take([(Stream(SOURCE, None), batch([message(n)])) for n in range(50)])
+        with pytest.raises(ClusterError, match="another attempt has begun"):  # noqa: PT012 - any of these calls may raise it
+            await writer.write([(Stream(SOURCE, None), batch([message(n)])) for n in range(50)])
             await writer.finish()
         await writer.abort()
         assert sum(map(len, cluster.stored("copy"))) <= 10
@@ -253,8 +252,8 @@ def test_a_task_that_is_not_the_last_attempt_sends_no_more() -> None:
     run_in_virtual_time(run)
 
 
-def test_a_task_that_waits_for_rows_and_is_not_the_last_attempt_sends_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its target is down, what it has passed the gate before, and its next rows do not come: nobody asks the gate."""
+def test_a_task_without_new_rows_stops_resending_when_the_watch_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its target is down, its batches have passed the gate, and no more rows arrive: the gate is not called any more."""
 
     async def run() -> None:
         settings = settings_of(topic="copy", writeTimeout="10m")
@@ -264,46 +263,48 @@ def test_a_task_that_waits_for_rows_and_is_not_the_last_attempt_sends_nothing_ag
         def send(_: FlakyOutbound, __: int, share: Share) -> "asyncio.Future[Receipt]":
             sent.append(loop.time())
             lost = Receipt(failures=[MessageFailure(index, Failure.RETRY, "it is down") for index in range(share.count)])
-            answer: asyncio.Future[Receipt] = loop.create_future()
-            loop.call_later(1, answer.set_result, lost)
-            return answer
+            receipt: asyncio.Future[Receipt] = loop.create_future()
+            loop.call_later(1, receipt.set_result, lost)
+            return receipt
 
         monkeypatch.setattr(FlakyOutbound, "send", send)
-        later = loop.time() + 60
+        superseded_at = loop.time() + 60
 
         async def watch() -> None:
-            await asyncio.sleep(later - loop.time())
+            await asyncio.sleep(superseded_at - loop.time())
             raise ClusterError("another attempt has begun", Failure.FATAL)
 
         writer = TaskWriter(settings, "job", cluster.find, None, watch=watch)
-        await writer.take([(Stream(SOURCE, None), batch([message(n)])) for n in range(20)])
+        await writer.write([(Stream(SOURCE, None), batch([message(n)])) for n in range(20)])
         await asyncio.sleep(300)
-        assert later - 20 < max(sent) <= later
+        assert superseded_at - 20 < max(sent) <= superseded_at
         with pytest.raises(ClusterError, match="another attempt has begun"):
-            await writer.take([(Stream(SOURCE, None), batch([message(20)]))])
+            await writer.write([(Stream(SOURCE, None), batch([message(20)]))])
         with pytest.raises(ClusterError, match="another attempt has begun"):
             await writer.finish()
         await writer.abort()
-        assert not any(one.is_open for one in cluster.opened)
+        assert not any(outbound.is_open for outbound in cluster.opened)
 
     run_in_virtual_time(run)
 
 
-def test_what_a_task_holds_is_bounded_while_nothing_can_be_stored() -> None:
+def test_the_bytes_that_a_task_buffers_are_bounded_while_nothing_is_stored() -> None:
     async def run() -> None:
         settings = settings_of(topic="copy", inFlightBytes="64KiB")
         cluster = await cluster_of(settings, "copy")
         cluster.broker.faults.hold_receipts = True
         writer = TaskWriter(settings, "job", cluster.find, None)
-        taken = 0
-        with pytest.raises(TimeoutError):  # noqa: PT012 - somewhere in there
+        number = 0
+        with pytest.raises(TimeoutError):  # noqa: PT012 - a write blocks when the budget is used up
             async with asyncio.timeout(5):
-                for taken in range(1000):
-                    one = Batch(SOURCE, [message(taken)], count=1, size=10, first=(taken,), next=(taken + 1,), held_bytes=2000)
-                    await writer.take([(Stream(SOURCE, None), one)])
-        assert taken * 2000 <= 64 << 10
+                for number in range(1000):
+                    to_write = Batch(
+                        SOURCE, [message(number)], count=1, size=10, first=(number,), next=(number + 1,), held_bytes=2000
+                    )
+                    await writer.write([(Stream(SOURCE, None), to_write)])
+        assert number * 2000 <= 64 << 10
         cluster.broker.release_receipts()
-        assert (await writer.finish()).counts.stored >= taken - 1
+        assert (await writer.finish()).counts.stored >= number - 1
 
     run_in_virtual_time(run)
 
@@ -311,18 +312,18 @@ def test_what_a_task_holds_is_bounded_while_nothing_can_be_stored() -> None:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_columns_and_options_must_name_a_topic() -> None:
-    without = StructType([StructField("payload", StringType())])
+def test_the_columns_or_the_options_must_name_a_topic() -> None:
+    payload_only = StructType([StructField("payload", StringType())])
     with pytest.raises(ConfigError, match="no topic is named"):
-        settings_of(without)
-    assert settings_of(without, topic="copy").topic_from == "spec"
-    assert settings_of(StructType([*without, StructField("topic", StringType())])).topic_from == "column"
+        settings_of(payload_only)
+    assert settings_of(payload_only, topic="copy").topic_from == "spec"
+    assert settings_of(StructType([*payload_only, StructField("topic", StringType())])).topic_from == "column"
     with pytest.raises(ConfigError, match="partitions=column needs a column partition"):
-        settings_of(without, topic="copy", partitions="column")
-    assert settings_of(StructType([*without, StructField("partition", IntegerType())]), topic="copy", partitions="column")
+        settings_of(payload_only, topic="copy", partitions="column")
+    assert settings_of(StructType([*payload_only, StructField("partition", IntegerType())]), topic="copy", partitions="column")
 
 
-def test_options_that_contradict_each_other_are_refused() -> None:
+def test_contradictory_options_are_an_error() -> None:
     with pytest.raises(ConfigError, match="stampOrigin=false"):
         settings_of(topic="copy", stampOrigin="false")
     assert not settings_of(topic="copy", stampOrigin="false", deduplicate="false").spec.delivery.stamp_origin
@@ -334,8 +335,8 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         make_writer({"url": "log:///nowhere", "topik": "copy"}, SCHEMA, overwrite=False)
 
 
-def test_one_source_in_two_tasks_is_noticed() -> None:
-    one = TaskResult(Counts(), {(format_source(SOURCE), None), (format_source(OTHER), "x")})
-    check_streams([one, TaskResult(Counts(), {(format_source(OTHER), "y")})])
+def test_rows_of_a_source_for_one_topic_in_two_tasks_are_an_error() -> None:
+    first = TaskResult(Counts(), {(format_source(SOURCE), None), (format_source(OTHER), "x")})
+    check_streams([first, TaskResult(Counts(), {(format_source(OTHER), "y")})])
     with pytest.raises(ConfigError, match="were written by several tasks"):
-        check_streams([one, TaskResult(Counts(), {(format_source(OTHER), "x")})])
+        check_streams([first, TaskResult(Counts(), {(format_source(OTHER), "x")})])

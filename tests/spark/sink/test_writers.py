@@ -1,4 +1,4 @@
-"""The writers as Spark makes, pickles and calls them, without Spark: over the embedded log, in this process."""
+"""The writers, made, pickled and called as Spark does it, but without Spark: in this process, with the embedded log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqbridge.message import Partition
 from mqbridge.spark.schema import message_schema
 from mqbridge.spark.sink import attempt_fence
 from mqbridge.spark.sink.task_attempt import TaskId
-from mqbridge.spark.sink.writer import StreamWriter, Written, make_stream_writer, make_writer
+from mqbridge.spark.sink.writer import StreamWriter, TaskMessage, make_stream_writer, make_writer
 from tests.spark.sink.logs import Log
 from tests.spark.sink.test_task import rows_of
 from tests.spark.transfer.flaky import batch, message
@@ -23,8 +23,8 @@ SCHEMA = message_schema()
 SOURCES = [Partition("there", "orders", str(index), index) for index in range(2)]
 
 
-class Tasks:
-    """What Spark does with a streaming sink: everything in its own copy."""
+class SparkCalls:
+    """Calls a streaming sink as Spark does: each call has its own copy of the writer."""
 
     def __init__(self, log: Log, checkpoint: Path | None, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
         self._options = {"url": log.url, "topic": "copy", **options}
@@ -34,22 +34,22 @@ class Tasks:
         self._id = 0
 
     def make(self) -> StreamWriter:
-        """On the driver, for a batch or for a commit."""
-        made = make_stream_writer(self._options, SCHEMA, overwrite=False)
-        assert isinstance(made, StreamWriter)
-        return made
+        """Make a writer as on the driver, for a batch or for a commit."""
+        writer = make_stream_writer(self._options, SCHEMA, overwrite=False)
+        assert isinstance(writer, StreamWriter)
+        return writer
 
     def begin(self) -> bytes:
-        """What the tasks of a batch are sent."""
+        """Begin a batch, and return the pickled writer for its tasks."""
         writer = self.make()
         first = pickle.dumps(writer)
-        assert pickle.loads(pickle.dumps(writer)).__dict__.keys() == pickle.loads(first).__dict__.keys(), "Spark does it twice"
+        assert pickle.loads(pickle.dumps(writer)).__dict__.keys() == pickle.loads(first).__dict__.keys(), "Spark pickles it twice"
         return first
 
     def write(
         self, pickled: bytes, batch_id: int, partition: int, numbers: range, attempt: int = 0, new_id: bool = True
     ) -> WriterCommitMessage:
-        """In a worker."""
+        """Run a task as in a worker: write messages with these numbers."""
         self._id += new_id
         task = TaskId(partition, attempt, self._id, batch_id, "query")
         self._monkeypatch.setattr(TaskId, "current", classmethod(lambda _: task))
@@ -57,100 +57,101 @@ class Tasks:
         return pickle.loads(pickle.dumps(pickle.loads(pickled).write(iter([rows]))))  # type: ignore[no-any-return]
 
     def commit(self, batch_id: int, *messages: WriterCommitMessage | None) -> None:
-        """On the driver, in another process."""
+        """Commit a batch as on the driver, in another process."""
         self.make().commit(list(messages), batch_id)
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    found = Log(tmp_path / "log")
-    found.create("copy", 2)
-    return found
+    created = Log(tmp_path / "log")
+    created.create("copy", 2)
+    return created
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else runs: whoever repeats need not wait for long."""
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the wait of repeated attempts: no other attempt runs in these tests."""
     monkeypatch.setattr(attempt_fence, "INTERVAL_S", 0.01)
 
 
-def counts(written: WriterCommitMessage) -> tuple[int, int]:
-    assert isinstance(written, Written)
-    return written.result.counts.stored, written.result.counts.skipped
+def counts(task_message: WriterCommitMessage) -> tuple[int, int]:
+    """Return how many messages a task stored, and how many it skipped."""
+    assert isinstance(task_message, TaskMessage)
+    return task_message.result.counts.stored, task_message.result.counts.skipped
 
 
 def numbers_of(log: Log) -> list[list[int]]:
-    return [[int(payload or b"") for payload in some] for some in log.payloads("copy")]
+    return [[int(payload or b"") for payload in partition] for partition in log.payloads("copy")]
 
 
 def state(checkpoint: Path) -> dict[str, object]:
     (file,) = (checkpoint / "mqbridge").glob("progress.*")
-    found = json.loads(file.read_text())
-    return {name: found[name] for name in ("committed", "begun")}
+    progress = json.loads(file.read_text())
+    return {name: progress[name] for name in ("committed", "begun")}
 
 
-def test_batches_are_fresh_repeated_or_skipped_by_what_the_file_says(
+def test_the_progress_file_decides_whether_a_batch_is_fresh_replayed_or_skipped(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks, checkpoint = Tasks(log, tmp_path / "checkpoint", monkeypatch), tmp_path / "checkpoint"
+    tasks, checkpoint = SparkCalls(log, tmp_path / "checkpoint", monkeypatch), tmp_path / "checkpoint"
     begun = tasks.begin()
     assert state(checkpoint) == {"committed": -1, "begun": 0}
     assert counts(tasks.write(begun, 0, 0, range(10))) == (10, 0)
-    tasks.make().abort([None, None], 0)  # and the driver ends
+    tasks.make().abort([None, None], 0)  # then the driver crashes
     assert state(checkpoint) == {"committed": -1, "begun": 0}
 
-    again = tasks.begin()
-    first, second = tasks.write(again, 0, 0, range(10)), tasks.write(again, 0, 1, range(10))
+    repeated = tasks.begin()
+    first, second = tasks.write(repeated, 0, 0, range(10)), tasks.write(repeated, 0, 1, range(10))
     assert (counts(first), counts(second)) == ((0, 10), (10, 0))
     tasks.commit(0, first, second)
     assert state(checkpoint) == {"committed": 0, "begun": 0}
     assert numbers_of(log) == [list(range(10))] * 2
     assert [path.name for path in (checkpoint / "mqbridge").iterdir() if path.name.startswith("claim-0")]
 
-    # Spark ended before it wrote its own commit, so it repeats batch 0.
+    # Spark crashed before it wrote its own commit, so it repeats batch 0.
     skipped = tasks.begin()
     assert counts(tasks.write(skipped, 0, 0, range(10))) == (0, 0)
-    tasks.commit(0, *[Written(), Written()])
+    tasks.commit(0, *[TaskMessage(), TaskMessage()])
     following = tasks.begin()
     assert counts(tasks.write(following, 1, 0, range(10, 20))) == (10, 0)
     assert not [path.name for path in (checkpoint / "mqbridge").iterdir() if path.name.startswith("claim-0")]
     assert numbers_of(log) == [list(range(20)), list(range(10))]
 
 
-def test_an_attempt_that_is_repeated_finds_what_is_stored(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = Tasks(log, tmp_path, monkeypatch)
+def test_a_repeated_attempt_skips_messages_that_are_stored(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = SparkCalls(log, tmp_path, monkeypatch)
     begun = tasks.begin()
     tasks.write(begun, 0, 0, range(6))
     assert counts(tasks.write(begun, 0, 0, range(10), attempt=1)) == (4, 6)
-    # A stage that is repeated counts its attempts from 0 again; only the claim tells.
+    # A repeated stage counts its attempts from 0 again: only the claims show that the attempt is a repeated one.
     assert counts(tasks.write(begun, 0, 0, range(10))) == (0, 10)
     assert numbers_of(log)[0] == list(range(10))
 
 
-def test_an_attempt_that_is_not_the_last_is_stopped(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = Tasks(log, tmp_path, monkeypatch)
-    begun = tasks.begin()
-    late = tasks.begin()
-    tasks.write(late, 0, 0, range(6))
+def test_an_earlier_attempt_is_stopped(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = SparkCalls(log, tmp_path, monkeypatch)
+    earlier = tasks.begin()
+    later = tasks.begin()
+    tasks.write(later, 0, 0, range(6))
     with pytest.raises(Exception, match="another attempt at claim-0-0 has begun"):
-        tasks.write(begun, 0, 0, range(10))
+        tasks.write(earlier, 0, 0, range(10))
     assert numbers_of(log)[0] == list(range(6))
 
 
-def test_without_a_file_each_batch_asks_the_target(
+def test_without_a_checkpoint_each_batch_searches_the_target(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     del tmp_path
-    tasks = Tasks(log, None, monkeypatch)
+    tasks = SparkCalls(log, None, monkeypatch)
     for batch_id in (0, 0, 1):
         written = tasks.write(tasks.begin(), batch_id, 0, range(10 * batch_id, 10 * batch_id + 10))
         tasks.commit(batch_id, written)
     assert numbers_of(log)[0] == list(range(20))
-    assert "was not told its checkpointLocation" in caplog.text
+    assert "does not know its checkpointLocation" in caplog.text
 
 
-def test_a_folder_whose_file_was_lost_asks_the_target(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = Tasks(log, tmp_path, monkeypatch)
+def test_with_a_lost_progress_file_a_batch_searches_the_target(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = SparkCalls(log, tmp_path, monkeypatch)
     tasks.commit(0, tasks.write(tasks.begin(), 0, 0, range(10)))
     tasks.write(tasks.begin(), 1, 0, range(10, 14))
     for path in (tmp_path / "mqbridge").iterdir():
@@ -159,30 +160,29 @@ def test_a_folder_whose_file_was_lost_asks_the_target(log: Log, tmp_path: Path, 
     assert numbers_of(log)[0] == list(range(20))
 
 
-def test_progress_of_a_query_that_is_gone_counts_for_nothing(
+def test_the_progress_of_another_query_is_ignored(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody removes what he knows of a checkpoint, and not the sink's folder: batches begin at 0 again."""
-    tasks = Tasks(log, tmp_path, monkeypatch)
+    """A user deletes Spark's files of a checkpoint, but not the sink's folder: batch ids begin at 0 again."""
+    tasks = SparkCalls(log, tmp_path, monkeypatch)
     (tmp_path / "metadata").write_text('{"id":"one"}')
     for batch_id in range(2):
         tasks.commit(batch_id, tasks.write(tasks.begin(), batch_id, 0, range(10 * batch_id, 10 * batch_id + 10)))
-    assert counts(tasks.write(tasks.begin(), 1, 0, range(10, 20))) == (0, 0), "of the same query"
+    assert counts(tasks.write(tasks.begin(), 1, 0, range(10, 20))) == (0, 0), "the same query"
 
     (tmp_path / "metadata").write_text('{"id":"two"}')
     begun = tasks.begin()
     assert counts(tasks.write(begun, 0, 0, range(20, 26))) == (6, 0)
-    again = tasks.begin()
-    written = tasks.write(again, 0, 0, range(20, 30))
-    assert counts(written) == (4, 6)
-    tasks.commit(0, written)
+    repeated = tasks.write(tasks.begin(), 0, 0, range(20, 30))
+    assert counts(repeated) == (4, 6)
+    tasks.commit(0, repeated)
     tasks.commit(1, tasks.write(tasks.begin(), 1, 0, range(30, 40)))
     assert numbers_of(log)[0] == list(range(40))
-    assert "the progress of the sink is of the query one, and this one is two" in caplog.text
+    assert "the sink's progress belongs to query one, not to this query two" in caplog.text
 
 
-def test_a_source_in_two_tasks_is_refused_at_the_commit(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = Tasks(log, tmp_path, monkeypatch)
+def test_a_commit_fails_if_two_tasks_wrote_rows_of_one_source(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = SparkCalls(log, tmp_path, monkeypatch)
     begun = tasks.begin()
     first, second = tasks.write(begun, 0, 0, range(5)), tasks.write(begun, 0, 1, range(5))
     with pytest.raises(Exception, match="were written by several tasks"):
@@ -190,14 +190,14 @@ def test_a_source_in_two_tasks_is_refused_at_the_commit(log: Log, tmp_path: Path
     tasks.commit(0, first, second, None)
 
 
-def test_a_damaged_file_says_what_to_do(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_damaged_progress_file_says_what_to_do(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mqbridge").mkdir()
     (tmp_path / "mqbridge" / "progress.3").write_text("?")
     with pytest.raises(Exception, match=r"cannot be read.*Remove the folder"):
-        Tasks(log, tmp_path, monkeypatch).begin()
+        SparkCalls(log, tmp_path, monkeypatch).begin()
 
 
-def test_a_batch_write_is_stored_once_by_all_of_its_attempts(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_attempts_of_a_batch_write_together_store_each_message_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"url": log.url, "topic": "copy"}
 
     def write(pickled: bytes, numbers: range, attempt: int) -> WriterCommitMessage:
@@ -210,6 +210,6 @@ def test_a_batch_write_is_stored_once_by_all_of_its_attempts(log: Log, monkeypat
         assert counts(write(pickled, range(6), 0)) == ((6, 0) if not job else (0, 6))
         assert counts(write(pickled, range(10), 1)) == ((4, 6) if not job else (0, 10))
     pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
-    assert counts(write(pickled, range(6), 0)) == (6, 0), "another job without a name writes them again"
+    assert counts(write(pickled, range(6), 0)) == (6, 0), "another job without a name stores them again"
     pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
-    assert counts(write(pickled, range(6), 1)) == (6, 0), "also when its first attempt stored nothing"
+    assert counts(write(pickled, range(6), 1)) == (6, 0), "also if its first attempt stored nothing"
