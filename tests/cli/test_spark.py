@@ -88,7 +88,7 @@ def test_the_closing_line_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -
 
     one, two = RouteProgress("r", 0.0), RouteProgress("idle", 0.0, error="no")
     one.begin({"stored": 5})
-    one.batch_done(2.0, {"received": 9, "stored": 12, "filtered": 1, "bytes": 3}, 2.0)
+    one.record_batch(2.0, {"received": 9, "stored": 12, "filtered": 1, "bytes": 3}, 2.0)
     report([one, two], 2.0, as_json=True)
     out, err = capsys.readouterr()
     assert err.splitlines() == [
@@ -101,7 +101,7 @@ def test_the_closing_line_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -
 def test_source_and_sink_get_the_options_of_the_route(tmp_path: Path) -> None:
     from mqbridge.adapter.inbound import Start
     from mqbridge.spark.mirror.route_query import sink_options, source_options
-    from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
+    from mqbridge.spark.mirror.settings import MirrorSettings, select_routes
     from mqbridge.spark.options import Usage, parse_options
 
     data: dict[str, Any] = {
@@ -116,9 +116,9 @@ def test_source_and_sink_get_the_options_of_the_route(tmp_path: Path) -> None:
         ],
     }
     config = from_dict(data)
-    (route,) = chosen_routes(config, ("r",))
+    (route,) = select_routes(config, ("r",))
     with pytest.raises(ConfigError, match="no routes"):
-        chosen_routes(from_dict({"clusters": data["clusters"]}), ())
+        select_routes(from_dict({"clusters": data["clusters"]}), ())
     settings = MirrorSettings(tmp_path / "c.yaml", "m")
     pumped = source_options(route, settings, tmp_path / "c.yaml", tmp_path / "stop", 4)
     values = parse_options(pumped, Usage.STREAM)

@@ -1,4 +1,4 @@
-"""`mqbridge spark mirror` as people run it, on real clusters, and what its checkpoint says of it meanwhile."""
+"""Runs `mqbridge spark mirror` as a user does, on real clusters, and follows it by its checkpoint."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ NAMESPACE = "mirrors"
 
 
 def source_place(cluster: RocketMQ | TubeMQ, topic: str = "") -> Place:
-    """A topic of this cluster as a source, a fresh one unless it is named."""
+    """Return a topic of this cluster as a source; without a name, a new topic."""
     if isinstance(cluster, RocketMQ):
         return Place("rocketmq", {"name_servers": cluster.name_server}, topic or cluster.take_topic(PARTITIONS))
-    found = {"masters": cluster.masters, "admin_url": cluster.admin_url, "heartbeat": "2s"}
-    return Place("tubemq", found, topic or cluster.take_topic(PARTITIONS))
+    tubemq_settings = {"masters": cluster.masters, "admin_url": cluster.admin_url, "heartbeat": "2s"}
+    return Place("tubemq", tubemq_settings, topic or cluster.take_topic(PARTITIONS))
 
 
 def settle(cluster: RocketMQ | TubeMQ) -> None:
-    """Wait until readers see all that was stored."""
+    """Wait until readers see all stored messages."""
     if isinstance(cluster, RocketMQ):
         cluster.settle()
 
 
 def target_place(pulsar: Pulsar, name: str) -> Place:
-    """A new topic in a namespace with deduplication, which keeps its messages until they are read back."""
+    """Create a topic in a namespace with deduplication. It retains its messages until the test reads them back."""
     namespace = f"public/{NAMESPACE}"
     if namespace not in pulsar.admin("GET", "namespaces/public"):
         pulsar.create_namespace("public", NAMESPACE)
@@ -47,7 +47,7 @@ def target_place(pulsar: Pulsar, name: str) -> Place:
 
 @dataclass
 class Mirror:
-    """One mirror: where it reads and writes, and its folder with configuration, checkpoint and logs."""
+    """One mirror: its source and target topics, and its folder with configuration, checkpoint and logs."""
 
     source: Place
     target: Place
@@ -74,38 +74,38 @@ class Mirror:
 
     @property
     def checkpoint(self) -> Path:
-        """Of its query."""
+        """The checkpoint folder of the route's query."""
         return self.folder / "checkpoint" / ROUTE
 
     def start(self, *options: str) -> SparkProgram:
-        """Start it, or go on from the checkpoint; it ends by itself where the source ended."""
+        """Start the mirror, or continue from its checkpoint. It ends at the current end of the source."""
         conf = settings(self.folder, self.master)
         del conf["spark.master"]
-        chosen = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
+        conf_options = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
         return SparkProgram(
             self.folder, "-m", "mqbridge", "spark", "mirror", str(self._config), "--checkpoint", str(self.folder / "checkpoint"),
             "--master", self.master, "--through", self.through, "--max-bytes-per-batch", self.batch, "--until-caught-up",
-            *chosen, *options,
+            *conf_options, *options,
         )  # fmt: skip
 
     def batches(self) -> tuple[int, int]:
-        """The newest batch that was begun, and the newest that was finished; -1 for none."""
+        """Return the ids of the newest batch that was begun and of the newest that was committed; -1 for none."""
         return _newest(self.checkpoint / "offsets"), _newest(self.checkpoint / "commits")
 
     @property
     def is_in_batch(self) -> bool:
-        """Whether the newest batch was begun and not finished."""
-        begun, finished = self.batches()
-        return begun > finished
+        """Whether the newest batch was begun and is not committed."""
+        begun, committed = self.batches()
+        return begun > committed
 
     def wait_in_batch(self, number: int, program: SparkProgram, patience_s: float = PATIENCE_S) -> None:
-        """Wait until this batch, or a later one, is being moved."""
+        """Wait until this batch, or a later one, is running."""
 
-        def moved() -> bool:
+        def is_running() -> bool:
             assert program.running, f"the mirror ended at batches {self.batches()}:\n{program.log[-8000:]}"
             return self.batches()[0] >= number and self.is_in_batch
 
-        wait_for(moved, f"batch {number}", patience_s)
+        wait_for(is_running, f"batch {number}", patience_s)
 
 
 def _newest(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""Mirrors between embedded logs: the same result as the gateway's, and every message once whatever ends them in the middle."""
+"""Mirrors between embedded logs: the same result as with the gateway, and every message once if a mirror is killed or stopped."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ TOPICS = {"eu_orders": 3, "eu_bills": 1}
 
 
 def configuration(folder: Path, target: str) -> Path:
-    """A route with everything: a pattern, a template, a filter, an edit, a partition rule, dead letters."""
+    """Write a configuration whose route has a pattern, a template, a filter, an edit, a partition rule and dead letters."""
     file = folder / f"{target}.yaml"
     file.write_text(f"""\
 clusters:
@@ -67,7 +67,7 @@ routes:
 
 
 def produce(path: Path, topic: str, partitions: int, numbers: Iterable[int], size: int = 10) -> None:
-    """Messages of every kind into all partitions: some are filtered, some are too large for the target of the route."""
+    """Store messages in all partitions: the route filters some of them, and some are too large for its target."""
 
     def message(n: int) -> Message:
         payload = b"%d " % n + bytes(3000 if size == 10 and n % 97 == 5 else size)
@@ -79,10 +79,10 @@ def produce(path: Path, topic: str, partitions: int, numbers: Iterable[int], siz
         try:
             await cluster.create(topic, partitions)
             outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-            made = [message(n) for n in numbers]
+            messages = [message(n) for n in numbers]
             for partition in range(partitions):
-                for begin in range(0, len(made), 200):
-                    assert not (await outbound.send(partition, Share(Batch.of(made[begin : begin + 200])))).failures
+                for begin in range(0, len(messages), 200):
+                    assert not (await outbound.send(partition, Share(Batch.of(messages[begin : begin + 200])))).failures
             await outbound.close()
         finally:
             await cluster.close()
@@ -91,21 +91,21 @@ def produce(path: Path, topic: str, partitions: int, numbers: Iterable[int], siz
 
 
 def stored(path: Path) -> dict[str, list[list[Message]]]:
-    """All messages of a log by topic and partition."""
+    """Return all messages of a log, by topic and partition."""
 
     async def read() -> dict[str, list[list[Message]]]:
         cluster = LogCluster("any", LogSettings(path=str(path)))
         await cluster.connect()
         try:
-            found: dict[str, list[list[Message]]] = {}
+            by_topic: dict[str, list[list[Message]]] = {}
             for topic in await cluster.topics():
-                for name, held in sorted((await cluster.bounds(topic)).items()):
+                for name, bounds in sorted((await cluster.bounds(topic)).items()):
                     messages: list[Message] = []
-                    async with aclosing(cluster.read(topic, name, held.first, held.next)) as batches:
+                    async with aclosing(cluster.read(topic, name, bounds.first, bounds.next)) as batches:
                         async for batch in batches:
                             messages += batch.messages
-                    found.setdefault(topic, []).append(messages)
-            return found
+                    by_topic.setdefault(topic, []).append(messages)
+            return by_topic
         finally:
             await cluster.close()
 
@@ -113,28 +113,31 @@ def stored(path: Path) -> dict[str, list[list[Message]]]:
 
 
 def result(folder: Path, target: str) -> dict[Any, list[Any]]:
-    """What lies where, in the order of each source partition: that of several is left to chance."""
+    """Return the stored messages by target and source partition. Only the order within a source partition is defined."""
     log = stored(folder / f"{target}.db") | stored(folder / f"{target}-dead.db")
-    found: dict[Any, list[Any]] = {}
+    contents: dict[Any, list[Any]] = {}
     for topic, partitions in log.items():
         for index, messages in enumerate(partitions):
-            for one in messages:
-                cluster, source, name, position = split_origin(one.origin or "")
-                content = (position, one.payload, one.key, one.msg_type, one.property("n"), one.property("by"))
-                found.setdefault((topic, index, cluster, source, name), []).append(content)
-    if dead := [key for key in found if key[0] == "dead"]:  # answered in any order
-        for key in dead:
-            found[key].sort()
-    return found
+            for message in messages:
+                cluster, source, name, position = split_origin(message.origin or "")
+                content = (
+                    position, message.payload, message.key, message.msg_type, message.property("n"), message.property("by"),
+                )  # fmt: skip
+                contents.setdefault((topic, index, cluster, source, name), []).append(content)
+    for (topic, *_), messages_of_source in contents.items():
+        if topic == "dead":  # dead letters have no order
+            messages_of_source.sort()
+    return contents
 
 
 def assert_mirrored(folder: Path, count: int) -> None:
-    """Every message of both topics once, in order, in its own partition."""
+    """Assert that the target has every message of all topics once, in order, in its own partition."""
     source, target = stored(folder / "source.db"), stored(folder / "target.db")
     assert source.keys() == target.keys()
     for topic, partitions in source.items():
-        assert [[one.payload for one in part] for part in target[topic]] == [[one.payload for one in part] for part in partitions]
-        assert all(len(part) == count for part in partitions)
+        source_payloads = [[message.payload for message in messages] for messages in partitions]
+        assert [[message.payload for message in messages] for messages in target[topic]] == source_payloads
+        assert all(len(messages) == count for messages in partitions)
 
 
 def mirror(folder: Path, config: Path, **settings: Any) -> dict[str, Any]:
@@ -144,51 +147,51 @@ def mirror(folder: Path, config: Path, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("through", ["pump", "rows"])
-def test_a_mirror_does_what_the_gateway_does(spark: Any, tmp_path: Path, through: Through) -> None:
+def test_a_mirror_stores_the_same_as_the_gateway(spark: Any, tmp_path: Path, through: Through) -> None:
     for topic, partitions in TOPICS.items():
         produce(tmp_path / "source.db", topic, partitions, range(400))
     gateway = [sys.executable, "-m", "mqbridge", "run", str(configuration(tmp_path, "gateway")), "--until-idle", "0.5"]
     subprocess.run(gateway, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     config = configuration(tmp_path, "target")
-    done = mirror(tmp_path, config, through=through, follow=False, batch_bytes=60_000)
-    assert done["batches"] > 1
+    counts = mirror(tmp_path, config, through=through, follow=False, batch_bytes=60_000)
+    assert counts["batches"] > 1
     assert result(tmp_path, "target") == result(tmp_path, "gateway")
-    kept = 1600 - done["filtered"]
-    assert (done["received"], done["stored"] + done["dead"], done["skipped"]) == (1600, kept, 0)
-    assert done["dead"] > 0
+    unfiltered = 1600 - counts["filtered"]
+    assert (counts["received"], counts["stored"] + counts["dead"], counts["skipped"]) == (1600, unfiltered, 0)
+    assert counts["dead"] > 0
 
-    # What is there by then: more of one topic, and a new one that the pattern matches.
+    # The second run reads more messages of one topic, and a new topic that the pattern matches.
     produce(tmp_path / "source.db", "eu_orders", 3, range(400, 500))
     produce(tmp_path / "source.db", "eu_more", 2, range(100))
     subprocess.run(gateway, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
-    done = mirror(tmp_path, config, through=through, follow=False)
+    counts = mirror(tmp_path, config, through=through, follow=False)
     assert result(tmp_path, "target") == result(tmp_path, "gateway")
-    assert done["received"] == 500
+    assert counts["received"] == 500
 
 
-def command(folder: Path, config: Path, *more: str) -> SparkProgram:
+def start_mirror(folder: Path, config: Path, *options: str) -> SparkProgram:
     conf = ["--set", "spark.ui.enabled=false", "--set", "spark.driver.memory=1g", "--set", "spark.driver.host=127.0.0.1"]
     arguments = ["-m", "mqbridge", "spark", "mirror", str(config), "--checkpoint", str(folder / "checkpoint")]
-    return SparkProgram(folder / "program", *arguments, "--master", "local[2]", *conf, *more)
+    return SparkProgram(folder / "program", *arguments, "--master", "local[2]", *conf, *options)
 
 
 def wait_for(condition: Callable[[], bool], program: SparkProgram) -> None:
-    limit = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert program.running, program.log[-4000:]
-        assert time.monotonic() < limit, program.log[-4000:]
+        assert time.monotonic() < deadline, program.log[-4000:]
         time.sleep(0.1)
 
 
-def copied(folder: Path) -> int:
-    """How many messages the target holds."""
+def count_target(folder: Path) -> int:
+    """Return how many messages the target holds."""
 
     async def count() -> int:
         cluster = LogCluster("any", LogSettings(path=str(folder / "target.db")))
         await cluster.connect()
         try:
-            found = [bounds for topic in await cluster.topics() for bounds in (await cluster.bounds(topic)).values()]
-            return sum(one.next[0] - one.first[0] for one in found)
+            all_bounds = [bounds for topic in await cluster.topics() for bounds in (await cluster.bounds(topic)).values()]
+            return sum(bounds.next[0] - bounds.first[0] for bounds in all_bounds)
         finally:
             await cluster.close()
 
@@ -198,42 +201,42 @@ def copied(folder: Path) -> int:
 @pytest.mark.spark
 @pytest.mark.thorough
 @pytest.mark.parametrize("through", ["pump", "rows"])
-def test_every_message_is_stored_once_whatever_ends_a_mirror(tmp_path: Path, through: Through) -> None:
+def test_every_message_is_stored_once_after_a_kill_and_a_stop(tmp_path: Path, through: Through) -> None:
     config = plain_configuration(tmp_path)
     for topic, partitions in TOPICS.items():
         produce(tmp_path / "source.db", topic, partitions, range(10_000), size=500)
     total = 10_000 * sum(TOPICS.values())
 
     small = ("--through", through, "--max-bytes-per-batch", "2MB")
-    with command(tmp_path, config, *small) as killed:
-        wait_for(lambda: copied(tmp_path) > 3000, killed)
+    with start_mirror(tmp_path, config, *small) as killed:
+        wait_for(lambda: count_target(tmp_path) > 3000, killed)
         os.kill(killed.pid, signal.SIGKILL)
         killed.kill()
-    assert 3000 < copied(tmp_path) < total, "it was to be killed in the middle"
+    assert 3000 < count_target(tmp_path) < total, "the mirror must be killed in the middle"
 
-    with command(tmp_path, config, *small) as stopped:
-        begun = copied(tmp_path)
-        wait_for(lambda: copied(tmp_path) > begun + 2000, stopped)
-        with command(tmp_path, config) as second, pytest.raises(SparkError, match="in use by another mirror"):
+    with start_mirror(tmp_path, config, *small) as stopped:
+        at_start = count_target(tmp_path)
+        wait_for(lambda: count_target(tmp_path) > at_start + 2000, stopped)
+        with start_mirror(tmp_path, config) as second, pytest.raises(SparkError, match="in use by another mirror"):
             second.wait(PATIENCE_S)
         stopped.terminate()
         assert "stopping after the running batches" in stopped.wait(PATIENCE_S)
-    at_stop = copied(tmp_path)
+    at_stop = count_target(tmp_path)
 
-    with command(tmp_path, config, "--through", through, "--metrics", "127.0.0.1:0") as following:
-        wait_for(lambda: copied(tmp_path) == total, following)
+    with start_mirror(tmp_path, config, "--through", through, "--metrics", "127.0.0.1:0") as following:
+        wait_for(lambda: count_target(tmp_path) == total, following)
         produce(tmp_path / "source.db", "eu_orders", 3, range(10_000, 10_100), size=500)
-        wait_for(lambda: copied(tmp_path) == total + 300, following)
+        wait_for(lambda: count_target(tmp_path) == total + 300, following)
         produce(tmp_path / "source.db", "eu_bills", 1, range(10_000, 10_100), size=500)
-        wait_for(lambda: copied(tmp_path) == total + 400, following)
+        wait_for(lambda: count_target(tmp_path) == total + 400, following)
         following.terminate()
         log = following.wait(PATIENCE_S)
-    assert f"{total + 400 - at_stop:,} stored" in log, "what a stop leaves behind is whole batches"
+    assert f"{total + 400 - at_stop:,} stored" in log, "the stop left only complete batches"
     assert_mirrored(tmp_path, 10_100)
 
 
-def test_a_route_that_fails_says_why(spark: Any, tmp_path: Path) -> None:
-    """Without dead letters the first message that a target refuses stops it."""
+def test_a_failed_route_has_the_cause_in_its_progress(spark: Any, tmp_path: Path) -> None:
+    """Without dead letters, the first message that a target refuses stops the route."""
     produce(tmp_path / "source.db", "eu_orders", 1, range(20))
     config = configuration(tmp_path, "target")
     config.write_text(config.read_text().replace("delivery: {dead_letter: {cluster: letters, topic: dead}}", ""))

@@ -1,4 +1,4 @@
-"""The checkpoint folder of a mirror: one mirror at a time, and only routes that its positions belong to."""
+"""The checkpoint folder of a mirror: for one mirror at a time, and only for the routes that it was made for."""
 
 import re
 import threading
@@ -25,14 +25,14 @@ def config_of(*routes: dict[str, Any]) -> Config:
     return from_dict({"clusters": {name: {"system": "memory"} for name in "abc"}, "routes": list(routes)})
 
 
-def claim(place: str, *routes: dict[str, Any]) -> CheckpointFolder:
+def claim(location: str, *routes: dict[str, Any]) -> CheckpointFolder:
     config = config_of(*routes)
-    folder = CheckpointFolder(place)
+    folder = CheckpointFolder(location)
     folder.claim(config, list(config.routes))
     return folder
 
 
-def test_a_second_mirror_is_kept_out_until_the_first_has_gone(tmp_path: Path) -> None:
+def test_a_second_mirror_cannot_claim_the_folder_until_the_first_releases_it(tmp_path: Path) -> None:
     first = claim(str(tmp_path / "m"), ORDERS)
     with pytest.raises(ConfigError, match=r"in use by another mirror \(process"):
         claim(str(tmp_path / "m"), ORDERS)
@@ -54,7 +54,7 @@ def test_a_second_mirror_is_kept_out_until_the_first_has_gone(tmp_path: Path) ->
         ),
     ],
 )
-def test_a_checkpoint_of_another_route_is_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+def test_a_checkpoint_of_another_route_is_an_error(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
     claim(str(tmp_path), ORDERS).release()
     with pytest.raises(ConfigError, match=re.escape(problem)):
         claim(str(tmp_path), ORDERS | change)
@@ -62,80 +62,80 @@ def test_a_checkpoint_of_another_route_is_refused(tmp_path: Path, change: dict[s
 
 def test_topics_and_routes_may_be_added_and_filters_changed(tmp_path: Path) -> None:
     claim(str(tmp_path), ORDERS).release()
-    wider = ORDERS | {
+    changed = ORDERS | {
         "from": ORDERS["from"] | {"topics": ["orders", "~eu_.+", "us"]},
         "filter": {"include": [{"msg_type": {"equals": "a"}}]},
     }
-    claim(str(tmp_path), wider, ORDERS | {"name": "second"}).release()
+    claim(str(tmp_path), changed, ORDERS | {"name": "second"}).release()
     with pytest.raises(ConfigError, match="'us' too"):
         claim(str(tmp_path), ORDERS, ORDERS | {"name": "second"})
 
 
 @pytest.fixture
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("RENEW_S", 0.02), ("GONE_S", 0.5), ("SETTLE_S", 0.01)):
+def _short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("RENEW_S", 0.02), ("EXPIRE_S", 0.5), ("SETTLE_S", 0.01)):
         monkeypatch.setattr(lease, name, seconds)
 
 
-def lease_of(folder: Path) -> lease.Lease:
+def make_lease(folder: Path) -> lease.Lease:
     return lease.Lease(fs.LocalFileSystem(), str(folder / "mirror.lease"), "s3://bucket/mirror")
 
 
-@pytest.mark.usefixtures("_fast")
-def test_a_lease_is_kept_while_its_holder_lives(tmp_path: Path) -> None:
-    first = lease_of(tmp_path)
-    first.take()
+@pytest.mark.usefixtures("_short_lease")
+def test_a_lease_cannot_be_acquired_while_its_holder_renews_it(tmp_path: Path) -> None:
+    first = make_lease(tmp_path)
+    first.acquire()
     with pytest.raises(ConfigError, match=r"s3://bucket/mirror is in use by another mirror \(process"):
-        lease_of(tmp_path).take()
+        make_lease(tmp_path).acquire()
     first.release()
-    second = lease_of(tmp_path)
-    second.take()
+    second = make_lease(tmp_path)
+    second.acquire()
     second.release()
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("_fast")
-def test_a_lease_whose_holder_is_gone_is_taken_over(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_short_lease")
+def test_an_expired_lease_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "mirror.lease").write_text('{"id": "x", "number": 3, "holder": "process 1 on there"}')
-    taken = lease_of(tmp_path)
-    taken.take()
-    taken.release()
+    successor = make_lease(tmp_path)
+    successor.acquire()
+    successor.release()
 
 
-@pytest.mark.usefixtures("_fast")
-def test_a_holder_that_was_away_stops_when_another_has_taken_over(tmp_path: Path) -> None:
-    """A machine that was suspended, or whose storage was, wakes up beside its successor."""
+@pytest.mark.usefixtures("_short_lease")
+def test_a_suspended_holder_stops_after_another_has_taken_over(tmp_path: Path) -> None:
+    """A machine or its storage was suspended, and resumes while its successor runs."""
     lost = threading.Event()
     first = lease.Lease(fs.LocalFileSystem(), str(tmp_path / "mirror.lease"), "s3://bucket/mirror", lost.set)
-    first.take()
+    first.acquire()
     assert not lost.wait(0.2)
-    second = lease_of(tmp_path)
-    for _ in range(100):  # what is written while the first is about to write goes under: who takes over would see that
+    second = make_lease(tmp_path)
+    for _ in range(100):  # the first may overwrite a write of the second; a real successor would notice that and give up
         second._write()
         if lost.wait(0.1):
             break
     assert lost.is_set()
     assert first.is_lost
     first.release()
-    assert second._read() == {**(second._read() or {}), "id": second._me}, "what the successor wrote stays"
+    assert second._read() == {**(second._read() or {}), "id": second._id}, "the successor's lease is not deleted"
 
 
-def test_each_route_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_route_has_its_own_folder(tmp_path: Path) -> None:
     folder = CheckpointFolder(str(tmp_path))
     assert folder.of_route("eu/orders") == f"{tmp_path}/eu%2Forders"
     assert CheckpointFolder(tmp_path.as_uri()).of_route("orders") == f"{tmp_path}/orders"
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_version_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "mirror.json").write_text('{"version": 99}')
-    with pytest.raises(ConfigError, match="not of this version"):
+    with pytest.raises(ConfigError, match="written by another version"):
         claim(str(tmp_path), ORDERS)
 
 
 @pytest.mark.parametrize(
     "text", ["", '{"version": 1}', '{"version": 1, "routes": []}', '{"version": 1, "routes": {"orders": {}}}', '{"rou']
 )
-def test_a_damaged_file_says_what_to_do(tmp_path: Path, text: str) -> None:
+def test_the_error_for_a_damaged_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     claim(str(tmp_path), ORDERS).release()
     (tmp_path / "mirror.json").write_text(text)
     with pytest.raises(ConfigError, match=r"cannot be read: .*are the same as before, remove it"):

@@ -1,6 +1,6 @@
-"""The mirror on a standalone Spark cluster while everything is killed once: driver, worker, the target's and the source's broker.
+"""The mirror on a standalone Spark cluster while each process is killed once: driver, worker, target broker, source broker.
 
-`make test-thorough` moves messages for a minute, `make test-long` 5,000,000 of 1 KB, or as many as `MESSAGES=` says.
+`make test-thorough` runs it for a minute. `make test-long` moves 5,000,000 messages of 1 KB, or as many as `MESSAGES=` says.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZE = 1024
 SOME, SOME_BATCH = 60_000, 2 << 20
 ALL, ALL_BATCH = int(os.environ.get("MQBRIDGE_MESSAGES", "5_000_000")), 64 << 20
 BATCH_PATIENCE_S = 300.0
-"""A batch waits for servers that are starting again, beside everything else."""
+"""Timeout for a batch, which may have to wait until servers have restarted."""
 LONG = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
 
 
@@ -42,20 +42,22 @@ LONG = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
         pytest.param("tubemq", ALL, min(ALL_BATCH, ALL * SIZE // 12), marks=LONG),
     ],
 )
-async def test_everything_is_killed_once(system: str, total: int, batch: int, tmp_path: Path) -> None:
+async def test_each_message_is_stored_once_while_each_process_is_killed(
+    system: str, total: int, batch: int, tmp_path: Path
+) -> None:
     with servers(system) as (cluster, pulsar, spark):
         source, target = source_place(cluster), target_place(pulsar, f"faults-{time.time_ns()}")
-        sent = await told(total, "filled the source", fill(source, shares(total, PARTITIONS), SIZE))
+        sent = await timed(total, "filled the source", fill(source, shares(total, PARTITIONS), SIZE))
         settle(cluster)
         mirror = Mirror(source, target, tmp_path, batch=str(batch), master=spark.master_url)
-        await told(
+        await timed(
             total, "mirrored", asyncio.to_thread(mirror_through_faults, mirror, total * SIZE // batch, cluster, pulsar, spark)
         )
-        await told(total, "read back", judge(target, sent))
+        await timed(total, "read back", judge(target, sent))
 
 
 def mirror_through_faults(mirror: Mirror, batches: int, cluster: RocketMQ | TubeMQ, pulsar: Pulsar, spark: SparkCluster) -> None:
-    """Run a mirror of about so many batches to its end. Each fault meets a batch that is being moved."""
+    """Run a mirror with about this number of batches to its end. Each fault happens during a batch."""
 
     def restart_worker() -> None:
         spark.kill_worker(0)
@@ -65,37 +67,37 @@ def mirror_through_faults(mirror: Mirror, batches: int, cluster: RocketMQ | Tube
         mirror.wait_in_batch(batches // 8, driver, BATCH_PATIENCE_S)
         driver.kill()
     with mirror.start() as driver:
-        # By estimated sizes: the later quarter of the batches is left as reserve.
-        faults: list[Callable[[], None]] = [restart_worker, lambda: again(pulsar.server), lambda: again(cluster.broker)]
+        # The number of batches is an estimate, so no fault is planned for the last quarter of them.
+        faults: list[Callable[[], None]] = [restart_worker, lambda: restart(pulsar.server), lambda: restart(cluster.broker)]
         for number, fault in enumerate(faults, 2):
             mirror.wait_in_batch(batches * number // 8, driver, BATCH_PATIENCE_S)
             fault()
         finish(driver)
 
 
-def again(server: JavaProcess) -> None:
-    """kill -9, and start it on its old port and data."""
+def restart(server: JavaProcess) -> None:
+    """Kill the server with kill -9, and start it with the same port and data."""
     server.kill()
     server.start()
 
 
 def finish(driver: SparkProgram) -> None:
-    """The end of a run of any length, and what it said of itself."""
+    """Wait until the mirror ends, and print its closing line."""
     print(driver.wait(4 * 3600).splitlines()[-1])
 
 
-async def told(total: int, what: str, doing):  # type: ignore[no-untyped-def]
-    """What it gives, and how fast it went."""
+async def timed(total: int, label: str, work):  # type: ignore[no-untyped-def]
+    """Return the result of the work, and print how long it took."""
     began = time.monotonic()
-    result = await doing
+    result = await work
     seconds = time.monotonic() - began
-    print(f"{what}: {total:,} messages in {seconds:.1f} s, {total / seconds:,.0f}/s", flush=True)
+    print(f"{label}: {total:,} messages in {seconds:.1f} s, {total / seconds:,.0f}/s", flush=True)
     return result
 
 
 @contextmanager
 def servers(system: str) -> Iterator[tuple[RocketMQ | TubeMQ, Pulsar, SparkCluster]]:
-    """Servers of our own to kill, which keep what they acknowledged."""
+    """Start separate servers, which the test may kill, and which keep all acknowledged messages."""
     cluster = RocketMQ() if system == "rocketmq" else TubeMQ(pool={PARTITIONS: 1}, memory_store=False)
     pulsar, spark = Pulsar(heap_mb=768), SparkCluster()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The mirror on real clusters: its driver is killed in a batch, and what arrives is what was sent, once and in order."""
+"""The mirror on real clusters: its driver is killed during a batch, and every message arrives once and in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES = 10_000
 
 
 @pytest.mark.parametrize(("system", "through"), [("rocketmq", "rows"), ("tubemq", "pump")])
-async def test_a_mirror_whose_driver_is_killed(
+async def test_a_mirror_stores_each_message_once_after_its_driver_is_killed(
     system: str, through: str, pulsar: Pulsar, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     cluster: RocketMQ | TubeMQ = request.getfixturevalue(system)

@@ -185,22 +185,22 @@ async def test_a_position_before_a_deleted_part_of_the_store_that_was_read_is_no
 # --- targets that are not there ---------------------------------------------------------------------------------------
 
 
-class Keeper:
-    """Instead of the one that makes targets."""
+class FakeTargetCreator:
+    """Stands in for `NewTargetCreator`, and reports some targets as missing."""
 
     def __init__(self, *missing: tuple[str, str]) -> None:
         self.missing = frozenset(missing)
 
-    async def waiting(self, new: Any) -> frozenset[tuple[str, str]]:
+    async def create(self, new: Any) -> frozenset[tuple[str, str]]:
         return self.missing & frozenset(new)
 
 
 async def test_a_partition_whose_target_is_made_late_begins_where_the_query_began(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(metadataInterval="0ms"))
-    planner._targets = keeper = Keeper(B)  # type: ignore[assignment]
+    planner._targets = targets = FakeTargetCreator(B)  # type: ignore[assignment]
     start = await planner.initial_offsets()
     assert start == {A: (100,)}
-    keeper.missing = frozenset()
+    targets.missing = frozenset()
     cluster.held["orders"][1].packs += [4]
     assert await planner.end_offsets(start, ALL) == start, "brings the beginning into the checkpoint"
     assert await planner.end_offsets(start, ALL) == {A: (100,), B: (10,)}, "the latest, as for the others"
@@ -208,13 +208,13 @@ async def test_a_partition_whose_target_is_made_late_begins_where_the_query_bega
 
 async def test_a_query_of_what_is_there_now_does_not_end_without_it(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(metadataInterval="0ms", startingOffsets="earliest", retryTimeout="100ms"))
-    planner._targets = keeper = Keeper(B)  # type: ignore[assignment]
+    planner._targets = targets = FakeTargetCreator(B)  # type: ignore[assignment]
     await planner.freeze()
     end = await planner.end_offsets(await planner.initial_offsets(), ALL)
     assert end == {A: (100,)}
     with pytest.raises(ClusterError, match="the targets of partition '1' of topic 'orders' and 0 others could not be created"):
         await planner.end_offsets(end, ALL)
-    keeper.missing = frozenset()
+    targets.missing = frozenset()
     end = await planner.end_offsets(end, ALL)
     assert end == {A: (100,), B: (0,)}
     assert await planner.end_offsets(end, ALL) == {A: (100,), B: (10,)}
@@ -255,8 +255,8 @@ async def test_a_limit_holds_where_the_first_units_hold_nothing(cluster: FakeClu
 def test_a_stop_is_obeyed_while_the_source_is_away(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A mirror asks a source that is away for as long as its route says, which may be for ever."""
     monkeypatch.setattr(stream_reader, "background_loop", BackgroundLoop)
-    stop = StopFile(tmp_path / "stop")
-    reader = MessageStreamReader(settings(startingOffsets="earliest", retryTimeout="20s", stopFile=str(stop.path)))
+    stop_file = StopFile(tmp_path / "stop")
+    reader = MessageStreamReader(settings(startingOffsets="earliest", retryTimeout="20s", stopFile=str(stop_file.path)))
     start = reader.initialOffset()
     cluster.errors = [Unreachable("down")] * 100_000
     reader._planner.state._bounds_time = None
@@ -264,6 +264,6 @@ def test_a_stop_is_obeyed_while_the_source_is_away(cluster: FakeCluster, monkeyp
         asking = thread.submit(reader.latestOffset, start, ALL)
         with pytest.raises(TimeoutError):
             asking.result(0.2)
-        stop.ask()
+        stop_file.request()
         assert asking.result(5) == start
-    assert stop.is_obeyed
+    assert stop_file.is_confirmed

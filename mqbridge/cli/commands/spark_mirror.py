@@ -178,7 +178,7 @@ def _stop_on_signals(job: "Mirror") -> None:
             try:
                 job.clean_up()
                 for route in job.routes:
-                    if not route.done:
+                    if not route.is_done:
                         print_note(f"route {route.name} leaves a batch unfinished: the next run continues it")
                 sys.stderr.flush()
             finally:
@@ -232,7 +232,7 @@ ALWAYS_SHOWN = ("received", "stored", "dead")
 
 def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) -> None:
     """Print one line per route on standard error, as `run` does; with `as_json` also JSON on standard output."""
-    from mqbridge.spark.mirror.progress import WORDS
+    from mqbridge.spark.mirror.progress import COUNT_LABELS
 
     if as_json:
         rows = [{"name": one.name, **one.run_totals(), "batches": one.batches, "error": one.error} for one in routes]
@@ -240,6 +240,8 @@ def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) 
     for one in routes:
         done = one.run_totals()
         rate = done.get("stored", 0) / seconds if seconds else 0.0
-        counted = [f"{done.get(name, 0):,} {word}" for name, word in WORDS.items() if done.get(name) or name in ALWAYS_SHOWN]
+        counted = [
+            f"{done.get(name, 0):,} {word}" for name, word in COUNT_LABELS.items() if done.get(name) or name in ALWAYS_SHOWN
+        ]
         ended = "; stopped, see the error above" if one.error is not None else ""
         print_note(f"route {one.name}: {', '.join(counted)} in {seconds:.1f} s ({rate:,.0f}/s){ended}")

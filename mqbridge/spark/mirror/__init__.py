@@ -1,1 +1,1 @@
-"""The routes of a configuration as streaming queries of Spark: a backfill, then the tail."""
+"""Runs the routes of a configuration as streaming queries of Spark: first existing messages, then new ones."""

@@ -1,4 +1,4 @@
-"""How much lies before a route: asked of its source cluster by the driver, from the positions that its query has reached."""
+"""Counts the backlog of a route: the driver asks the source cluster how much lies after the positions of the route's query."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -8,18 +8,18 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError
 from mqbridge.message import Position, parse_position
 
-SIDE_BY_SIDE = 8
-"""Partitions that are asked about at once."""
+MAX_CONCURRENT_REQUESTS = 8
+"""Partitions that are measured at once."""
 
-Ends = Mapping[str, Mapping[str, str]]
-"""By topic and partition name, as in the offsets of the query."""
-Marks = Mapping[str, Mapping[str, Position]]
-"""Ends that are not moved any more, likewise."""
+ReachedPositions = Mapping[str, Mapping[str, str]]
+"""The next position to read, by topic and partition name, in the text form of the query's offsets."""
+StopPositions = Mapping[str, Mapping[str, Position]]
+"""The end positions at which a mirror stops, by topic and partition name."""
 
 
-async def count_backlog(cluster: Cluster, ends: Ends, marks: Marks | None = None) -> int:
-    """Units of the source between where the query is and what there is now, or `marks`. Raises ClusterError."""
-    permits = asyncio.Semaphore(SIDE_BY_SIDE)
+async def count_backlog(cluster: Cluster, reached: ReachedPositions, stops: StopPositions | None = None) -> int:
+    """Return the units of the source between the reached positions and `stops`, or the current ends. Raises ClusterError."""
+    permits = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def count(topic: str, name: str, begin: Position, end: Position) -> int:
         if begin >= end:
@@ -29,25 +29,30 @@ async def count_backlog(cluster: Cluster, ends: Ends, marks: Marks | None = None
         async with permits:
             return sum(unit_range.count for unit_range in await cluster.measure(topic, name, begin, end))
 
-    found = await bounds_of(cluster, ends)
-    waits = [
-        count(topic, name, _reached(ends[topic], name, held), held.next if marks is None else marks.get(topic, {}).get(name, ()))
-        for topic, bounds in found.items()
-        for name, held in bounds.items()
+    bounds_by_topic = await find_bounds(cluster, reached)
+    counts = [
+        count(
+            topic,
+            name,
+            _begin(reached[topic], name, bounds),
+            bounds.next if stops is None else stops.get(topic, {}).get(name, ()),
+        )
+        for topic, partitions in bounds_by_topic.items()
+        for name, bounds in partitions.items()
     ]
-    return sum(await asyncio.gather(*waits))
+    return sum(await asyncio.gather(*counts))
 
 
-async def bounds_of(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[str, Bounds]]:
-    """The bounds of these topics. Raises ClusterError."""
-    asked = sorted(topics)
-    return dict(zip(asked, await asyncio.gather(*(_bounds(cluster, topic) for topic in asked)), strict=True))
+async def find_bounds(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[str, Bounds]]:
+    """Return the bounds of the partitions of each topic. Raises ClusterError."""
+    names = sorted(topics)
+    return dict(zip(names, await asyncio.gather(*(_bounds(cluster, topic) for topic in names)), strict=True))
 
 
-async def marks_of(cluster: Cluster, topics: Iterable[str]) -> Marks:
-    """Where the topics end now. Raises ClusterError."""
-    found = await bounds_of(cluster, topics)
-    return {topic: {name: held.next for name, held in bounds.items()} for topic, bounds in found.items()}
+async def find_stop_positions(cluster: Cluster, topics: Iterable[str]) -> StopPositions:
+    """Return the current end positions of the topics. Raises ClusterError."""
+    bounds_by_topic = await find_bounds(cluster, topics)
+    return {topic: {name: bounds.next for name, bounds in partitions.items()} for topic, partitions in bounds_by_topic.items()}
 
 
 async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
@@ -55,14 +60,15 @@ async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
         return await cluster.bounds(topic)
     except ClusterError:
         if await cluster.describe(topic) is None:
-            return {}  # gone, and nothing of it lies before anybody
+            return {}  # a deleted topic has no backlog
         raise
 
 
-def _reached(ends: Mapping[str, str], name: str, held: Bounds) -> Position:
-    return max(held.first, parse_position(ends[name])) if name in ends else held.first
+def _begin(reached: Mapping[str, str], name: str, bounds: Bounds) -> Position:
+    """Return the first position of the backlog: the reached one, or the first stored one if that is later."""
+    return max(bounds.first, parse_position(reached[name])) if name in reached else bounds.first
 
 
-def unit_of(cluster: Cluster) -> str:
-    """What is counted, for people."""
+def backlog_unit(cluster: Cluster) -> str:
+    """Return the name of the unit in which the cluster counts a backlog, for people."""
     return "messages" if cluster.operations is None else cluster.operations.backlog_unit

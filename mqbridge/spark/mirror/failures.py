@@ -1,19 +1,21 @@
-"""Why a query failed, in one sentence of the many that Spark says."""
+"""Extracts the cause of a failed query from Spark's long error texts."""
 
 import re
 
-_OURS = re.compile(r"^\s*(?:pyspark\.errors\.\S+: )?(?:mqbridge\.errors|mqbridge\.config\.problems)\.(\w+): (.+)$", re.MULTILINE)
-_PYTHON = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Timeout)): (.+)$", re.MULTILINE)
-_STREAM = re.compile(r"\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
-MOST = 500
+_MQBRIDGE_ERROR = re.compile(
+    r"^\s*(?:pyspark\.errors\.\S+: )?(?:mqbridge\.errors|mqbridge\.config\.problems)\.(\w+): (.+)$", re.MULTILINE
+)
+_PYTHON_ERROR = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Timeout)): (.+)$", re.MULTILINE)
+_STREAM_PREFIX = re.compile(r"\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
+MAX_CHARS = 500
 
 
-def reason_of(text: str) -> str:
-    """The error of ours that it goes back to, else the last Python error, else its first line."""
-    if ours := _OURS.findall(text):
-        return str(ours[-1][1].strip())
-    if errors := _PYTHON.findall(text):
+def find_cause(text: str) -> str:
+    """Return the last error of mqbridge in the text; else its last Python error; else its first line, shortened."""
+    if own_errors := _MQBRIDGE_ERROR.findall(text):
+        return str(own_errors[-1][1].strip())
+    if errors := _PYTHON_ERROR.findall(text):
         name, problem = errors[-1]
         return f"{name.rpartition('.')[2]}: {problem.strip()}"
-    lines = _STREAM.sub("", text).strip().splitlines()
-    return lines[0][:MOST] if lines else "no reason is known"
+    lines = _STREAM_PREFIX.sub("", text).strip().splitlines()
+    return lines[0][:MAX_CHARS] if lines else "unknown cause: Spark reported no error text"

@@ -1,4 +1,4 @@
-"""A mirror: routes of a configuration as queries of one Spark application, from the plan to the last batch."""
+"""Runs a mirror: the routes of a configuration as queries of one Spark application, from planning to the last batch."""
 
 import logging
 import os
@@ -18,13 +18,13 @@ from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import metrics
-from mqbridge.spark.mirror.backlog import Marks, count_backlog, marks_of, unit_of
+from mqbridge.spark.mirror.backlog import StopPositions, backlog_unit, count_backlog, find_stop_positions
 from mqbridge.spark.mirror.checkpoint import CheckpointFolder
 from mqbridge.spark.mirror.progress import Backlog, RouteProgress
 from mqbridge.spark.mirror.route_query import RouteQuery
-from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
+from mqbridge.spark.mirror.settings import MirrorSettings, select_routes
 from mqbridge.spark.mirror.stop import StopFile
-from mqbridge.spark.mirror.targets import lent, prepare
+from mqbridge.spark.mirror.targets import connected_clusters, prepare_targets
 from mqbridge.spark.session import session, session_exists
 
 if TYPE_CHECKING:
@@ -32,139 +32,145 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.2
-BACKLOG_EVERY_S, BACKLOG_PATIENCE_S = 5.0, 30.0
-CLOSE_S = 10.0
-PREPARE_PATIENCE_S = 300.0
-"""For the plans of all routes and the topics that they make."""
+UPDATE_INTERVAL_S = 0.2
+BACKLOG_INTERVAL_S, BACKLOG_TIMEOUT_S = 5.0, 30.0
+CLOSE_TIMEOUT_S = 10.0
+PREPARE_TIMEOUT_S = 300.0
+"""Timeout for planning all routes and creating their topics."""
 
 Show = Callable[[Sequence[RouteProgress]], None]
+"""Shows the progress of all routes to the user."""
 
 
 class Mirror:
-    """One run. `run` works in the main thread; `stop` may be called from a signal handler meanwhile."""
+    """One run of a mirror. `run` blocks the main thread; a signal handler may call `stop` meanwhile."""
 
     def __init__(
         self, settings: MirrorSettings, show: Show = lambda _: None, on_started: Callable[[], None] = lambda: None
     ) -> None:
         self._settings, self._show, self._on_started = settings, show, on_started
         self._queries: list[RouteQuery] = []
-        self._stopping = False
-        self._marks: dict[str, Marks] = {}
-        self._scratch: Path | None = None
+        self._is_stopping = False
+        self._stop_positions: dict[str, StopPositions] = {}
+        """Where each route ends, by the route's name; empty with `follow`."""
+        self._temp_folder: Path | None = None
 
     @property
     def routes(self) -> list[RouteProgress]:
-        """How far each route is."""
+        """The progress of each route."""
         return [query.progress for query in self._queries]
 
     def stop(self) -> None:
-        """Let the batches that run be the last."""
-        self._stopping = True
+        """Stop each route after its running batch."""
+        self._is_stopping = True
         for query in self._queries:
             query.stop()
 
     def clean_up(self) -> None:
-        """Before the process is ended in the middle: leave no copy of the configuration behind."""
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        """Remove the copy of the configuration. Call this before the process exits without returning from `run`."""
+        if self._temp_folder is not None:
+            shutil.rmtree(self._temp_folder, ignore_errors=True)
 
     def run(self) -> list[RouteProgress]:
-        """Mirror until all routes are caught up, failed, or were stopped. Raises MqbridgeError when it cannot begin."""
+        """Mirror until every route is caught up, failed or stopped. Raises MqbridgeError if the mirror cannot start."""
         settings = self._settings
         config = load(settings.file)
-        routes = chosen_routes(config, settings.routes)
-        refs = {name: ClusterRef(name, one.system, one.settings) for name, one in config.clusters.items()}
+        routes = select_routes(config, settings.routes)
+        refs = {name: ClusterRef(name, cluster.system, cluster.settings) for name, cluster in config.clusters.items()}
         folder = CheckpointFolder(settings.checkpoint)
         with ExitStack() as stack:
             stack.callback(folder.release)
             folder.claim(config, routes, self.stop)
             stack.callback(_close_clusters)
-            scratch = self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
-            self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
+            temp_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
+            self._temp_folder = temp_folder
+            self._queries = [
+                RouteQuery(route, folder.of_route(route.name), _stop_file(temp_folder, route), settings) for route in routes
+            ]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
-            background_loop().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
+            background_loop().run(self._prepare(routes, refs), PREPARE_TIMEOUT_S)
             spark = stack.enter_context(_session(settings))
-            stack.callback(self._end_queries)
+            stack.callback(self._kill_queries)
             self._on_started()
-            self._start(spark, _copied(settings.file, scratch))
-            self._watch(refs)
+            self._start_queries(spark, _copy_config(settings.file, temp_folder))
+            self._follow_queries(refs)
             if folder.is_lost:
                 raise ConfigError(
                     f"the checkpoint folder {settings.checkpoint} was taken over by another mirror",
-                    hint="This one could not write there for too long; leave it to the other one",
+                    hint="This mirror did not renew its lease on the folder in time. Do not restart it while the other one runs",
                 )
         return self.routes
 
     async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef]) -> None:
-        """Refuse what the gateway would refuse, and make the topics that are missing."""
+        """Plan the routes as the gateway does, create missing topics, and find the stop positions."""
         used = {name: refs[name] for route in routes for name in route.clusters}
-        async with lent(used) as clusters:
-            plans = await prepare(routes, clusters)
+        async with connected_clusters(used) as clusters:
+            plans = await prepare_targets(routes, clusters)
             for plan in plans if not self._settings.follow else ():
-                topics = [one.selected.topic for one in plan.sources]
-                self._marks[plan.route.name] = await marks_of(clusters[plan.route.source.cluster], topics)
+                topics = [source.selected.topic for source in plan.sources]
+                self._stop_positions[plan.route.name] = await find_stop_positions(clusters[plan.route.source.cluster], topics)
         for route in routes:
             if route.delivery.rate or route.delivery.rate_bytes:
                 log.warning(
-                    "route %s: a mirror does not keep to `rate` and `rate_bytes`; --max-bytes-per-batch bounds a batch",
+                    "route %s: a mirror ignores `rate` and `rate_bytes`; use --max-bytes-per-batch to limit a batch",
                     route.name,
                 )
         for plan in plans:
             log.info("route %s: %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
 
-    def _start(self, spark: "SparkSession", config: Path) -> None:
+    def _start_queries(self, spark: "SparkSession", config: Path) -> None:
         tasks = spark.sparkContext.defaultParallelism
         for query in self._queries:
-            if self._stopping:
-                query.progress.done = True
+            if self._is_stopping:
+                query.progress.is_done = True
                 continue
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.route.name)
             query.start(spark, config, tasks)
 
-    def _end_queries(self) -> None:
-        """Whatever has ended the run: nothing goes on without the folder's lock, in a session that goes on."""
+    def _kill_queries(self) -> None:
+        """Stop all queries at once. The session may live on, and no query may run there without the folder's lock."""
         for query in self._queries:
-            query.end()
+            query.kill()
 
-    def _watch(self, refs: Mapping[str, ClusterRef]) -> None:
+    def _follow_queries(self, refs: Mapping[str, ClusterRef]) -> None:
+        """Update and show the progress until all queries have ended. Counts the backlog in a thread, at intervals."""
         counting: Future[None] | None = None
         counted_at = float("-inf")
         with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-backlog") as counter:
             while True:
                 for query in self._queries:
-                    query.look()
+                    query.update()
                 self._show(self.routes)
-                if all(one.done for one in self.routes):
+                if all(route.is_done for route in self.routes):
                     return
                 now = time.monotonic()
-                if (counting is None or counting.done()) and now - counted_at >= BACKLOG_EVERY_S:
-                    counted_at, counting = now, counter.submit(self._count, refs)
-                time.sleep(LOOK_S)
+                if (counting is None or counting.done()) and now - counted_at >= BACKLOG_INTERVAL_S:
+                    counted_at, counting = now, counter.submit(self._count_backlogs, refs)
+                time.sleep(UPDATE_INTERVAL_S)
 
-    def _count(self, refs: Mapping[str, ClusterRef]) -> None:
-        """Ask what lies before each route; a cluster that does not tell is asked again later."""
+    def _count_backlogs(self, refs: Mapping[str, ClusterRef]) -> None:
+        """Count the backlog of each route. Failures are logged, and the next count tries again."""
         for query in self._queries:
-            if query.ends and not query.progress.done:
+            if query.reached and not query.progress.is_done:
                 try:
-                    background_loop().run(self._measure(query, refs[query.route.source.cluster]), BACKLOG_PATIENCE_S)
+                    background_loop().run(self._count_backlog(query, refs[query.route.source.cluster]), BACKLOG_TIMEOUT_S)
                 except MqbridgeError as error:
-                    log.debug("the backlog of route %s is not known: %s", query.route.name, error)
-                except Exception:  # a bug of an adapter is no reason to end the mirror
-                    log.exception("the backlog of route %s cannot be counted", query.route.name)
+                    log.debug("cannot count the backlog of route %s: %s", query.route.name, error)
+                except Exception:  # a bug of an adapter must not end the mirror
+                    log.exception("cannot count the backlog of route %s because of an unexpected error", query.route.name)
 
-    async def _measure(self, query: RouteQuery, ref: ClusterRef) -> None:
+    async def _count_backlog(self, query: RouteQuery, ref: ClusterRef) -> None:
         async with background_loop().cluster(ref) as cluster:
-            units = await count_backlog(cluster, query.ends, self._marks.get(query.route.name))
-            query.progress.measured(Backlog(units, unit_of(cluster), time.monotonic()))
+            units = await count_backlog(cluster, query.reached, self._stop_positions.get(query.route.name))
+            query.progress.record_backlog(Backlog(units, backlog_unit(cluster), time.monotonic()))
 
 
 @contextmanager
 def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
-    """The session of this program; where it has none, one that ends with the context. Raises ConfigError."""
+    """Yield this process's Spark session, or a new one that ends with the context. Raises ConfigError."""
     was_there = session_exists()
-    fair = {"spark.scheduler.mode": "FAIR"}  # routes share the cluster instead of waiting for each other
+    fair = {"spark.scheduler.mode": "FAIR"}  # concurrent routes share the cluster instead of waiting for each other
     spark = session("mqbridge mirror", settings.master, quiet=settings.quiet, **(fair | dict(settings.conf)))
     try:
         yield spark
@@ -174,18 +180,18 @@ def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
 
 
 def _close_clusters() -> None:
-    """This process may live on, and its background loop with it."""
+    """Close the cluster connections of the background loop: the process and its loop may live on after the mirror."""
     with suppress(MqbridgeError):
-        background_loop().run(background_loop().close_idle(0), CLOSE_S)
+        background_loop().run(background_loop().close_idle(0), CLOSE_TIMEOUT_S)
 
 
-def _stop_file(scratch: Path, route: Route) -> StopFile:
-    return StopFile(scratch / f"{quote(route.name, safe='')}.stop")
+def _stop_file(folder: Path, route: Route) -> StopFile:
+    return StopFile(folder / f"{quote(route.name, safe='')}.stop")
 
 
-def _copied(file: Path, scratch: Path) -> Path:
-    """What Spark's processes read again and again: the configuration as it was at the start, for this user's eyes only."""
-    copy = scratch / file.name
+def _copy_config(file: Path, folder: Path) -> Path:
+    """Copy the configuration, readable by this user only. Spark's processes read it repeatedly, and it must not change."""
+    copy = folder / file.name
     shutil.copyfile(file, copy)
     copy.chmod(0o600)
     os.utime(copy)

@@ -1,10 +1,12 @@
-"""That only one mirror has a checkpoint folder which no lock of an operating system reaches.
+"""A lease on a checkpoint folder, for file systems without locks of the operating system.
 
-The holder writes a file again and again, each time with another number. Whoever finds the file watches it: when it changes,
-somebody is there; when it does not for long enough, its holder is gone, and the file is taken over. No two clocks are compared.
+The holder renews the lease: it writes a file repeatedly, each time with a higher number. Another mirror that finds the file
+watches it. If the file changes, the holder is alive. If it does not change for long enough, the holder has ended, and the other
+mirror takes over the lease. The clocks of two machines are never compared.
 
-It is as good as a file system that replaces files can make it: of two who take over in the same second the later one goes on. A
-holder that could not write for so long that another took over, as on a machine that was suspended, hears of it at its next look.
+A file system that can only replace files allows no stronger guarantee: if two mirrors take over within the same second, the later
+one gets the lease. A holder may be unable to write for so long that another mirror takes over, for example on a suspended
+machine. It notices that at its next renewal.
 """
 
 import contextlib
@@ -24,92 +26,93 @@ from mqbridge.errors import ConfigError
 log = logging.getLogger(__name__)
 
 RENEW_S = 10.0
-GONE_S = 40.0
-"""Not written for so long: its holder is gone."""
+EXPIRE_S = 40.0
+"""If a lease is not renewed for this time, its holder has ended."""
 SETTLE_S = 2.0
-"""Between writing it first and looking whether somebody else did."""
+"""Time between writing a new lease and checking that no other mirror has written it too."""
 
 
 class Lease:
-    """Held from `take` to `release`; `place` is what people call the folder.
+    """The lease on a folder, from `acquire` to `release`. `folder` is the folder's name in logs and errors.
 
-    `on_lost` is called, in a thread of the lease, when another has it.
+    `on_lost` is called in the lease's thread if another mirror takes over.
     """
 
-    def __init__(self, files: fs.FileSystem, path: str, place: str, on_lost: Callable[[], None] = lambda: None) -> None:
-        self._files, self._path, self._place, self._on_lost = files, path, place, on_lost
+    def __init__(self, files: fs.FileSystem, path: str, folder: str, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._files, self._path, self._folder, self._on_lost = files, path, folder, on_lost
         self.is_lost = False
-        self._me = uuid4().hex
+        self._id = uuid4().hex
         self._number = 0
-        self._ended = threading.Event()
-        self._renewing: threading.Thread | None = None
+        self._released = threading.Event()
+        self._renewal_thread: threading.Thread | None = None
 
-    def take(self) -> None:
-        """Wait until it is known that nobody has it. Raises ConfigError when somebody does, OSError."""
-        found = self._read()
-        if found is not None:
-            log.warning("%s was in use by %s: looking for %.0f s whether it still is", self._place, _holder(found), GONE_S)
-        until = time.monotonic() + GONE_S
-        while found is not None and time.monotonic() < until:
+    def acquire(self) -> None:
+        """Wait until an existing lease has expired, then write this one. Raises ConfigError if it is renewed, and OSError."""
+        content = self._read()
+        if content is not None:
+            log.warning("%s was in use by %s: watching for %.0f s if it still is", self._folder, _holder(content), EXPIRE_S)
+        expires_at = time.monotonic() + EXPIRE_S
+        while content is not None and time.monotonic() < expires_at:
             time.sleep(min(1.0, RENEW_S / 4))
-            if (now := self._read()) != found:
-                if now is None:
+            if (current := self._read()) != content:
+                if current is None:
                     break
-                raise self._refusal(now)
+                raise self._in_use_error(current)
         self._write()
         time.sleep(SETTLE_S)
-        if (now := self._read()) is None or now["id"] != self._me:
-            raise self._refusal(now or {})
-        self._renewing = threading.Thread(target=self._renew, name="mqbridge-lease", daemon=True)
-        self._renewing.start()
+        if (current := self._read()) is None or current["id"] != self._id:
+            raise self._in_use_error(current or {})
+        self._renewal_thread = threading.Thread(target=self._keep_renewing, name="mqbridge-lease", daemon=True)
+        self._renewal_thread.start()
 
     def release(self) -> None:
-        """Let others have it at once."""
-        self._ended.set()
-        if self._renewing is not None:
-            self._renewing.join()
+        """Stop renewing, and delete the lease so that another mirror can acquire it at once."""
+        self._released.set()
+        if self._renewal_thread is not None:
+            self._renewal_thread.join()
             with contextlib.suppress(OSError):
-                if not self.is_lost and not self._is_anothers():
+                if not self.is_lost and not self._is_taken_over():
                     self._files.delete_file(self._path)
 
-    def _renew(self) -> None:
-        while not self._ended.wait(RENEW_S):
+    def _keep_renewing(self) -> None:
+        while not self._released.wait(RENEW_S):
             try:
-                if self._is_anothers():
+                if self._is_taken_over():
                     self.is_lost = True
-                    log.error("%s was taken over by another mirror: this one stops", self._place)
+                    log.error("%s was taken over by another mirror: this mirror stops", self._folder)
                     self._on_lost()
                     return
                 self._write()
             except OSError as error:
-                log.warning("that %s is in use cannot be written: %s", self._place, error)
+                log.warning("cannot renew the lease on %s, retrying in %.0f s: %s", self._folder, RENEW_S, error)
 
-    def _is_anothers(self) -> bool:
-        found = self._read()
-        return found is not None and found.get("id") not in (self._me, "")
+    def _is_taken_over(self) -> bool:
+        content = self._read()
+        return content is not None and content.get("id") not in (self._id, "")
 
     def _write(self) -> None:
         self._number += 1
-        content = {"id": self._me, "number": self._number, "holder": f"process {os.getpid()} on {socket.gethostname()}"}
+        content = {"id": self._id, "number": self._number, "holder": f"process {os.getpid()} on {socket.gethostname()}"}
         with self._files.open_output_stream(self._path) as file:
             file.write(orjson.dumps(content))
 
     def _read(self) -> dict[str, object] | None:
+        """Return the content of the lease; None without a lease, and an empty id while the file is being written."""
         try:
             with self._files.open_input_stream(self._path) as file:
-                found = orjson.loads(file.read())
+                content = orjson.loads(file.read())
         except FileNotFoundError:
             return None
-        except ValueError:  # it is being written
+        except ValueError:  # another mirror is writing it
             return {"id": "", "number": 0}
-        return found if isinstance(found, dict) else None
+        return content if isinstance(content, dict) else None
 
-    def _refusal(self, found: dict[str, object]) -> ConfigError:
+    def _in_use_error(self, content: dict[str, object]) -> ConfigError:
         return ConfigError(
-            f"the checkpoint folder {self._place} is in use by another mirror ({_holder(found)})",
-            hint="Give each mirror a folder of its own, or stop the other one",
+            f"the checkpoint folder {self._folder} is in use by another mirror ({_holder(content)})",
+            hint="Use a separate folder for each mirror, or stop the other mirror",
         )
 
 
-def _holder(found: dict[str, object]) -> str:
-    return str(found.get("holder", "somebody"))
+def _holder(content: dict[str, object]) -> str:
+    return str(content.get("holder", "an unknown process"))

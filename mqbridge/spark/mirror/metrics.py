@@ -1,4 +1,4 @@
-"""Metrics of a mirror for Prometheus, in the driver's own Python. Totals have the names that they have in a gateway."""
+"""Prometheus metrics of a mirror, served by the driver's Python process. Totals have the same names as in the gateway."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -15,12 +15,12 @@ from mqbridge.spark.mirror.progress import RouteProgress
 log = logging.getLogger(__name__)
 
 TOTALS = ("received", "stored", "dead", "filtered", "looped", "bytes")
-"""Of `delivery.counters`: the others are about groups and sessions, which a mirror does not have."""
+"""The counters of `delivery.counters` that a mirror has. The others describe consumer groups and connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One gauge per route."""
+    """A gauge with one sample per route."""
 
     name: str
     text: str
@@ -29,56 +29,58 @@ class Gauge:
 
 GAUGES = (
     Gauge(
-        "mqbridge_route_up", "1 while the route's query runs, 0 when it stopped by an error", lambda one: float(one.error is None)
+        "mqbridge_route_up",
+        "1 while the route's query runs, 0 when it stopped by an error",
+        lambda route: float(route.error is None),
     ),
-    Gauge("mqbridge_mirror_batch_seconds", "How long the last batch took", lambda one: one.batch_s if one.batches else None),
-    Gauge("mqbridge_mirror_left_seconds", "After how long the backlog is gone if it goes on like this", lambda one: one.left_s),
+    Gauge("mqbridge_mirror_batch_seconds", "Duration of the last batch", lambda route: route.batch_s if route.batches else None),
+    Gauge("mqbridge_mirror_left_seconds", "Time until the backlog is empty at the current speed", lambda route: route.left_s),
 )
 
 
 class MirrorCollector(Collector):
-    """Samples of every route, at the moment of asking."""
+    """Collects the metrics of all routes when Prometheus scrapes them."""
 
     def __init__(self, routes: Callable[[], Iterable[RouteProgress]]) -> None:
         self._routes = routes
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yield all metric families."""
         routes = list(self._routes())
         for total in declared():
             if total.name in TOTALS:
-                counter = CounterMetricFamily(total.metric, f"{total.text}, as far as batches are done", labels=["route"])
-                for one in routes:
-                    counter.add_metric([one.name], one.totals.get(total.name, 0))
+                counter = CounterMetricFamily(total.metric, f"{total.text}, in completed batches", labels=["route"])
+                for route in routes:
+                    counter.add_metric([route.name], route.totals.get(total.name, 0))
                 yield counter
-        batches = CounterMetricFamily("mqbridge_mirror_batches", "Batches of the query that are done", labels=["route"])
-        for one in routes:
-            batches.add_metric([one.name], one.batches)
+        batches = CounterMetricFamily("mqbridge_mirror_batches", "Completed batches of the query", labels=["route"])
+        for route in routes:
+            batches.add_metric([route.name], route.batches)
         yield batches
         yield self._lag(routes)
         for gauge in GAUGES:
             family = GaugeMetricFamily(gauge.name, gauge.text, labels=["route"])
-            for one in routes:
-                if (value := gauge.read(one)) is not None:
-                    family.add_metric([one.name], value)
+            for route in routes:
+                if (value := gauge.read(route)) is not None:
+                    family.add_metric([route.name], value)
             yield family
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not read a mirror that has not begun."""
+        """Return nothing, so that registering does not read a mirror that has not begun."""
         return []
 
     @staticmethod
     def _lag(routes: Iterable[RouteProgress]) -> Metric:
-        text = "How much of the source lies before the route, all partitions together, in the source's own unit"
+        text = "Backlog of the route in its source, sum of all partitions, in the source's own unit"
         family = GaugeMetricFamily("mqbridge_lag", text, labels=["route", "unit"])
-        for one in routes:
-            if one.backlog is not None:
-                family.add_metric([one.name, one.backlog.unit], one.backlog.units)
+        for route in routes:
+            if route.backlog is not None:
+                family.add_metric([route.name, route.backlog.unit], route.backlog.units)
         return family
 
 
 def serve(host: str, port: int, routes: Callable[[], Iterable[RouteProgress]]) -> Callable[[], None]:
-    """Answer at `/metrics` until what is returned is called. Raises ConfigError when the port is taken."""
+    """Serve the metrics at `/metrics`, and return a function that stops the server. Raises ConfigError if it cannot listen."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -87,7 +89,7 @@ def serve(host: str, port: int, routes: Callable[[], Iterable[RouteProgress]]) -
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}", path="--metrics", hint="Choose another port"
+            f"cannot listen on {host}:{port}: {error.strerror or error}", path="--metrics", hint="Choose another port"
         ) from error
     log.info("metrics: http://%s:%d/metrics", host, server.server_port)
 

@@ -1,13 +1,13 @@
-"""How far a route is and how fast it goes: the arithmetic behind the progress line, the log lines and the metrics."""
+"""The progress of a route: its totals, rates and remaining time, for the progress line, the log lines and the metrics."""
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WINDOW_S = 30.0
-"""Rates are those of the last batches within so long, and of the last one in any case."""
+"""Rates are computed from the batches of this period, and always from at least one batch."""
 
-WORDS = {
+COUNT_LABELS = {
     "received": "received",
     "stored": "stored",
     "dead": "dead letters",
@@ -15,15 +15,15 @@ WORDS = {
     "looped": "looped",
     "skipped": "found stored already",
 }
-"""What is counted, by its word in the closing line."""
+"""The label of each count in the closing line, by the count's name."""
 
 Totals = Mapping[str, int]
-"""By the names of `delivery.counters`."""
+"""Sums by the names of `Counts`: received, stored, dead and others."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """What lies before a route, in its source's own unit."""
+    """The backlog of a route, in the unit of its source."""
 
     units: int
     unit: str
@@ -33,63 +33,63 @@ class Backlog:
 
 @dataclass(slots=True)
 class RouteProgress:
-    """The progress of one route since the mirror began. Times are monotonic."""
+    """The progress of one route since the mirror began. All times are monotonic."""
 
     name: str
     began_at: float
-    before: Totals = field(default_factory=dict)
+    earlier_totals: Totals = field(default_factory=dict)
     """Totals of earlier runs from the same checkpoint."""
     totals: Totals = field(default_factory=dict)
-    """Totals of all runs, as they stood after the last batch."""
+    """Totals of all runs after the last completed batch."""
     batches: int = 0
-    """Of this run."""
+    """Completed batches of this run."""
     batch_s: float = 0.0
-    """How long the last one took."""
+    """Duration of the last batch."""
     backlog: Backlog | None = None
-    behind: Backlog | None = None
-    """The backlog before `backlog`: between the two lies how fast it shrinks."""
+    previous_backlog: Backlog | None = None
+    """The measurement before `backlog`. The two show how fast the backlog shrinks."""
     error: str | None = None
-    done: bool = False
+    is_done: bool = False
     _history: deque[tuple[float, int, int]] = field(default_factory=deque)
-    """Time, messages stored, bytes received, after each of the last batches."""
+    """Time, total of stored messages and total of received bytes after each of the last batches."""
 
     def begin(self, totals: Totals) -> None:
-        """These were done by earlier runs."""
-        self.before = dict(totals)
+        """Record the totals of earlier runs."""
+        self.earlier_totals = dict(totals)
         self.totals = dict(totals)
-        self._history.append((self.began_at, *self._moved(self.totals)))
+        self._history.append((self.began_at, *self._messages_and_bytes(self.totals)))
 
-    def batch_done(self, now: float, totals: Totals, seconds: float) -> None:
-        """A batch is stored; the totals are those after it."""
+    def record_batch(self, now: float, totals: Totals, seconds: float) -> None:
+        """Record a completed batch: the totals after it, and its duration."""
         self.totals = dict(totals)
         self.batch_s = seconds
-        self._history.append((now, *self._moved(self.totals)))
+        self._history.append((now, *self._messages_and_bytes(self.totals)))
         while len(self._history) > 2 and self._history[1][0] < now - WINDOW_S:
             self._history.popleft()
 
-    def measured(self, backlog: Backlog) -> None:
-        """What lies before it now."""
-        self.behind, self.backlog = self.backlog, backlog
+    def record_backlog(self, backlog: Backlog) -> None:
+        """Record a new measurement of the backlog."""
+        self.previous_backlog, self.backlog = self.backlog, backlog
 
     def run_totals(self) -> dict[str, int]:
-        """What this run did."""
-        return {name: count - self.before.get(name, 0) for name, count in self.totals.items()}
+        """Return the totals of this run."""
+        return {name: count - self.earlier_totals.get(name, 0) for name, count in self.totals.items()}
 
     def rates(self, now: float) -> tuple[float, float]:
-        """Messages and bytes per second. Falls while nothing comes."""
+        """Return messages and bytes per second. The rates fall while no batch completes."""
         if not self._history:
             return 0.0, 0.0
-        begun, messages, size = self._history[0]
-        seconds = now - begun
-        _, last_messages, last_size = self._history[-1]
+        began_at, first_messages, first_bytes = self._history[0]
+        seconds = now - began_at
+        _, last_messages, last_bytes = self._history[-1]
         if seconds <= 0:
             return 0.0, 0.0
-        return (last_messages - messages) / seconds, (last_size - size) / seconds
+        return (last_messages - first_messages) / seconds, (last_bytes - first_bytes) / seconds
 
     @property
     def left_s(self) -> float | None:
-        """After how many seconds the backlog is gone, if it goes on shrinking as it did; None where nobody can tell."""
-        before, now = self.behind, self.backlog
+        """Seconds until the backlog is empty if it shrinks at the current speed; None if unknown."""
+        before, now = self.previous_backlog, self.backlog
         if now is None or not now.units:
             return None if now is None else 0.0
         if before is None or now.at <= before.at or now.units >= before.units:
@@ -97,25 +97,25 @@ class RouteProgress:
         return now.units * (now.at - before.at) / (before.units - now.units)
 
     def line(self, now: float) -> str:
-        """For people: what is done, how fast, how much is left and for how long."""
-        done = self.run_totals()
-        messages, size = self.rates(now)
-        parts = [f"{done.get('stored', 0):,} stored", f"{messages:,.0f}/s", f"{size / 1e6:,.1f} MB/s"]
-        if done.get("dead"):
-            parts.insert(1, f"{done['dead']:,} dead letters")
+        """Return the progress line for people: totals of this run, rates, backlog and remaining time."""
+        totals = self.run_totals()
+        messages_per_s, bytes_per_s = self.rates(now)
+        parts = [f"{totals.get('stored', 0):,} stored", f"{messages_per_s:,.0f}/s", f"{bytes_per_s / 1e6:,.1f} MB/s"]
+        if totals.get("dead"):
+            parts.insert(1, f"{totals['dead']:,} dead letters")
         if self.backlog is not None:
             parts.append(f"{self.backlog.units:,} {self.backlog.unit} behind" if self.backlog.units else "caught up")
         if self.left_s:
-            parts.append(f"{format_left(self.left_s)} left")
+            parts.append(f"{format_seconds(self.left_s)} left")
         return f"route {self.name}: {', '.join(parts)}"
 
     @staticmethod
-    def _moved(totals: Totals) -> tuple[int, int]:
+    def _messages_and_bytes(totals: Totals) -> tuple[int, int]:
         return totals.get("stored", 0), totals.get("bytes", 0)
 
 
-def format_left(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 05 min`."""
+def format_seconds(seconds: float) -> str:
+    """Format a duration for people: `45 s`, `12 min`, `3 h 05 min`."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""The streaming query of one route: started, looked at, and stopped between two batches."""
+"""The streaming query of one route: starts it, follows its progress, and stops it between two batches."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.config.options.route import Route
 from mqbridge.config.units import format_duration
 from mqbridge.spark.data_source import MqbridgeDataSource
-from mqbridge.spark.mirror.failures import reason_of
+from mqbridge.spark.mirror.failures import find_cause
 from mqbridge.spark.mirror.progress import RouteProgress, Totals
 from mqbridge.spark.mirror.settings import MirrorSettings
 from mqbridge.spark.mirror.stop import StopFile
@@ -25,108 +25,110 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRIGGER = "1 second"
-"""Between two looks at the source while there is nothing new; a batch that takes longer is followed by the next at once."""
+"""Interval at which Spark checks the source while it is idle. After a batch that takes longer, the next begins at once."""
 
 
-FOR_EVER_S = 30 * 86400.0
-"""How long what may pass is tried again where the route sets no end to it."""
+UNLIMITED_RETRY_S = 30 * 86400.0
+"""How long transient failures are retried if the route sets no limit."""
 
 
 class RouteQuery:
-    """One route's query and what is known of it."""
+    """The query of one route, and its progress. `checkpoint` is the folder of the query's own checkpoint."""
 
-    def __init__(self, route: Route, location: str, stop: StopFile, settings: MirrorSettings) -> None:
-        self.route, self.location = route, location
+    def __init__(self, route: Route, checkpoint: str, stop_file: StopFile, settings: MirrorSettings) -> None:
+        self.route, self.checkpoint = route, checkpoint
         self.progress = RouteProgress(route.name, time.monotonic())
-        self.ends: Mapping[str, Mapping[str, str]] = {}
-        """Where it is, by topic and partition name."""
-        self._stop, self._settings = stop, settings
+        self.reached: Mapping[str, Mapping[str, str]] = {}
+        """The next position to read, by topic and partition name."""
+        self._stop_file, self._settings = stop_file, settings
         self._query: StreamingQuery | None = None
-        self._batch = -1
-        self._stopping = False
+        self._last_batch = -1
+        self._is_stopping = False
 
     def start(self, session: "SparkSession", config: Path, tasks: int) -> None:
-        """Begin, or go on from the checkpoint. `config` is what Spark's processes on this machine read."""
-        self.progress.begin(self._totals())
+        """Start the query, or continue from its checkpoint. `config` is the file for Spark's processes on this machine."""
+        self.progress.begin(self._read_totals())
         name = MqbridgeDataSource.name()
         rows = session.readStream.format(name).options(
-            **source_options(self.route, self._settings, config, self._stop.path, tasks)
+            **source_options(self.route, self._settings, config, self._stop_file.path, tasks)
         )
-        sink = rows.load().writeStream.format(name).options(**sink_options(self.route, config, self.location))
+        sink = rows.load().writeStream.format(name).options(**sink_options(self.route, config, self.checkpoint))
         sink = sink.queryName(f"mqbridge route {self.route.name}").outputMode("append")
         sink = sink.trigger(processingTime=TRIGGER) if self._settings.follow else sink.trigger(availableNow=True)
         self._query = sink.start()
 
-    def look(self) -> None:
-        """Take over what happened since the last look."""
-        if self._query is None or self.progress.done:
+    def update(self) -> None:
+        """Update the progress from Spark's reports. Stops the query once its source has confirmed the stop request."""
+        if self._query is None or self.progress.is_done:
             return
         is_active = self._query.isActive
-        self._read_progress(self._query.lastProgress)
+        self._read_report(self._query.lastProgress)
         if not is_active:
-            self._ended()
-        elif self._stopping and self._stop.is_obeyed:
+            self._record_end()
+        elif self._is_stopping and self._stop_file.is_confirmed:
             self._query.stop()
 
     def stop(self) -> None:
-        """Let the batch that runs be the last."""
-        self._stopping = True
-        self._stop.ask()
+        """Stop the query after the running batch."""
+        self._is_stopping = True
+        self._stop_file.request()
 
-    def end(self) -> None:
-        """At once, if it still runs."""
+    def kill(self) -> None:
+        """Stop the query at once, in the middle of a batch."""
         if self._query is None:
             return
         try:
             if self._query.isActive:
                 self._query.stop()
-        except Exception:  # whatever py4j raises without its JVM, and then nothing runs
+        except Exception:  # py4j raises various errors if its JVM has ended; then the query has ended too
             log.debug("route %s: its query cannot be stopped", self.route.name, exc_info=True)
 
-    def _read_progress(self, report: Any) -> None:
-        if report is None or report["batchId"] == self._batch or not report["sources"]:
+    def _read_report(self, report: Any) -> None:
+        """Update the progress from one of Spark's progress reports."""
+        if report is None or report["batchId"] == self._last_batch or not report["sources"]:
             return
         end = report["sources"][0]["endOffset"]
         if not end or end == "null":
             return
-        self.ends = json.loads(end)["topics"]
+        self.reached = json.loads(end)["topics"]
         if report["numInputRows"]:
-            self.progress.batches += self._batches_since(self._batch)
-            self._batch = report["batchId"]
-            self.progress.batch_done(time.monotonic(), self._totals(), report["batchDuration"] / 1000)
+            self.progress.batches += self._count_batches_after(self._last_batch)
+            self._last_batch = report["batchId"]
+            self.progress.record_batch(time.monotonic(), self._read_totals(), report["batchDuration"] / 1000)
 
-    def _batches_since(self, batch: int) -> int:
-        """How many batches with anything in them are done behind this one: several may be between two looks."""
+    def _count_batches_after(self, batch: int) -> int:
+        """Count the completed batches with rows after this one: several may complete between two updates."""
         assert self._query is not None  # noqa: S101 - for the type checker
-        return len({one["batchId"] for one in self._query.recentProgress if one["batchId"] > batch and one["numInputRows"]})
+        reports = self._query.recentProgress
+        return len({report["batchId"] for report in reports if report["batchId"] > batch and report["numInputRows"]})
 
-    def _totals(self) -> Totals:
-        """What the sink has noted; what was known before where it is writing that just now, or cannot read it itself."""
+    def _read_totals(self) -> Totals:
+        """Return the totals in the sink's progress file, or the last known ones if the file cannot be read now."""
         try:
-            return read_totals(self.location)
+            return read_totals(self.checkpoint)
         except (OSError, ValueError):
             return self.progress.totals
 
-    def _ended(self) -> None:
+    def _record_end(self) -> None:
         assert self._query is not None  # noqa: S101 - for the type checker
-        self.progress.done = True
+        self.progress.is_done = True
         error = self._query.exception()
-        if error is not None and not self._stopping:
-            self.progress.error = reason_of(str(error))
+        if error is not None and not self._is_stopping:
+            self.progress.error = find_cause(str(error))
         elif error is not None:
-            log.warning("route %s ended while it was stopped: %s", self.route.name, reason_of(str(error)))
+            log.warning("route %s failed while it was stopping: %s", self.route.name, find_cause(str(error)))
         if self.progress.error is not None:
             log.error("route %s stopped: %s", self.route.name, self.progress.error)
 
 
-def source_options(route: Route, settings: MirrorSettings, config: Path, stop: Path, tasks: int) -> dict[str, str]:
-    """What the source is told."""
+def source_options(route: Route, settings: MirrorSettings, config: Path, stop_file: Path, tasks: int) -> dict[str, str]:
+    """Return the options of the query's source."""
     options = {
         "config": str(config),
         "route": route.name,
-        "stopFile": str(stop),
+        "stopFile": str(stop_file),
         "makeTargets": "true",
-        "retryTimeout": _patience(route),
+        "retryTimeout": _retry_time(route),
         "maxBytesPerTrigger": str(settings.batch_bytes),
         "failOnDataLoss": "true" if route.delivery.on_gap == "stop" else "false",
     }
@@ -139,11 +141,11 @@ def source_options(route: Route, settings: MirrorSettings, config: Path, stop: P
     return options | {"propertiesFormat": "binary"}
 
 
-def sink_options(route: Route, config: Path, location: str) -> dict[str, str]:
-    """What the sink is told."""
-    return {"config": str(config), "route": route.name, "checkpointLocation": location, "writeTimeout": _patience(route)}
+def sink_options(route: Route, config: Path, checkpoint: str) -> dict[str, str]:
+    """Return the options of the query's sink."""
+    return {"config": str(config), "route": route.name, "checkpointLocation": checkpoint, "writeTimeout": _retry_time(route)}
 
 
-def _patience(route: Route) -> str:
-    elapsed = route.delivery.retry.max_elapsed
-    return format_duration(FOR_EVER_S if elapsed is None else elapsed)
+def _retry_time(route: Route) -> str:
+    max_elapsed_s = route.delivery.retry.max_elapsed
+    return format_duration(UNLIMITED_RETRY_S if max_elapsed_s is None else max_elapsed_s)

@@ -1,4 +1,4 @@
-"""What a mirror is asked to do, as the command line says it."""
+"""The settings of a mirror, as given on the command line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,44 +13,48 @@ from mqbridge.errors import ConfigError
 
 Through = Literal["pump", "rows"]
 BATCH_BYTES = 256 << 20
-"""A batch costs Spark a third of a second whatever is in it: this is a second of work or more."""
+"""Default size of a batch: a second of work or more. Every batch costs Spark a third of a second, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """One run of `mqbridge spark mirror`."""
+    """The settings of one run of `mqbridge spark mirror`."""
 
     file: Path
+    """The configuration file."""
     checkpoint: str
+    """The checkpoint folder: a path or a URL."""
     routes: tuple[str, ...] = ()
-    """By name; none named: all."""
+    """Names of the routes to mirror; empty for all."""
     through: Through = "pump"
     follow: bool = True
-    """Go on with what comes, instead of ending where the source ended at the start."""
+    """Continue with new messages. False: end at the positions where the source ended when the mirror started."""
     start: Start | int | None = None
-    """Where a route begins that has no checkpoint: an end, or a time in ms; None is what the route's own `start` says."""
+    """Where a route without checkpoint begins: earliest, latest, or a time in ms. None: the route's own `start`."""
     batch_bytes: int = BATCH_BYTES
     master: str | None = None
+    """The URL of the Spark master."""
     conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark."""
     metrics: tuple[str, int] | None = None
-    """Host and port."""
+    """Host and port to serve metrics on."""
     quiet: bool = True
-    """Spark's own log shows errors only."""
+    """Spark's own log shows only errors."""
 
 
-def chosen_routes(config: Config, names: tuple[str, ...]) -> list[Route]:
-    """The routes of these names, or all. Raises ConfigError."""
+def select_routes(config: Config, names: tuple[str, ...]) -> list[Route]:
+    """Return the routes with these names, or all without names. Raises ConfigError if a route cannot be mirrored."""
     if not config.routes:
         raise ConfigError("the configuration has no routes to mirror")
-    known = {route.name: route for route in config.routes}
+    by_name = {route.name: route for route in config.routes}
     for name in names:
-        if name not in known:
-            raise ConfigError(f"there is no route {name!r}", hint=nearest(name, known))
-    chosen = [route for route in config.routes if not names or route.name in names]
-    for route in chosen:
+        if name not in by_name:
+            raise ConfigError(f"there is no route {name!r}", hint=nearest(name, by_name))
+    selected = [route for route in config.routes if not names or route.name in names]
+    for route in selected:
         if not route.delivery.stamp_origin:
             raise ConfigError(
-                f"route {route.name!r}: a mirror is told by the origins of messages what is stored, and `stamp_origin` is off",
+                f"route {route.name!r}: a mirror needs the origins of stored messages, and `stamp_origin` is off",
                 hint="Remove delivery.stamp_origin: false, or use `mqbridge run`",
             )
-    return chosen
+    return selected

@@ -1,32 +1,32 @@
-"""How a query is stopped between two batches: by a file that its source looks for.
+"""Stops a query between two batches, with a file that its source checks.
 
-Spark's own `stop` kills the tasks of the batch that runs. So the driver makes a file, and the source, which lives in another
-process of the same machine, answers from then on that there is nothing new, and makes a second file. Spark asks the source only
-when the batch before is done and noted: once the second file is there, stopping interrupts nothing.
+Spark's own `stop` kills the tasks of the running batch. So the driver creates a stop file. The source runs in another process on
+the same machine. When it finds the file, it reports to Spark that there is nothing new, and creates a second file. Spark calls
+the source only after the previous batch is committed, so once the second file exists, stopping the query interrupts no batch.
 """
 
 from pathlib import Path
 
 
 class StopFile:
-    """The stop of one query, for one run of it. The driver uses `ask` and `is_obeyed`, the source `obey`."""
+    """The stop request for one run of a query. The driver uses `request` and `is_confirmed`, the source uses `confirm`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._answer = path.with_name(path.name + ".obeyed")
+        self._confirmation = path.with_name(path.name + ".obeyed")
 
-    def ask(self) -> None:
-        """Let no batch begin any more."""
+    def request(self) -> None:
+        """Request that no further batch begins."""
         self.path.touch()
 
-    def obey(self) -> bool:
-        """Whether no batch is to begin any more; the one who asked then sees that it was heard."""
+    def confirm(self) -> bool:
+        """Return whether a stop is requested, and if so, confirm it. The source then must not begin a batch."""
         if not self.path.exists():
             return False
-        self._answer.touch()
+        self._confirmation.touch()
         return True
 
     @property
-    def is_obeyed(self) -> bool:
-        """Whether the source has said that there is nothing new since it was asked to."""
-        return self._answer.exists()
+    def is_confirmed(self) -> bool:
+        """Whether the source has confirmed the request: no further batch begins."""
+        return self._confirmation.exists()

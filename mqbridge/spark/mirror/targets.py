@@ -1,7 +1,7 @@
-"""Target topics of a route: refused, made and grown exactly as the gateway does it, before anything is moved into them.
+"""Checks, creates and grows the target topics of a route exactly as the gateway does, before messages are moved into them.
 
-At the start the mirror does it for all topics there are. The source's process does it for topics and partitions that come later,
-before it lets the first range of them out: tasks never make topics.
+At its start, the mirror does this for all source topics. The source's process does it for new topics and partitions, before it
+yields their first range: tasks never create topics.
 """
 
 import contextlib
@@ -22,78 +22,84 @@ from mqbridge.spark.cluster_ref import ClusterRef
 log = logging.getLogger(__name__)
 
 RETRY_S = 10.0
-"""Before targets are planned again that could not be made; what is new meanwhile is tried at once."""
+"""Pause before targets that could not be created are planned again. Partitions that are new meanwhile are planned at once."""
 
 Key = tuple[str, str]
-"""A source topic, and the name of a partition of it."""
+"""A source topic, and the name of one of its partitions."""
 
 
-async def prepare(routes: list[Route], clusters: Mapping[str, Cluster]) -> list[Plan]:
-    """Plan all routes, and make what they need when nothing is wrong with any. Raises ConfigError or ClusterError."""
+async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster]) -> list[Plan]:
+    """Plan all routes, and if all plans are valid, create their targets. Raises ConfigError or ClusterError."""
     planner = Planner(clusters)
     plans = [await planner.plan(route) for route in routes]
     refuse(plans)
     for plan in plans:
-        for text in await _carry_out(plan.route, clusters, plan):
+        for text in await _create_targets(plan.route, clusters, plan):
             log.warning("route %s: %s", plan.route.name, text)
     return plans
 
 
-async def _carry_out(route: Route, clusters: Mapping[str, Cluster], plan: Plan) -> list[str]:
-    """Make what is missing and open every target once, which proves that it can be written; the warnings about its topics.
+async def _create_targets(route: Route, clusters: Mapping[str, Cluster], plan: Plan) -> list[str]:
+    """Create missing targets, open each target once to prove that it accepts messages, and return warnings about topics.
 
-    The source's are those of a topic that no group reads: the route's has nothing to do with a mirror, and keeps nothing for it.
+    The source topics get the warnings of topics without a consumer group: a mirror does not join the route's group, so the group
+    retains no messages for it.
     """
-    ends = RouteEndpoints(route, clusters, _ignore)
+    endpoints = RouteEndpoints(route, clusters, _ignore)
     try:
-        await ends.open(plan)
+        await endpoints.open(plan)
     finally:
-        await ends.close()
-    uses = [TopicUse(route.source.cluster, one.selected.topic) for one in plan.sources]
-    uses += [TopicUse(target.cluster, target.topic) for one in plan.sources for target in one.targets]
+        await endpoints.close()
+    uses = [TopicUse(route.source.cluster, source.selected.topic) for source in plan.sources]
+    uses += [TopicUse(target.cluster, target.topic) for source in plan.sources for target in source.targets]
     if (letters := route.delivery.dead_letter) is not None:
         uses.append(TopicUse(letters.cluster, letters.topic))
     return await warnings_about(uses, clusters)
 
 
 def _ignore(_: int) -> None:
-    """Nothing is sent through these ends."""
+    """Ignore a number of looped messages: nothing is sent through these endpoints."""
 
 
-class TargetKeeper:
-    """Sees to the targets of topics and partitions that are new, for the source of one route. On the background event loop."""
+class NewTargetCreator:
+    """Creates the targets of new topics and partitions, for the source of one route. Runs on the background event loop."""
 
     def __init__(self, route: Route, refs: Mapping[str, ClusterRef]) -> None:
         self._route = route
         self._refs = {name: refs[name] for name in route.clusters}
         self._ready: set[Key] = set()
         self._tried: tuple[float, AbstractSet[Key]] = (float("-inf"), frozenset())
-        """When it was tried last, and for what."""
+        """Time of the last attempt, and its partitions."""
 
-    async def waiting(self, new: AbstractSet[Key]) -> frozenset[Key]:
-        """Those of these new partitions whose targets could not be made; the log says why."""
+    async def create(self, new: AbstractSet[Key]) -> frozenset[Key]:
+        """Create targets for these new partitions, and return those without a target. Failures are logged and retried."""
         now = time.monotonic()
         tried_at, tried = self._tried
         if not new <= self._ready and (now - tried_at >= RETRY_S or not new <= tried):
             self._tried = (now, new)
-            await self._prepare(new)
+            await self._plan_and_create(new)
         return frozenset(new - self._ready)
 
-    async def _prepare(self, new: AbstractSet[Key]) -> None:
+    async def _plan_and_create(self, new: AbstractSet[Key]) -> None:
         try:
-            async with lent(self._refs) as clusters:
+            async with connected_clusters(self._refs) as clusters:
                 plan = await Planner(clusters).plan(self._route)
                 refuse([plan])
-                await _carry_out(self._route, clusters, plan)
+                await _create_targets(self._route, clusters, plan)
         except MqbridgeError as error:
-            log.warning("route %s: new topics or partitions wait: %s", self._route.name, error)
+            log.warning(
+                "route %s: cannot create the targets of new topics or partitions, retrying in %.0f s: %s",
+                self._route.name,
+                RETRY_S,
+                error,
+            )
             return
-        planned = {(one.selected.topic, name) for one in plan.sources for name in one.topic.partitions}
+        planned = {(source.selected.topic, name) for source in plan.sources for name in source.topic.partitions}
         self._ready |= planned.intersection(new)
 
 
 @contextlib.asynccontextmanager
-async def lent(refs: Mapping[str, ClusterRef]) -> AsyncIterator[dict[str, Cluster]]:
-    """These clusters, connected, as the background loop of this process keeps them. Raises ClusterError."""
+async def connected_clusters(refs: Mapping[str, ClusterRef]) -> AsyncIterator[dict[str, Cluster]]:
+    """Yield these clusters by name, connected by the background loop of this process. Raises ClusterError."""
     async with contextlib.AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(background_loop().cluster(ref)) for name, ref in refs.items()}

@@ -15,7 +15,7 @@ from mqbridge.adapter.unit_ranges import position_after
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
-from mqbridge.spark.mirror.targets import TargetKeeper
+from mqbridge.spark.mirror.targets import NewTargetCreator
 from mqbridge.spark.option_values import AtTimestamp, ExplicitOffsets, OffsetSpec
 from mqbridge.spark.source.admission import admit
 from mqbridge.spark.source.cluster_queries import ClusterView
@@ -40,7 +40,7 @@ class StreamPlanner:
         """Number of data losses that failOnDataLoss=false accepted."""
         self._densities = DensityEstimator(self.view)
         route = settings.target_route
-        self._targets = None if route is None else TargetKeeper(route.route, route.clusters)
+        self._targets = None if route is None else NewTargetCreator(route.route, route.clusters)
         self._last_end: tuple[object, Offsets] | None = None
         """The last computed end, after the inputs that it was computed from."""
         self._harmless_losses: set[tuple[PartitionKey, Position]] = set()
@@ -127,7 +127,7 @@ class StreamPlanner:
         if self.state.needs_bounds(now) or (self._settings.fail_on_data_loss and self.state.missing(start)):
             await self._refresh_bounds(start)
             if self._targets is not None:
-                self.state.deferred = await self._targets.waiting(self.state.read_bounds().keys() - start.keys())
+                self.state.deferred = await self._targets.create(self.state.read_bounds().keys() - start.keys())
 
     async def _refresh_bounds(self, start: Offsets) -> None:
         """Look up the bounds, and wait for missing partitions if they would fail the query.

@@ -65,7 +65,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises ClusterError, ConfigError, GapError.
         """
         stop = None if self._settings.stop_file is None else StopFile(Path(self._settings.stop_file))
-        if stop is not None and stop.obey():
+        if stop is not None and stop.confirm():
             return start
         end = background_loop().run(_run_unless_stopped(self._planner.end_offsets(load_offsets(start), limit), stop))
         return start if end is None else dump_offsets(end)
@@ -107,7 +107,7 @@ async def _run_unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | Non
     try:
         while not task.done():
             await asyncio.wait([task], timeout=STOP_POLL_S)
-            if not task.done() and stop is not None and stop.obey():
+            if not task.done() and stop is not None and stop.confirm():
                 return None
         return task.result()
     finally:
