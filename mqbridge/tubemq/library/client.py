@@ -45,6 +45,8 @@ HEARTBEAT_S = 2.0
 """Partitions are assigned in the responses to heartbeats, so a new member reads after two of them. The Java SDK takes 13 s."""
 MAX_BYTES = 64 << 20
 """Default bound of the packs that wait in a consumer."""
+LEAVE_TIMEOUT_S = 1.0
+"""How long a cancelled opening takes at most to unregister at the Master."""
 MAX_ELAPSED_S = 60.0
 """How long a producer retries a message by default."""
 
@@ -108,21 +110,21 @@ class TubeMQClient:
         if self._closed:
             return
         self._closed = True
-        deadline = asyncio.get_running_loop().time() + timeout
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         async with contextlib.AsyncExitStack() as stack:  # each is closed, even when another one raises
             if self._masters is not None:
                 stack.push_async_callback(self._masters.connections.close)
             for admin in self._admins:
                 stack.push_async_callback(admin.close)
             if self._routes is not None:
-                stack.push_async_callback(_close_routes, self._routes, deadline)
+                stack.push_async_callback(lambda routes: _close_routes(routes, deadline - loop.time()), self._routes)
             stack.push_async_callback(self._opened.close, timeout)
 
     @property
     def masters(self) -> Masters:
         """The cluster's Masters; `masters.connections.snapshot()` has the counters of all connections. Raises ClusterError."""
-        if self._closed:
-            raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
+        self._check_open()
         if self._masters is None:
             name = ",".join(f"{host}:{port}" for host, port in self._addresses)
             connections = ConnectionPool(
@@ -359,30 +361,45 @@ class TubeMQClient:
         async with self._connecting:
             if self._routes is None:
                 routes = Routes(masters, heartbeat_s=self._heartbeat_s)
-                with self._speaking():
-                    await routes.start()
+                try:
+                    with self._speaking():
+                        await routes.start()
+                except asyncio.CancelledError:
+                    await _close_routes(routes, LEAVE_TIMEOUT_S)
+                    raise
+                if self._closed:  # while they were started
+                    await _close_routes(routes, LEAVE_TIMEOUT_S)
+                    self._check_open()
                 self._routes = routes
         return self._routes, masters.connections
 
     async def _joined(self, member: PackConsumer | BalancedConsumer) -> None:
-        with self._speaking():
-            await member.start()
+        try:
+            with self._speaking():
+                await member.start()
+        except asyncio.CancelledError:
+            await member.close(LEAVE_TIMEOUT_S)  # the Master may have registered it, and would keep partitions for it
+            raise
 
     async def _kept(self, opened: T) -> T:
         """Have it closed with this client, which may have been closed while it was opened."""
         if self._closed:
             await opened.close(0.0)
-            raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
+            self._check_open()
         self._opened.add(opened)
         return opened
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
 
     def _speaking(self) -> contextlib.AbstractContextManager[None]:
         return speaking("a TubeMQ Master", ", ".join(f"{host}:{port}" for host, port in self._addresses))
 
 
-async def _close_routes(routes: Routes, deadline: float) -> None:
+async def _close_routes(routes: Routes, timeout: float) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout_at(deadline):
+        async with asyncio.timeout(timeout):
             await routes.close()
 
 
