@@ -79,6 +79,8 @@ class Producer:
         """
         if self._closed:
             raise self._closed_error()
+        if not isinstance(payload, bytes | None):
+            raise TypeError(f"a payload is bytes or None, not {type(payload).__name__}")
         pairs: tuple[Pair, ...] = ()
         if properties:
             pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
@@ -137,6 +139,9 @@ class Producer:
                 await self.flush()
         except TimeoutError:
             pass  # the producers below say how many messages have no receipt
+        except asyncio.CancelledError:
+            deadline = 0.0
+            raise
         finally:
             self._window.abort(ConnectionLost(f"the producer of {self._topic} was closed before the message was sent"))
             await self._producer.close(max(0.0, deadline - asyncio.get_running_loop().time()))

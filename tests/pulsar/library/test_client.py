@@ -1,6 +1,7 @@
 """The client for programs against a scripted broker."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -87,6 +88,27 @@ async def test_what_has_no_receipt_when_the_producer_closes_fails(client: Pulsar
         await sending
     with pytest.raises(ClusterError, match="is closed"):
         await producer.send(b"y")
+
+
+async def test_a_close_that_is_cancelled_ends_at_once(client: PulsarClient, broker: Broker) -> None:
+    broker.on[BaseCommand.SEND] = silent
+    producer = await client.producer("orders")
+    sending = asyncio.ensure_future(producer.send(b"x"))
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.close(timeout=60.0), 0.01)
+    assert time.monotonic() - begun < 30
+    with pytest.raises(ConnectionLost):
+        await sending
+
+
+async def test_a_payload_of_a_wrong_type_fails_its_message_only(client: PulsarClient) -> None:
+    producer = await client.producer("orders")
+    sends = [producer.send(payload, key="k") for payload in (b"1", "text", b"2")]  # type: ignore[arg-type]
+    first, second, third = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), PATIENCE_S)
+    assert isinstance(second, TypeError)
+    assert [each.position for each in (first, third)] == [(1, 0, 0), (1, 0, 1)]  # type: ignore[union-attr]
 
 
 async def test_flush_sends_batches_at_once(client: PulsarClient) -> None:
