@@ -165,7 +165,7 @@ Traceback (most recent call last):
             "b/t refuses it. Configure `dead_letter`",
         ),
         (STACK.format("ValueError: no good"), "ValueError: no good"),
-        ("[STREAM_FAILED] Query [id = 1] terminated with exception: nobody knows\nat x", "nobody knows"),
+        ("[STREAM_FAILED] Query [id = 1] terminated with exception: out of memory\nat x", "out of memory"),
         ("", "unknown cause: Spark reported no error text"),
     ],
 )

@@ -41,7 +41,7 @@ class RouteSetup:
 
     @asynccontextmanager
     async def find(self, ref: ClusterRef) -> AsyncIterator[Cluster]:
-        """As `BackgroundLoop.cluster`."""
+        """Replace `BackgroundLoop.cluster`."""
         yield self.clusters[ref.name]
 
     def pump(self) -> Pump:

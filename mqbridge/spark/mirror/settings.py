@@ -27,6 +27,7 @@ class MirrorSettings:
     routes: tuple[str, ...] = ()
     """Names of the routes to mirror; empty for all."""
     through: Through = "pump"
+    """`pump`: tasks move the messages of ranges. `rows`: messages pass through Spark as rows."""
     follow: bool = True
     """Continue with new messages. False: end at the positions where the source ended when the mirror started."""
     start: Start | int | None = None

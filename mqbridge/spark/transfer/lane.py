@@ -33,7 +33,7 @@ class IteratorLane:
         """How many of the unacknowledged batches, counted from the newest, `receive` still has to return."""
         self._is_exhausted = False
         self._read_task: asyncio.Task[Batch | None] | None = None
-        """Reads the next batch. A separate task, because cancelling `receive` must not cancel the iterator."""
+        """Reads the next batch. A separate task, because cancelling `receive` must not cancel the iterator and so end it."""
 
     @property
     def caught_up(self) -> bool:

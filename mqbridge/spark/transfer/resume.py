@@ -88,7 +88,7 @@ async def find_stored(
     names = {index: described.partitions[index] for index in relevant}
     floors = since or {}
     stored = await stored_from(cluster, topic, names, source, first, since)
-    # A job may have been started anew under its old name: then the system knows messages of that name from before `since`.
+    # A job may have been started again under its old name without its checkpoint: it may have stored messages before `since`.
     if incomplete := {index: names[index] for index in names if index in floors and stored[index].last < last[index]}:
         stored |= await stored_from(cluster, topic, incomplete, source, first)
     bounds = await cluster.bounds(topic)

@@ -1,4 +1,7 @@
-"""Counts the result of each batch once, even if it is sent several times: only its last round counts."""
+"""Counts the result of each batch once, even if it is sent several times.
+
+The first round decides which messages an earlier attempt had stored (`skipped`). All other counts come from the last round.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -57,7 +57,7 @@ class RowPartitioner(Partitioner):
         self, rule: PartitionRule, outbound: Outbound, partition_mode: PartitionMode, *, deduplicate: bool = False
     ) -> None:
         super().__init__(rule, outbound)
-        self._outbound, self._partition_mode, self._divide_by_rule = outbound, partition_mode, self.divide
+        self._partition_mode, self._divide_by_rule = partition_mode, self.divide
         self._hashes_positions = deduplicate and rule.by == "round_robin"
         self._next_partition = -1
         self.divide = self._divide_rows
@@ -67,12 +67,12 @@ class RowPartitioner(Partitioner):
         if self._partition_mode == "rule":
             return self._divide_without_column(share)
         if isinstance(handle, RowPartitions):
-            return self._divide_by_column(share, handle.partitions)
+            return self._divide_rows_by_column(share, handle.partitions)
         if isinstance(handle, BatchPartition) and handle.partition is not None:
             return [(handle.partition, share)]
         return self._divide_nulls(share)
 
-    def _divide_by_column(self, share: Share, column: Sequence[int | None]) -> list[PartitionShare]:
+    def _divide_rows_by_column(self, share: Share, column: Sequence[int | None]) -> list[PartitionShare]:
         """Divide by the values of the column. In each partition, the rows keep their order."""
         indexes_of: dict[int, list[int]] = {}
         null_indexes: list[int] = []
@@ -93,14 +93,14 @@ class RowPartitioner(Partitioner):
     def _divide_without_column(self, share: Share) -> list[PartitionShare]:
         batch = share.batch
         if batch.partition is NO_SOURCE and self.rule.by in ("modulo", "key"):
-            return self._divide_by_key(share)
+            return self._divide_rows_by_key(share)
         if batch.partition is NO_SOURCE and self.rule.by != "round_robin":
             return [(NO_PARTITION, share)]
         if self._hashes_positions and batch.partition is not NO_SOURCE:
-            return self._divide_by_position(share)
+            return self._divide_rows_by_position(share)
         return self._divide_by_rule(share)
 
-    def _divide_by_position(self, share: Share) -> list[PartitionShare]:
+    def _divide_rows_by_position(self, share: Share) -> list[PartitionShare]:
         """Divide by a hash of the position: about evenly, and in the same way in every attempt."""
         indexes_of: dict[int, list[int]] = {}
         for index, message in enumerate(share.originals):
@@ -108,7 +108,7 @@ class RowPartitioner(Partitioner):
             indexes_of.setdefault(partition, []).append(index)
         return [(partition, share.subset(indexes)) for partition, indexes in indexes_of.items()]
 
-    def _divide_by_key(self, share: Share) -> list[PartitionShare]:
+    def _divide_rows_by_key(self, share: Share) -> list[PartitionShare]:
         """Divide by key. All messages without a key get the same partition, chosen round robin."""
         self._next_partition = (self._next_partition + 1) % self._outbound.partitions
         indexes_of: dict[int, list[int]] = {}

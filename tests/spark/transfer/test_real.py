@@ -46,9 +46,9 @@ async def assert_each_stored_once(target: Place) -> None:
     sent = Tally()
     for number in range(MESSAGES):
         sent.add(message(number).payload or b"", str(number))
-    found = (await arrived(target))[0]
-    assert not found.wrong
-    assert (found.repeated, found.count, found.checksum) == (0, sent.count, sent.checksum)
+    stored = (await arrived(target))[0]
+    assert not stored.wrong
+    assert (stored.repeated, stored.count, stored.checksum) == (0, sent.count, sent.checksum)
 
 
 @pytest.mark.parametrize("earlier_attempts", ["killed", "still running"])

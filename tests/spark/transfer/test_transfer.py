@@ -85,7 +85,7 @@ async def move_or_crash(
 
 
 def payloads(messages: Sequence[Message]) -> list[bytes | None]:
-    return [one.payload for one in messages]
+    return [each.payload for each in messages]
 
 
 def test_messages_are_stored_in_order_with_origins() -> None:
@@ -95,7 +95,7 @@ def test_messages_are_stored_in_order_with_origins() -> None:
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(10)]
         assert cluster.stored("copy")[1][7].origin == "there|orders|1|7"
         assert counts == Counts(received=10, bytes=1000, stored=10, by_target={"here/copy": 10})
-        assert not any(one.is_open for one in cluster.opened)
+        assert not any(outbound.is_open for outbound in cluster.opened)
         assert [spec.sender for spec in cluster.specs] == ["mqbridge|job|there|orders|1|"]
 
     run_in_virtual_time(run)
@@ -119,7 +119,7 @@ def test_a_transfer_fails_when_nothing_is_stored_within_the_write_timeout() -> N
         with pytest.raises(DeliveryError, match=r"nothing of there/orders/1 could be stored for 60 s \(writeTimeout\)"):
             await move(cluster, spec_of(write_timeout_s=60.0), batches_of([message(n) for n in range(9)]))
         assert payloads(cluster.stored("copy")[1]) == [b"0", b"1", b"2"]
-        assert not any(one.is_open for one in cluster.opened)
+        assert not any(outbound.is_open for outbound in cluster.opened)
 
     run_in_virtual_time(run)
 
@@ -194,8 +194,8 @@ def test_refused_messages_become_dead_letters_and_the_others_are_stored() -> Non
         messages = [message(n, BAD if n in (2, 5) else None) for n in range(9)]
         counts = await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of(messages))
         assert len(cluster.stored("copy")[1]) == 7
-        dead = [one for stored in cluster.stored("dead") for one in stored]
-        assert sorted(one.origin or "" for one in dead) == ["there|orders|1|2", "there|orders|1|5"]
+        dead = [letter for partition in cluster.stored("dead") for letter in partition]
+        assert sorted(letter.origin or "" for letter in dead) == ["there|orders|1|2", "there|orders|1|5"]
         assert dead[0].property("mqbridge.dead.reason") == "it is bad"
         assert dead[0].property("mqbridge.dead.route") == "job"
         assert dead[0].property("mqbridge.dead.target") == "here/copy"
@@ -231,7 +231,7 @@ def test_without_dead_letters_a_refused_message_fails_and_is_never_skipped_later
             await move(cluster, spec_of(), batches_of(messages), Replay())
         counts = await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of(messages), Replay())
         assert counts.dead == 1
-        assert sorted(int(one.payload or b"") for one in cluster.stored("copy")[1]) == [n for n in range(30) if n != 4]
+        assert sorted(int(stored.payload or b"") for stored in cluster.stored("copy")[1]) == [n for n in range(30) if n != 4]
 
     run_in_virtual_time(run)
 
@@ -259,7 +259,7 @@ def test_counts_include_two_targets_an_edit_and_a_filter() -> None:
         counts = await move(cluster, spec, batches_of(messages))
         expected = [b"%d" % n for n in range(20) if n % 5]
         assert payloads(cluster.stored("copy")[1]) == payloads(cluster.stored("other")[1]) == expected
-        assert {one.property("from") for one in cluster.stored("other")[1]} == {"orders"}
+        assert {stored.property("from") for stored in cluster.stored("other")[1]} == {"orders"}
         assert counts == Counts(
             received=20, bytes=2000, stored=32, filtered=4, by_target={"here/copy": 16, "here/other": 16}
         )  # fmt: skip
@@ -340,7 +340,7 @@ def test_rows_get_exactly_their_partition_and_are_refused_if_it_does_not_exist()
         counts = await move(cluster, spec_of(partition_mode="column", delivery=WITH_DEAD_LETTERS), [to_0, to_7, to_none])
         assert (counts.stored, counts.dead) == (1, 2)
         assert len(cluster.stored("copy")[0]) == 1
-        reasons = {one.property("mqbridge.dead.reason") for stored in cluster.stored("dead") for one in stored}
+        reasons = {letter.property("mqbridge.dead.reason") for partition in cluster.stored("dead") for letter in partition}
         assert reasons == {"it is for partition 7, and there are 2 (0 to 1)", "it names no target partition"}
         await move(cluster, spec_of(partition_mode="auto"), [batch([message(9)])])
         assert len(cluster.stored("copy")[1]) == 1, "by modulo of the source"
@@ -546,7 +546,7 @@ def test_a_crash_at_any_step_neither_loses_nor_duplicates_messages(monkeypatch: 
         cluster.restart()
         await move(cluster, spec, batches, Replay(ends))
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n not in (3, 7)]
-        dead = [one.origin for stored in cluster.stored("dead") for one in stored]
+        dead = [letter.origin for partition in cluster.stored("dead") for letter in partition]
         assert sorted(dead, key=str) == ["there|orders|1|3", "there|orders|1|7"]
 
     for steps in range(STEPS):
@@ -588,17 +588,17 @@ def test_failures_and_crashes_neither_lose_nor_duplicate_messages(
         while (counts := await move_or_crash(cluster, spec, batches_of(messages, size), replay)) is None:
             replay = Replay(ends if knows_since else {})
         for topic in ("copy", "other"):
-            numbers = [int(one.property("n") or "") for stored in cluster.stored(topic) for one in stored]
+            numbers = [int(stored.property("n") or "") for partition in cluster.stored(topic) for stored in partition]
             letters = [
-                int(one.property("n") or "")
-                for stored in cluster.stored("dead")
-                for one in stored
-                if one.property("mqbridge.dead.target") == f"here/{topic}"
+                int(letter.property("n") or "")
+                for partition in cluster.stored("dead")
+                for letter in partition
+                if letter.property("mqbridge.dead.target") == f"here/{topic}"
             ]
             assert sorted(numbers + letters) == list(range(30))
             assert set(letters) == bad
-            for stored in cluster.stored(topic):
-                order = [int(one.property("n") or "") for one in stored]
+            for partition in cluster.stored(topic):
+                order = [int(stored.property("n") or "") for stored in partition]
                 assert order == sorted(order)
         assert counts.stored + counts.skipped + counts.dead == 60
 
