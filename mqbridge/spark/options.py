@@ -1,7 +1,7 @@
-"""Options of the data source: each is declared once, with its meaning, its default, and where it holds.
+"""The options of the data source, each declared once with its meaning, its default and its usage.
 
-Options are checked against the table, readers and writers take their values from it, and the page of options is made
-of it. Names are Kafka's where the meaning is the same. Spark gives the names in lower case, and the values as text.
+The declarations validate options, provide their values, and generate the reference page. Options with the same meaning as in
+Spark's Kafka source have the same name. Spark passes the names in lower case and the values as text.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from mqbridge.spark import option_values as values
 
 
 class Usage(Flag):
-    """What an option holds for."""
+    """The operations that an option applies to."""
 
     BATCH = auto()
     """`spark.read`"""
@@ -27,7 +27,7 @@ class Usage(Flag):
     ANY = READ | WRITE
 
 
-_SPOKEN = {
+_USAGE_TEXTS = {
     Usage.BATCH: "batch reads",
     Usage.STREAM: "streaming reads",
     Usage.READ: "reads",
@@ -40,42 +40,48 @@ _SPOKEN = {
 class Option:
     """One option.
 
-    parse    makes its value of the text, raises ValueError with what is wrong
-    form     what the text looks like, for people
-    default  as a person would write it; None where there is none, then the value is None
+    value_form  the form of the text, for the reference page
+    parse       converts the text to the value; raises ValueError with the problem
+    default     the default as text; without a default the value is None
     """
 
     name: str
     meaning: str
-    where: Usage
-    form: str
+    usage: Usage
+    value_form: str
     parse: Callable[[str], Any]
     default: str | None = None
 
     @property
     def usage_text(self) -> str:
-        """In words."""
-        return _SPOKEN[self.where]
+        """The usage in words."""
+        return _USAGE_TEXTS[self.usage]
 
 
 CLUSTER_OPTIONS = (
     Option("config", "The gateway's configuration file, on the driver.", Usage.ANY, "path", values.nonempty),
-    Option("cluster", "The cluster's name in it; not needed if there is one.", Usage.ANY, "name", values.nonempty),
-    Option("url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Usage.ANY, "URL", values.nonempty),
+    Option("cluster", "Name of the cluster in `config`; optional if there is only one.", Usage.ANY, "name", values.nonempty),
+    Option(
+        "url",
+        "Replaces `config` and `cluster`: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.",
+        Usage.ANY,
+        "URL",
+        values.nonempty,
+    ),
 )
 
 TOPIC_OPTIONS = (
     Option(
         "route",
-        "A route of `config`: its source says the cluster and the topics to read, its targets where to write.",
+        "A route of `config`. Its source defines the cluster and the topics to read, its targets define where to write.",
         Usage.ANY,
         "name",
         values.nonempty,
     ),
-    Option("subscribe", "Topics to read.", Usage.READ, "names, with commas between", values.names),
+    Option("subscribe", "Topics to read.", Usage.READ, "comma-separated names", values.names),
     Option(
         "subscribePattern",
-        "Topics to read whose whole name matches; those made later are found too.",
+        "Topics to read: the pattern must match the whole name. Topics that are created later are found too.",
         Usage.READ,
         "Python regular expression",
         values.pattern,
@@ -92,31 +98,31 @@ TOPIC_OPTIONS = (
 OFFSET_OPTIONS = (
     Option(
         "startingOffsets",
-        "Where to begin: the first message, the next one, or a position per partition, where -2 is earliest, -1 is latest and a "
-        "partition that is left out is read from its first message. Streams ask it once: after that the checkpoint says it. "
+        "Where to begin: at the first message, at the next one, or at a position per partition. -2 means earliest, -1 means "
+        "latest; partitions without a position begin at their first message. A stream uses it only without a checkpoint. "
         "Default: earliest for batch reads, latest for streams.",
         Usage.READ,
         '`earliest`, `latest` (streams), or `{"orders": {"0": 23, "1": "12:3:0", "2": -2}}`',
-        values.edge,
+        values.offsets,
     ),
     Option(
         "endingOffsets",
-        "Where to end (not included).",
+        "Where to end (exclusive).",
         Usage.BATCH,
         '`latest`, or `{"orders": {"0": 50, "1": -1}}`',
-        values.edge,
+        values.offsets,
         "latest",
     ),
     Option(
         "startingTimestamp",
-        "Begin with the first message stored at this time or later. It goes before `startingOffsets`.",
+        "Begin with the first message stored at this time or later. Takes precedence over `startingOffsets`.",
         Usage.READ,
         "ms since the epoch, or `2026-01-31T12:00:00Z`",
         values.time_ms,
     ),
     Option(
         "endingTimestamp",
-        "End before the first message stored at this time or later. It goes before `endingOffsets`.",
+        "End before the first message stored at this time or later. Takes precedence over `endingOffsets`.",
         Usage.BATCH,
         "ms since the epoch, or `2026-01-31T12:00:00Z`",
         values.time_ms,
@@ -126,23 +132,23 @@ OFFSET_OPTIONS = (
 LIMIT_OPTIONS = (
     Option(
         "maxOffsetsPerTrigger",
-        "About how many messages a batch may have: exact where each message has an offset of its own, estimated from samples "
-        "where messages are stored in packs. Partitions share it by their lag; each that lags gets something.",
+        "Approximate maximum number of messages of a batch. The limit is exact if each message has its own offset, and estimated "
+        "from samples if messages are stored in packs. Partitions share it by their lag; each lagging partition gets a part.",
         Usage.STREAM,
         "number",
         values.count,
     ),
-    Option("maxBytesPerTrigger", "About how many bytes of messages a batch may have.", Usage.STREAM, "size", values.size),
+    Option("maxBytesPerTrigger", "Approximate maximum number of bytes of a batch.", Usage.STREAM, "size", values.size),
     Option(
         "minOffsetsPerTrigger",
-        "Wait until about so many messages are there. Not with `availableNow`.",
+        "Delay a batch until about this number of messages can be read. Ignored with `availableNow`.",
         Usage.STREAM,
         "number",
         values.count,
     ),
     Option(
         "maxTriggerDelay",
-        "How long `minOffsetsPerTrigger` may hold a batch up.",
+        "Maximum delay of a batch by `minOffsetsPerTrigger`.",
         Usage.STREAM,
         "duration",
         values.duration,
@@ -150,22 +156,22 @@ LIMIT_OPTIONS = (
     ),
     Option(
         "minPartitions",
-        "Cut ranges so that there are about so many tasks. Rows of a partition are in no order then: a sink takes them "
-        "with `deduplicate=false`.",
+        "Split ranges into at least about this number of tasks. Several tasks then read one partition, and its rows have no "
+        "order: a sink accepts them with `deduplicate=false`.",
         Usage.READ,
         "number",
         values.count,
     ),
     Option(
         "maxRecordsPerPartition",
-        "Cut ranges so that a task reads about so many messages at most. As with `minPartitions`, order is lost.",
+        "Split ranges so that a task reads at most about this number of messages. As with `minPartitions`, order is lost.",
         Usage.READ,
         "number",
         values.count,
     ),
     Option(
         "metadataInterval",
-        "How often the cluster is asked what there is to read.",
+        "Interval between two requests for the bounds of partitions.",
         Usage.STREAM,
         "duration",
         values.duration,
@@ -173,7 +179,7 @@ LIMIT_OPTIONS = (
     ),
     Option(
         "newTopicsInterval",
-        "How often `subscribePattern` looks for new topics.",
+        "Interval between two searches for new topics that match `subscribePattern`.",
         Usage.STREAM,
         "duration",
         values.duration,
@@ -184,16 +190,16 @@ LIMIT_OPTIONS = (
 READ_OPTIONS = (
     Option(
         "failOnDataLoss",
-        "Fail when messages are gone that were never read: deleted by retention, or with their topic. Otherwise warn, and go on "
-        "with what there is.",
+        "Fail if unread messages were deleted, by retention or with their topic. If `false`, log a warning and continue with the "
+        "stored messages.",
         Usage.READ,
         "`true`, `false`",
-        values.truth,
+        values.boolean,
         "true",
     ),
     Option(
         "retryTimeout",
-        "How long a cluster that does not answer is asked again, before the query or the task fails.",
+        "How long requests to an unreachable cluster are retried before the query or the task fails.",
         Usage.READ,
         "duration",
         values.duration,
@@ -201,7 +207,7 @@ READ_OPTIONS = (
     ),
     Option(
         "propertiesFormat",
-        "`map`, or `binary`: one value per message, which is faster, for sinks that pass it on.",
+        "Type of the column `properties`. `binary` means one binary value per message: faster, for rows that a sink copies.",
         Usage.READ,
         "`map`, `binary`",
         values.one_of("map", "binary"),
@@ -209,7 +215,7 @@ READ_OPTIONS = (
     ),
     Option(
         "mode",
-        "`rows` of messages, or `ranges`: a row says only which part of a partition to move, for a pump.",
+        "`rows`: one row per message. `ranges`: one row per range of a partition, for mirrors.",
         Usage.READ,
         "`rows`, `ranges`",
         values.one_of("rows", "ranges"),
@@ -220,22 +226,22 @@ READ_OPTIONS = (
 MIRROR_OPTIONS = (
     Option(
         "rangeTasks",
-        "With `mode=ranges`: at most so many tasks have the ranges of a batch between them. Without it each has one.",
+        "With `mode=ranges`: the maximum number of tasks that share the ranges of a batch. Default: one task per range.",
         Usage.STREAM,
         "number",
         values.count,
     ),
     Option(
         "makeTargets",
-        "With `route`: topics and partitions that come later are read once the targets of the route are made for them.",
+        "With `route`: create missing targets for new topics and partitions, and read these only after that.",
         Usage.STREAM,
         "`true`, `false`",
-        values.truth,
+        values.boolean,
         "false",
     ),
     Option(
         "stopFile",
-        "While there is such a file on the driver, no batch begins; it is answered by one with `.obeyed` behind its name.",
+        "While this file exists on the driver, no batch begins. A second file, with the suffix `.obeyed`, confirms this.",
         Usage.STREAM,
         "path",
         values.nonempty,
@@ -243,60 +249,60 @@ MIRROR_OPTIONS = (
 )
 
 SINK_OPTIONS: tuple[Option, ...] = (
-    Option("topic", "The topic to write to; without it, the column `topic` says it.", Usage.WRITE, "name", values.nonempty),
+    Option("topic", "The topic to write to. Default: the column `topic`.", Usage.WRITE, "name", values.nonempty),
     Option(
         "partitions",
-        "Which target partition a row goes to. `auto`: its column `partition`, where that is not what the source said, else the "
-        "number of its source partition modulo theirs, else by its key, else in turn. `column`: the column, always. `modulo`, "
-        "`identity`, `key`: as a route's `partitions.by`.",
+        "How the target partition of a row is chosen. `auto`: the column `partition` if it differs from the source partition, "
+        "else the source partition modulo the number of target partitions, else by key, else round robin. `column`: always the "
+        "column. `modulo`, `identity`, `key`: like `partitions.by` of a route.",
         Usage.WRITE,
         "`auto`, `column`, `modulo`, `identity`, `key`",
         values.one_of("auto", "column", "modulo", "identity", "key"),
         "auto",
     ),
-    Option("createTopics", "Make missing topics, with so many partitions.", Usage.WRITE, "number", values.count),
+    Option("createTopics", "Create missing topics with this number of partitions.", Usage.WRITE, "number", values.count),
     Option(
         "deadLetterTopic",
-        "The topic of the same cluster for messages that the target refuses; without it the first one fails the query.",
+        "Topic in the same cluster for messages that the target rejects. Without it, the first rejection fails the query.",
         Usage.WRITE,
         "name",
         values.nonempty,
     ),
     Option(
         "maxDeadLetters",
-        "A task fails that has more messages of one source partition for the dead-letter topic.",
+        "Maximum number of dead letters per task and source partition. A task with more fails.",
         Usage.WRITE,
         "number",
         values.count,
     ),
     Option(
         "deduplicate",
-        "Store each row once, whatever fails or is repeated. Rows of a source partition come in one task, in the order of their "
-        "positions; rows without the columns `source` and `position` are stored at least once.",
+        "Store each row once, also after failures and repeated tasks. All rows of a source partition must be in one task, in "
+        "the order of their positions. Rows without the columns `source` and `position` are stored at least once.",
         Usage.WRITE,
         "`true`, `false`",
-        values.truth,
+        values.boolean,
         "true",
     ),
     Option(
         "jobId",
-        "The name of the job, for batch writes: one that is repeated under the same name goes on where it stopped. For streams, "
-        "instead of the id of the query.",
+        "The name of the job. A batch write that is repeated under the same name resumes where it stopped. For streams it "
+        "replaces the id of the query.",
         Usage.WRITE,
         "name",
         values.nonempty,
     ),
     Option(
         "stampOrigin",
-        "Write where a row came from (`mqbridge.origin`); `deduplicate` needs it.",
+        "Add the property `mqbridge.origin`, which records the source of a row. `deduplicate` requires it.",
         Usage.WRITE,
         "`true`, `false`",
-        values.truth,
+        values.boolean,
         "true",
     ),
     Option(
         "writeTimeout",
-        "How long failures that may pass are tried again while nothing can be stored, before the task fails.",
+        "How long transient failures are retried without any stored message before the task fails.",
         Usage.WRITE,
         "duration",
         values.duration,
@@ -304,13 +310,13 @@ SINK_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "inFlightBytes",
-        "How much a task holds that is not stored yet. With `route`: as the route says.",
+        "Maximum number of bytes that a task buffers until they are stored. With `route`, the setting of the route applies.",
         Usage.WRITE,
         "size",
         values.size,
         "32MiB",
     ),
-    Option("checkpointLocation", "Where a streaming write keeps its progress.", Usage.WRITE, "path", values.nonempty),
+    Option("checkpointLocation", "The folder where a streaming write stores its progress.", Usage.WRITE, "path", values.nonempty),
 )
 
 OPTIONS: tuple[Option, ...] = (
@@ -323,20 +329,20 @@ OPTIONS: tuple[Option, ...] = (
     *SINK_OPTIONS,
 )
 SPARK_INTERNAL_OPTIONS = frozenset({"queryname"})
-"""Options that Spark adds by itself: `queryName(...)` of a stream is one."""
+"""Options that Spark adds itself, for example for `queryName(...)` of a stream."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
 class OptionValues(Mapping[str, Any]):
-    """The values by the names of options, however they are cased; an option that was not given has its default, or None."""
+    """Option values by name in any case. An option that is not set has its default, or None."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+    def __init__(self, values_by_name: Mapping[str, Any]) -> None:
+        self._set_values = {name.lower(): value for name, value in values_by_name.items()}
 
     def __getitem__(self, name: str) -> Any:
         option = _BY_KEY[name.lower()]
-        if option.name.lower() in self._given:
-            return self._given[option.name.lower()]
+        if option.name.lower() in self._set_values:
+            return self._set_values[option.name.lower()]
         return None if option.default is None else option.parse(option.default)
 
     def __iter__(self) -> Iterator[str]:
@@ -346,24 +352,24 @@ class OptionValues(Mapping[str, Any]):
         return len(OPTIONS)
 
     def is_set(self, name: str) -> bool:
-        """Whether somebody wrote it."""
-        return name.lower() in self._given
+        """Return whether the user set the option."""
+        return name.lower() in self._set_values
 
 
-def parse_options(given: Mapping[str, str], where: Usage) -> OptionValues:
-    """Read the options that were given for this use. Raises ConfigError naming the first that is wrong, with what is right."""
-    found: dict[str, Any] = {}
-    for key, text in given.items():
+def parse_options(texts: Mapping[str, str], usage: Usage) -> OptionValues:
+    """Parse the options of one operation. Raises ConfigError with the first wrong option and a hint."""
+    parsed: dict[str, Any] = {}
+    for key, text in texts.items():
         option = _BY_KEY.get(key.lower())
         if option is None and key.lower() in SPARK_INTERNAL_OPTIONS:
             continue
         if option is None:
-            names = [option.name for option in OPTIONS if option.where & where]
+            names = [option.name for option in OPTIONS if option.usage & usage]
             raise ConfigError(f"there is no option {key!r}", hint=nearest(key, names))
-        if not option.where & where:
-            raise ConfigError(f"the option {option.name} is for {option.usage_text}", hint="Leave it out here")
+        if not option.usage & usage:
+            raise ConfigError(f"the option {option.name} is for {option.usage_text}", hint="Remove it here")
         try:
-            found[option.name] = option.parse(text)
+            parsed[option.name] = option.parse(text)
         except ValueError as error:
             raise ConfigError(f"option {option.name}: {error}") from error
-    return OptionValues(found)
+    return OptionValues(parsed)

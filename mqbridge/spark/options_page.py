@@ -1,6 +1,6 @@
-"""Writes docs/reference/spark-options.md from the table of options, so that the page and the program agree.
+"""Generates docs/reference/spark-options.md from the declared options.
 
-python -m mqbridge.spark.options_page --check     exits 1 when the file is not current
+python -m mqbridge.spark.options_page --check     exits 1 if the file is out of date
 python -m mqbridge.spark.options_page --write
 """
 
@@ -23,111 +23,121 @@ from mqbridge.spark.schema import message_schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark-options.md"
 
-_BEGINNING = """\
+_INTRODUCTION = """\
 # Options and columns of the Spark source and sink
 
 <!-- Written by `python -m mqbridge.spark.options_page --write` from the code. Do not edit. -->
 
-`spark.read`, `spark.readStream`, `df.write` and `df.writeStream` with `.format("mqbridge")` take these options. Names are
-those of Spark's Kafka source where the meaning is the same, and may be written in any case. An option that does not exist,
-or is not for the use that is made of it, is an error. Durations have a unit (`250ms`, `30s`, `15m`), sizes may have one
-(`64MiB`).
+`spark.read`, `spark.readStream`, `df.write` and `df.writeStream` with `.format("mqbridge")` take these options. Options with the
+same meaning as in Spark's Kafka source have the same name. Names are case-insensitive. An unknown option, or an option that does
+not apply to the operation, is an error. Durations have a unit (`250ms`, `30s`, `15m`), sizes may have one (`64MiB`).
 """
 
 _BATCHES = """
-## What a batch of a stream has
+## Content of a stream's batches
 
-- The source asks the cluster for the first and the next position of each partition, every `metadataInterval`. A batch goes
-  from the offsets of the checkpoint up to the next positions, or less where limits are set. Its two offsets say all of it:
-  repeated after a crash, it holds the same messages.
-- `maxOffsetsPerTrigger` and `maxBytesPerTrigger` may both be set. Each partition that lags gets something, and the rest is
-  shared in proportion to lag. RocketMQ and the log number each message, so there a limit of messages is not exceeded. TubeMQ
-  and Pulsar store packs and batches: what is in them is estimated from a small sample, which is taken again now and then.
-- With `trigger(availableNow=True)` what is there at the beginning is the target, however many batches it takes.
-- A task reads one partition's part of a batch, in order, and sees to it that positions ascend and nothing is missing. Where
-  a server fails for a while, it goes on where it was. With `minPartitions` or `maxRecordsPerPartition` several tasks share a
-  partition: the column `source` says `part` then, and a sink takes such rows with `deduplicate=false`.
+- Every `metadataInterval`, the source requests the first and the next position of each partition from the cluster. A batch goes
+  from the offsets in the checkpoint up to the next positions, or less far if limits are set. The two offsets of a batch define
+  its content: a batch that is repeated after a crash contains the same messages.
+- `maxOffsetsPerTrigger` and `maxBytesPerTrigger` can be combined. Each lagging partition gets a part, and the remainder is shared
+  in proportion to lag. RocketMQ and the embedded log number each message, so a limit of messages is not exceeded there. TubeMQ
+  and Pulsar store packs and batches: their content is estimated from small samples, which are repeated from time to time.
+- With `trigger(availableNow=True)`, the query ends at the positions that were the latest when it started. It may take several
+  batches.
+- A task reads one partition's range of a batch in order, and checks that positions ascend and that no message is missing. After
+  a transient failure of a server it resumes at its last position. With `minPartitions` or `maxRecordsPerPartition` several tasks
+  read one partition. The column `source` then ends with `part`, and a sink accepts such rows with `deduplicate=false`.
 """
 
 _LOSS = """
-## What is lost, and what begins anew
+## Data loss and recreated partitions
 
-A stream compares what its checkpoint says with what the cluster holds, each time it plans a batch. It fails, and names the
-partition and both positions, when a partition vanished, when its messages end before the position that was reached (it was
-made anew), or begin behind it (retention deleted messages that were never read); a task fails when messages of its range
-went between planning and reading. With `failOnDataLoss=false` each of these is logged once, and the reading goes on with
-what there is: a partition that was made anew from its first message, one that vanished when it is there again. A partition
-of the checkpoint is never dropped.
+When a stream plans a batch, it compares the offsets in its checkpoint with the positions that the cluster stores. The stream
+fails, and the error names the partition and the positions, in these cases:
 
-- Partitions and topics that come while a query runs are read from their first message, by the next batch.
-- A stream that begins with the latest messages runs one empty batch first: it brings the beginning into the checkpoint.
-- The option `startingOffsets` also takes the offsets that a checkpoint or a progress report has, to go on without the checkpoint.
-- Partitions that are missing for less than a minute (a broker that restarts) are waited for before anything is called lost.
-  A batch that was planned waits for its own for `retryTimeout`, an hour at most; with `failOnDataLoss=false` it then goes on
-  without them.
-- Positions of a partition that was made anew begin from the start. A Pulsar target with deduplication takes such messages for
-  those that it has under the same positions and drops them: begin with a new `checkpointLocation` there.
-- No subscription is made in Pulsar, so a topic without retention loses each ledger as soon as it is closed. Nobody can tell then
-  whether it was read to its end: the stream fails although it may have been. Set a retention, or a subscription that keeps.
-- Nothing is committed to the cluster: no group is made, and the checkpoint alone says what was read.
+- the partition does not exist any more
+- the partition ends before the offset in the checkpoint, because it was deleted and created again
+- the partition begins after the offset in the checkpoint, because retention deleted unread messages
+
+A task also fails if messages of its range were deleted after the batch was planned. With `failOnDataLoss=false` each of these
+cases is logged once, and the stream continues with the stored messages: with the first message of a partition that was created
+again, and with a missing partition as soon as it is available again. A partition never leaves the checkpoint.
+
+- Partitions and topics that are created while a query runs are read from their first message, in the next batch.
+- A stream that begins with the latest messages runs one empty batch first, which writes the initial offsets into the checkpoint.
+- The option `startingOffsets` also accepts the offsets of a checkpoint or a progress report. A query without the old checkpoint
+  can resume there.
+- A partition may be missing for up to a minute, for example while a broker restarts, before it counts as lost. A planned batch
+  waits for its partitions for `retryTimeout`, up to one hour; with `failOnDataLoss=false` it then continues without them.
+- The positions of a recreated partition start again from the beginning. A Pulsar target with deduplication treats its messages as
+  duplicates of the old messages at the same positions, and drops them. Use a new `checkpointLocation` in that case.
+- The source creates no subscription in Pulsar, so a topic without retention deletes each ledger when it is closed. Nobody can
+  then determine whether the ledger was read completely: the stream fails although it may have been. Set a retention, or create a
+  subscription that keeps the messages.
+- The source commits nothing to the cluster and creates no consumer group. Only the checkpoint records what was read.
 """
 
 _COLUMNS = """
 ## Columns
 
-| column | type | what |
+| column | type | meaning |
 |---|---|---|
 """
 
-_MEANINGS = {
-    "payload": "null is a tombstone",
+_COLUMN_MEANINGS = {
+    "payload": "null means a tombstone",
     "key": "routing key",
-    "key_is_text": "whether the key is text at its source",
+    "key_is_text": "whether the key is text in the source system",
     "ordering_key": "Pulsar's ordering key",
     "keys": "index keys",
     "msg_type": "TubeMQ's message type, RocketMQ's tag",
-    "attributes": "TubeMQ's attribute string, byte for byte",
+    "attributes": "TubeMQ's attribute string, unchanged",
     "properties": "with `propertiesFormat=binary` one binary value",
-    "event_time": "when it happened, as its producer said",
-    "publish_time": "when it was produced or stored",
-    "deliver_at": "when it is to be delivered",
-    "delivery_count": "how often it was delivered before",
-    "topic": "the source topic",
+    "event_time": "time of the event, set by the producer",
+    "publish_time": "time when the message was produced or stored",
+    "deliver_at": "scheduled delivery time",
+    "delivery_count": "number of earlier deliveries",
+    "topic": "source topic",
     "partition": "index of the source partition",
-    "position": "position in the source partition; sorts as messages do",
-    "source": "the source partition, and `part` behind it where a task read a part of its range only",
-    "origin": "where an earlier pass through mqbridge read it",
-    "hops": "how many passes there were",
-    "defect": "why the message could not be read; the payload has its bytes",
+    "position": "position in the source partition; sorts in message order",
+    "source": "source partition, with `part` at the end if a task read only a part of its range",
+    "origin": "where an earlier mqbridge route read the message",
+    "hops": "number of mqbridge routes that the message passed",
+    "defect": "why the message could not be decoded; the payload contains its bytes",
 }
 
 
 def page() -> str:
-    """The page."""
+    """Return the text of the page."""
     sections = [
-        _BEGINNING,
-        _section("Which cluster", CLUSTER_OPTIONS),
-        _section("Which topics (one of these)", TOPIC_OPTIONS),
-        _section("Where to begin and to end", OFFSET_OPTIONS),
-        _section("How much at once", LIMIT_OPTIONS),
+        _INTRODUCTION,
+        _section("Cluster", CLUSTER_OPTIONS),
+        _section("Topics (set exactly one of these for reads)", TOPIC_OPTIONS),
+        _section("Begin and end", OFFSET_OPTIONS),
+        _section("Size and interval of batches", LIMIT_OPTIONS),
         _section("Reading", READ_OPTIONS),
         _section("Writing", SINK_OPTIONS),
         _section("Mirrors (set by `mqbridge spark mirror`)", MIRROR_OPTIONS),
         _BATCHES,
         _LOSS,
-        _COLUMNS
-        + "".join(f"| `{one.name}` | {one.dataType.simpleString()} | {_MEANINGS[one.name]} |\n" for one in message_schema()),
+        _COLUMNS,
+        *(
+            f"| `{field.name}` | {field.dataType.simpleString()} | {_COLUMN_MEANINGS[field.name]} |\n"
+            for field in message_schema()
+        ),
     ]
     return "".join(sections)
 
 
 def _section(title: str, options: Sequence[Option]) -> str:
-    return f"\n## {title}\n\n| option | for | value | default | meaning |\n|---|---|---|---|---|\n" + "".join(map(_row, options))
+    return f"\n## {title}\n\n| option | usage | value | default | meaning |\n|---|---|---|---|---|\n" + "".join(
+        map(_row, options)
+    )
 
 
 def _row(option: Option) -> str:
     default = "" if option.default is None else f"`{option.default}`"
-    cells = (f"`{option.name}`", option.usage_text, option.form, default, option.meaning)
+    cells = (f"`{option.name}`", option.usage_text, option.value_form, default, option.meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
