@@ -1,7 +1,7 @@
-"""Found by Spark, which imports every package called `pyspark_*` and takes its `DefaultSource`.
+"""Makes `format("mqbridge")` available: Spark imports every package named `pyspark_*` and registers its `DefaultSource`.
 
-An error in here would take the formats of all such packages away, so a missing part is left out in silence: `format("mqbridge")`
-then says that it is not found.
+An error here would disable the formats of all such packages. A failed import is therefore ignored, and Spark then reports that
+`format("mqbridge")` is not found.
 """
 
 from contextlib import suppress

@@ -1,1 +1,1 @@
-"""The bulk pipeline on Spark: a data source of every system, mirrors, and stream operators."""
+"""The Spark integration: a data source for every system, mirrors, and stream operators."""

@@ -1,4 +1,4 @@
-"""The cluster that options name, read once, on the driver."""
+"""Resolves the cluster or the route that the options name. Runs on the driver only, which reads the configuration once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,35 +16,40 @@ _OPTION_NAMES = OptionNames("the option config", "the option cluster", "the opti
 
 
 def resolve_cluster(values: OptionValues) -> ClusterRef:
-    """Reads the configuration, whose path is of this machine. Raises ConfigError when no cluster is named, or two are."""
+    """Return the cluster of the options `config`, `cluster` and `url`. The configuration is a file on this machine.
+
+    Raises ConfigError if the options name no cluster or several.
+    """
     path = values["config"]
-    chosen = choose(None if path is None else Path(path), values["cluster"], values["url"], _OPTION_NAMES)
-    return ClusterRef(chosen.name, chosen.adapter.system, chosen.settings)
+    choice = choose(None if path is None else Path(path), values["cluster"], values["url"], _OPTION_NAMES)
+    return ClusterRef(choice.name, choice.adapter.system, choice.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRoute:
-    """A route of a configuration, and all clusters of it by name."""
+    """A configured route, and all clusters of its configuration by name."""
 
     route: Route
     clusters: Mapping[str, ClusterRef]
 
     @property
     def source(self) -> ClusterRef:
-        """The cluster that it reads from."""
+        """The cluster that the route reads from."""
         return self.clusters[self.route.source.cluster]
 
 
 def resolve_route(values: OptionValues) -> ResolvedRoute | None:
-    """The route that options name; None where they name none. Raises ConfigError."""
+    """Return the route of the option `route`, or None without that option. Raises ConfigError."""
     name = values["route"]
     if name is None:
         return None
     if values["config"] is None or values["cluster"] is not None or values["url"] is not None:
-        raise ConfigError("the option route goes with config, and says the cluster itself", hint="Leave cluster and url out")
+        raise ConfigError(
+            "the option route needs config, and excludes cluster and url", hint="Remove cluster and url, set config"
+        )
     config = load(Path(values["config"]))
     routes = {route.name: route for route in config.routes}
     if name not in routes:
         raise ConfigError(f"{values['config']} has no route {name!r}", hint=nearest(name, routes))
-    clusters = {key: ClusterRef(key, one.system, one.settings) for key, one in config.clusters.items()}
+    clusters = {key: ClusterRef(key, cluster.system, cluster.settings) for key, cluster in config.clusters.items()}
     return ResolvedRoute(routes[name], clusters)

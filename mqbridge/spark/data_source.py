@@ -1,7 +1,7 @@
-"""`format("mqbridge")`: what Spark asks for a schema, readers and writers.
+"""`format("mqbridge")`: the entry point where Spark requests the schema, readers and writers.
 
-Spark makes an object of this class whenever it needs one, in processes of its own on the driver's machine, and pickles some of
-them: nothing here is open, and the configuration is read when the schema is asked for, which is before it is pickled.
+Spark creates many instances of this class, in its own processes on the driver's machine, and pickles some of them. An instance
+therefore has no open connection. It reads the configuration when Spark requests the schema, which is before Spark pickles it.
 """
 
 from pyspark.sql.datasource import (
@@ -28,7 +28,7 @@ from mqbridge.spark.source.stream_reader import MessageStreamReader
 class MqbridgeDataSource(DataSource):
     """Reads from and writes to every system that has an adapter.
 
-    There is no `pushFilters`: with it Spark refuses every plain read, unless the session is set up for it.
+    There is no `pushFilters`: with that method, Spark rejects every read unless the session enables filter pushdown.
     """
 
     _cluster: ClusterRef | None = None
@@ -36,40 +36,42 @@ class MqbridgeDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "mqbridge"
 
     def schema(self) -> StructType:
-        """Columns of messages, or of ranges. Raises ConfigError."""
+        """Return the columns of messages, or of ranges. Raises ConfigError."""
         values = parse_options(self.options, Usage.ANY)
-        self._reference(values)
+        self._resolve_source_cluster(values)
         if values["mode"] == RANGES:
             return range_schema()
         return message_schema(binary_properties=values["propertiesFormat"] == "binary")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`. Raises ConfigError."""
+        """Return the reader of `spark.read`. Raises ConfigError."""
         return MessageReader(self._settings(Usage.BATCH, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`. Raises ConfigError."""
+        """Return the reader of `spark.readStream`. Raises ConfigError."""
         return MessageStreamReader(self._settings(Usage.STREAM, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`. Raises ConfigError."""
+        """Return the writer of `df.write`. Raises ConfigError."""
         return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For `df.writeStream`. Raises ConfigError."""
+        """Return the writer of `df.writeStream`. Raises ConfigError."""
         return make_stream_writer(self.options, schema, overwrite)
 
-    def _settings(self, where: Usage, schema: StructType) -> SourceSettings:
-        if [(one.name, one.dataType) for one in schema] != [(one.name, one.dataType) for one in self.schema()]:
-            raise ConfigError("the columns of messages are given", hint="Leave the schema out, and select what is needed")
-        values = parse_options(self.options, where)
-        return source_settings(values, self._reference(values), where, self._route)
+    def _settings(self, usage: Usage, schema: StructType) -> SourceSettings:
+        if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in self.schema()]:
+            raise ConfigError(
+                "this format does not accept another schema", hint="Remove .schema(...), and select the columns that you need"
+            )
+        values = parse_options(self.options, usage)
+        return source_settings(values, self._resolve_source_cluster(values), usage, self._route)
 
-    def _reference(self, values: OptionValues) -> ClusterRef:
+    def _resolve_source_cluster(self, values: OptionValues) -> ClusterRef:
         if self._cluster is None:
             self._route = resolve_route(values)
             self._cluster = resolve_cluster(values) if self._route is None else self._route.source

@@ -1,4 +1,4 @@
-"""Functions for columns of messages."""
+"""Spark functions for the columns of messages."""
 
 from collections.abc import Iterable
 
@@ -15,25 +15,25 @@ _MAP = pa.map_(pa.string(), pa.string())
 
 
 def properties_of(column: Column | str) -> Column:
-    """A column of binary properties as `MAP<STRING, STRING>`; of a repeated name the first value.
+    """Convert a column of binary properties to `MAP<STRING, STRING>`. A repeated name keeps its first value.
 
-    For reads with `propertiesFormat=binary`. In SQL after
+    Use it for reads with `propertiesFormat=binary`. To use it in SQL, first call
     `spark.udf.register("properties_of", mqbridge.spark.functions.properties_udf)`.
     """
-    found: Column = properties_udf(col(column) if isinstance(column, str) else column)
-    return found.alias("properties")
+    decoded: Column = properties_udf(col(column) if isinstance(column, str) else column)
+    return decoded.alias("properties")
 
 
 def _decode(blobs: pa.Array) -> pa.Array:
-    return pa.array([None if blob is None else _first(decode_pairs(blob)) for blob in blobs.to_pylist()], _MAP)
+    return pa.array([None if blob is None else _drop_repeated_names(decode_pairs(blob)) for blob in blobs.to_pylist()], _MAP)
 
 
-def _first(pairs: Iterable[Pair]) -> list[Pair]:
-    """Maps of Spark have each name once."""
-    found: dict[str, str] = {}
+def _drop_repeated_names(pairs: Iterable[Pair]) -> list[Pair]:
+    """Keep the first value of each name, because a Spark map has each key once."""
+    unique: dict[str, str] = {}
     for name, value in pairs:
-        found.setdefault(name, value)
-    return list(found.items())
+        unique.setdefault(name, value)
+    return list(unique.items())
 
 
-properties_udf = arrow_udf(_decode, MapType(StringType(), StringType()))  # type: ignore[call-overload]  # the hints say what it is
+properties_udf = arrow_udf(_decode, MapType(StringType(), StringType()))  # type: ignore[call-overload]  # the stubs lack this overload

@@ -1,4 +1,4 @@
-"""What has to be on this machine before Spark can be started."""
+"""Checks that this machine can start Spark: pyspark, pyarrow and Java."""
 
 import importlib.util
 import os
@@ -10,43 +10,43 @@ from pathlib import Path
 
 from mqbridge.errors import ConfigError
 
-JAVA = 17
-"""The oldest that Spark 4 runs on."""
-SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""In the environment of a program that `spark-submit` has started: its JVM is there already, and knows its master."""
+MIN_JAVA = 17
+"""The oldest Java version that Spark 4 supports."""
+GATEWAY_PORT_VARIABLE = "PYSPARK_GATEWAY_PORT"
+"""Environment variable that `spark-submit` sets for its program. The JVM is then running, and knows its master."""
 
 
 def check_prerequisites() -> None:
-    """Raise ConfigError when Spark cannot be started here, with what to install."""
+    """Raise ConfigError, with what to install, if this machine cannot start Spark."""
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} cannot be imported", hint="pip install 'mqbridge[spark]'")
-    if SUBMITTED not in os.environ:
+    if GATEWAY_PORT_VARIABLE not in os.environ:
         check_java(find_java(os.environ))
 
 
 def find_java(environ: Mapping[str, str]) -> Path:
-    """The Java that Spark's scripts would start. Raises ConfigError."""
+    """Return the Java program that Spark's scripts start. Raises ConfigError."""
     home = environ.get("JAVA_HOME")
     if home and (java := Path(home, "bin", "java")).exists():
         return java
     if not home and (found := shutil.which("java", path=environ.get("PATH"))):
         return Path(found)
-    where = f"JAVA_HOME is {home}, where there is none" if home else "there is none on the PATH"
-    raise ConfigError(f"Spark needs Java, and {where}", hint=_install())
+    problem = f"JAVA_HOME ({home}) contains no bin/java" if home else "there is no java on the PATH"
+    raise ConfigError(f"Spark needs Java, but {problem}", hint=_install_hint())
 
 
 def check_java(java: Path) -> None:
-    """Raise ConfigError when it is too old."""
+    """Raise ConfigError if this Java does not run or is too old."""
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603 - found above
+        process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603 - found above
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"Spark needs Java, and {java} does not run: {error}", hint=_install()) from error
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
-    version = int(found[2] if found[1] == "1" and found[2] else found[1]) if found else JAVA
-    if version < JAVA:
-        raise ConfigError(f"Spark needs Java {JAVA} or newer, and {java} is Java {version}", hint=_install())
+        raise ConfigError(f"Spark needs Java, but {java} does not run: {error}", hint=_install_hint()) from error
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', process.stderr + process.stdout)
+    version = int(found[2] if found[1] == "1" and found[2] else found[1]) if found else MIN_JAVA
+    if version < MIN_JAVA:
+        raise ConfigError(f"Spark needs Java {MIN_JAVA} or newer, but {java} is Java {version}", hint=_install_hint())
 
 
-def _install() -> str:
-    return f"Install Java {JAVA} (apt install openjdk-{JAVA}-jre-headless, or https://adoptium.net), or set JAVA_HOME to it"
+def _install_hint() -> str:
+    return f"Install Java {MIN_JAVA} (apt install openjdk-{MIN_JAVA}-jre-headless, or https://adoptium.net), or set JAVA_HOME"

@@ -1,7 +1,7 @@
-"""The columns of messages: what the source yields and the sink understands.
+"""The columns of messages, which the source produces and the sink reads.
 
-`source` is the identity of the source partition and stays with a row wherever Spark moves it: with `position` it is what origins
-and the resumption of a sink stand on. `topic` and `partition` are for people, and may be changed to say where a row is to go.
+`source` identifies the source partition, and stays with a row wherever Spark moves it. Origins and the resumption of a sink
+depend on `source` and `position`. Users may change `topic` and `partition` to choose where a row is written.
 """
 
 from pyspark.sql.types import (
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from mqbridge.message import Partition
 
 PART_MARK = "part"
-"""Behind the source of rows whose task reads only a part of the partition's range: such rows are in no order with the others."""
+"""Suffix of `source` if the task reads only a part of the partition's range. Such rows have no order relative to other parts."""
 
 _TYPES: dict[str, DataType] = {
     "payload": BinaryType(),
@@ -48,7 +48,7 @@ COLUMNS = tuple(_TYPES)
 
 
 def message_schema(*, binary_properties: bool = False) -> StructType:
-    """The source's schema; with `binary_properties` as one value per message (`mqbridge.spark.property_blob`)."""
+    """Return the schema of the source. `binary_properties`: the properties are one value, see `mqbridge.spark.property_blob`."""
     types = dict(_TYPES)
     if binary_properties:
         types["properties"] = BinaryType()
@@ -56,14 +56,14 @@ def message_schema(*, binary_properties: bool = False) -> StructType:
 
 
 def format_source(partition: Partition, *, is_part: bool = False) -> str:
-    """`cluster|topic|name|index`, in which the names are percent-escaped as they are in origins."""
+    """Return `cluster|topic|name|index`, with the names percent-escaped as in origins."""
     names = (partition.cluster, partition.topic, partition.name)
     parts = [name.replace("%", "%25").replace("|", "%7C") for name in names] + [str(partition.index)]
     return "|".join([*parts, PART_MARK] if is_part else parts)
 
 
 def parse_source(source: str) -> tuple[Partition, bool]:
-    """The partition, and whether its rows are of a part of a range. Raises ValueError when the text is no source."""
+    """Parse a `source` to its partition, and whether it has PART_MARK. Raises ValueError for any other text."""
     names, mark = source.split("|")[:4], source.split("|")[4:]
     if len(names) < 4 or mark not in ([], [PART_MARK]):
         raise ValueError(f"{source!r} is not the source of a row")

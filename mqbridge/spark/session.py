@@ -1,4 +1,4 @@
-"""A Spark session with good settings, for notebooks and small programs."""
+"""Creates a Spark session with suitable settings, for notebooks and small programs."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqbridge.errors import ConfigError
-from mqbridge.spark.prerequisites import SUBMITTED, check_prerequisites
+from mqbridge.spark.prerequisites import GATEWAY_PORT_VARIABLE, check_prerequisites
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,37 +18,37 @@ _STATE = "spark.sql.streaming.stateStore"
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
-    # State that need not fit the heap, saved as changes instead of as whole files: batches of 320 ms instead of 450 ms.
+    # State may exceed the heap, and is saved as changes instead of whole files: batches take 320 ms instead of 450 ms.
     f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-    f"{_STATE}.rocksdb.boundedMemoryUsage": "true",  # by all instances of a process; 500 MB, and without it there is no bound
+    f"{_STATE}.rocksdb.boundedMemoryUsage": "true",  # shared limit of 500 MB per process; without it there is no limit
 }
 
 _QUIET_LOG = Path(__file__).with_name("log4j2.properties")
 
 
 def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = True, **config: object) -> "SparkSession":
-    """The Spark session of this process, made if there is none, which knows `format("mqbridge")`.
+    """Return the Spark session of this process, or create it, and register `format("mqbridge")`.
 
-    master  Spark's master URL. Default: what `spark-submit` was given, else all cores of this machine.
-    quiet   only errors of Spark are logged
-    config  further settings. `driver_memory="4g"` is `spark.driver.memory`, and a dict works too:
+    master  Spark's master URL. Default: the master of `spark-submit`, else all cores of this machine.
+    quiet   log only errors of Spark
+    config  additional settings. `driver_memory="4g"` means `spark.driver.memory`; other names need a dict:
             `session(**{"spark.sql.streaming.numRecentProgressUpdates": 10})`
 
-    With a local master nothing listens on other addresses than 127.0.0.1. A session that exists is given back as it is, but for
-    the `config` that can still change (its memory cannot). Raises ConfigError when pyspark, pyarrow or Java are missing.
+    With a local master, Spark listens on 127.0.0.1 only. An existing session is returned unchanged, except for settings in
+    `config` that can still change (its memory cannot). Raises ConfigError if pyspark, pyarrow or Java is missing.
     """
     is_new = not session_exists()
     if is_new:
         check_prerequisites()
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - not before it is known to be there
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - only after the check that pyspark exists
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from mqbridge.spark.data_source import MqbridgeDataSource  # noqa: PLC0415
 
-    settings = {_setting(key): _value(value) for key, value in config.items()}
+    settings = {_setting_name(key): _setting_text(value) for key, value in config.items()}
     if is_new:
-        settings, master = _first_settings(settings, master, quiet=quiet)
+        settings, master = _new_session_settings(settings, master, quiet=quiet)
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -65,39 +65,39 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
 
 
 def session_exists() -> bool:
-    """Whether this process has a session, whichever thread has made it: that is what Spark calls active in one thread only."""
+    """Return whether any thread of this process created a session. Spark's own active session is per thread."""
     pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None  # noqa: SLF001 - nothing public says it
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public function
 
 
-def _first_settings(given: dict[str, str], master: str | None, *, quiet: bool) -> tuple[dict[str, str], str | None]:
-    """Settings and master of a session that is made now. Says in the environment what Spark asks there."""
-    if SUBMITTED not in os.environ:
-        master = master or given.get("spark.master", LOCAL)
+def _new_session_settings(user_settings: dict[str, str], master: str | None, *, quiet: bool) -> tuple[dict[str, str], str | None]:
+    """Return the settings and the master of a new session. Sets the environment variables that Spark reads."""
+    if GATEWAY_PORT_VARIABLE not in os.environ:
+        master = master or user_settings.get("spark.master", LOCAL)
     if master is None or not master.startswith("local"):
-        return SETTINGS | given, master
+        return SETTINGS | user_settings, master
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    return SETTINGS | _local_settings(quiet=quiet) | given, master
+    return SETTINGS | _local_settings(quiet=quiet) | user_settings, master
 
 
 def _local_settings(*, quiet: bool) -> dict[str, str]:
-    found = {
+    settings = {
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
-        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),  # 200 are for clusters
+        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),  # the default of 200 is for clusters
     }
     if quiet:
-        found["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
-    return found
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
+    return settings
 
 
-def _setting(key: str) -> str:
-    """Python's spelling of a setting, as Spark has it: no setting of Spark has an underscore."""
+def _setting_name(key: str) -> str:
+    """Convert a Python keyword to the name of a Spark setting. Spark's settings have no underscore."""
     name = key if "." in key else key.replace("_", ".")
     return name if name.startswith("spark.") else f"spark.{name}"
 
 
-def _value(value: object) -> str:
+def _setting_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

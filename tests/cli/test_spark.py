@@ -32,7 +32,7 @@ pytest.importorskip("pyspark")
 
 @pytest.mark.parametrize(
     ("version", "problem"),
-    [("", "JAVA_HOME is"), ('openjdk version "11.0.2"', "is Java 11"), ('java version "1.8.0_2"', "is Java 8")],
+    [("", "contains no bin/java"), ('openjdk version "11.0.2"', "is Java 11"), ('java version "1.8.0_2"', "is Java 8")],
 )
 def test_without_a_new_java_it_says_what_to_install(
     invoke: Invoke, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, problem: str

@@ -98,7 +98,7 @@ def test_no_batch_begins_after_a_stop_request(tmp_path: Path) -> None:
     ("options", "problem"),
     [
         ({"route": "asia"}, "has no route 'asia'"),
-        ({"cluster": "source"}, "the option route goes with config"),
+        ({"cluster": "source"}, "the option route needs config"),
         ({"subscribe": "eu_orders"}, "several options select topics: subscribe and route"),
     ],
 )

@@ -42,7 +42,7 @@ def test_without_java_it_says_what_to_install(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("says", "version"), [('java version "1.8.0_392"', 8), ('openjdk version "11.0.21"', 11)])
 def test_an_old_java_is_refused(tmp_path: Path, says: str, version: int) -> None:
-    with pytest.raises(ConfigError, match=f"Spark needs Java 17 or newer, and .* is Java {version}. Install Java 17"):
+    with pytest.raises(ConfigError, match=f"Spark needs Java 17 or newer, but .* is Java {version}. Install Java 17"):
         check_java(fake_java(tmp_path, says))
 
 
