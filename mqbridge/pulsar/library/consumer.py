@@ -7,6 +7,7 @@ message is acknowledged through its handle, a `ReceivedEntry`: it is current unt
 import asyncio
 import logging
 from collections import deque
+from contextlib import suppress
 from datetime import datetime
 from typing import Self
 
@@ -195,13 +196,27 @@ class Consumer:
             if index:
                 self._seek_targets[consumer] = (ledger, entry), index
             return
-        held = [each for each in self._entries.consumers.values() if each.ended is None and each.active]
+        held = await self._active_consumers()
         if isinstance(to, datetime):
             time = int(to.timestamp() * 1000)
             await asyncio.gather(*(self._seek(each, publish_time=time) for each in held))
         else:
             end = EARLIEST if to == "earliest" else LATEST
             await asyncio.gather(*(self._seek(each, end) for each in held))
+
+    async def _active_consumers(self) -> list[EntryConsumer]:
+        """Return the consumers of the partitions that this consumer holds. Raises ClusterError if there are none.
+
+        On a failover subscription the broker sends its choice of the active consumer some time after the SUBSCRIBE.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._request_timeout_s):
+                while any(each.ended is None and not each.active and not each.term for each in self._entries.consumers.values()):
+                    await self._entries.wait()
+        held = [each for each in self._entries.consumers.values() if each.ended is None and each.active]
+        if not held:
+            raise ClusterError("this consumer holds no partition now, so there is nothing to seek")
+        return held
 
     async def _seek(self, consumer: EntryConsumer, entry: EntryId | None = None, publish_time: int | None = None) -> None:
         self._seeking.add(consumer)

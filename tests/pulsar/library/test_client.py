@@ -259,3 +259,26 @@ async def test_what_cannot_be_used_is_said_at_once(client: PulsarClient) -> None
     with pytest.raises(ClusterError, match="there is no topic") as missing:
         await client.reader("missing")
     assert missing.value.failure is Failure.FATAL
+
+
+async def test_a_seek_right_after_opening_waits_for_the_choice_of_the_active_consumer(
+    client: PulsarClient, broker: Broker
+) -> None:
+    consumer = await client.consumer("orders", "billing", mode="failover")
+    seeking = asyncio.ensure_future(consumer.seek("latest"))
+    await asyncio.sleep(0.01)
+    assert not broker.asked[BaseCommand.SEEK]
+    first, second = (asked.consumer_id for asked in broker.asked[BaseCommand.SUBSCRIBE])
+    for consumer_id, is_active in ((first, False), (second, True)):
+        change = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
+        broker.link.send(active_consumer_change=change)
+    await asyncio.wait_for(seeking, PATIENCE_S)
+    assert [asked.consumer_id for asked in broker.asked[BaseCommand.SEEK]] == [second]
+
+
+async def test_a_seek_of_a_consumer_that_holds_no_partition_says_so(client: PulsarClient, broker: Broker) -> None:
+    consumer = await client.consumer("orders", "billing", mode="failover")
+    for asked in broker.asked[BaseCommand.SUBSCRIBE]:
+        broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=asked.consumer_id, is_active=False))
+    with pytest.raises(ClusterError, match="holds no partition now"):
+        await consumer.seek("earliest")
