@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Self
+from typing import Self, TypeVar
 
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.library.cluster_url import parse_cluster_url
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
-from mqbridge.library.opening import OpenedByClient, Opening
+from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.admin import Admin
@@ -39,6 +39,10 @@ from mqbridge.secret import Secret
 
 SCHEME = "rocketmq"
 PRODUCER_GROUP = "mqbridge"
+LEAVE_TIMEOUT_S = 1.0
+"""How long a consumer takes at most to leave its group when it was opened while the client closed."""
+
+T = TypeVar("T", bound=Closable)
 
 
 class RocketMQClient:
@@ -119,8 +123,7 @@ class RocketMQClient:
             except BaseException:
                 await queue_producer.close()
                 raise
-            self._opened.add(producer)
-            return producer
+            return await self._kept(producer)
 
         return Opening(open_producer)
 
@@ -150,8 +153,7 @@ class RocketMQClient:
                 max_elapsed_s=max_elapsed_s,
                 max_message_bytes=max_message_bytes,
             )
-            self._opened.add(producer)
-            return producer
+            return await self._kept(producer)
 
         return Opening(open_producer)
 
@@ -246,8 +248,7 @@ class RocketMQClient:
 
         async def open_member() -> GroupMember:
             member = await join_group(lambda: self._make_client(instance), settings, max_redeliveries=max_redeliveries)
-            self._opened.add(member)
-            return member
+            return await self._kept(member)
 
         return Opening(open_member)
 
@@ -285,8 +286,7 @@ class RocketMQClient:
                 max_msgs=max_messages,
             )
             consumer = PopConsumer(popper, topic, await popper.brokers())
-            self._opened.add(consumer)
-            return consumer
+            return await self._kept(consumer)
 
         return Opening(open_consumer)
 
@@ -361,8 +361,15 @@ class RocketMQClient:
 
     async def _open_consumer(self, settings: ConsumerSettings, max_redeliveries: int, instance: str | None) -> Consumer:
         consumer = Consumer(await join_group(lambda: self._make_client(instance), settings, max_redeliveries=max_redeliveries))
-        self._opened.add(consumer)
-        return consumer
+        return await self._kept(consumer)
+
+    async def _kept(self, opened: T) -> T:
+        """Have it closed with this client, which may have been closed while it was opened."""
+        if self._closed:
+            await opened.close(LEAVE_TIMEOUT_S)
+            raise ClusterError("the client is closed", Failure.FATAL)
+        self._opened.add(opened)
+        return opened
 
 
 def _credentials(

@@ -1,10 +1,12 @@
 """The consumer of messages: seeks, redelivery, and pulls that cannot be decoded, without sockets."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from mqbridge.errors import ClusterError, RemoteProtocolError
+from mqbridge.rocketmq.library.client import RocketMQClient
 from mqbridge.rocketmq.library.consumer import Consumer
 from mqbridge.rocketmq.library.group_member import GroupMember
 from tests.patience import PATIENCE_S
@@ -65,3 +67,22 @@ async def test_a_seek_reads_a_queue_again_whose_pull_could_not_be_decoded(scene:
         log.records[0] = good
         await consumer.seek("earliest")
         assert (await consumer.receive(PATIENCE_S)).payload == b"1"
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 4))
+async def test_a_consumer_that_is_opened_while_the_client_closes_is_closed(scene: Scene, steps: int) -> None:
+    async def open_consumer(client: RocketMQClient) -> Consumer:
+        return await client.consumer("T", "G", retries=False)
+
+    before = asyncio.all_tasks()
+    client = RocketMQClient("rocketmq://ns:9876")
+    opening = asyncio.ensure_future(open_consumer(client))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await client.close()
+    (result,) = await asyncio.gather(opening, return_exceptions=True)
+    assert result.closed if isinstance(result, Consumer) else isinstance(result, ClusterError)
+    async with asyncio.timeout(PATIENCE_S):
+        while asyncio.all_tasks() - before:
+            await asyncio.sleep(0.001)
+    assert not scene.groups.members["G"]
