@@ -2,8 +2,8 @@
 
     from mqbridge import PulsarClient, RocketMQClient, TubeMQClient
 
-All clients have one face, see `mqbridge.library.contract`. To read the gateway, begin with `mqbridge.message`, `mqbridge.adapter`
-and `mqbridge.errors`: the model, the contract and the exception tree.
+All clients have the same interface, see `mqbridge.library.contract`. To read the gateway's code, begin with `mqbridge.message`,
+`mqbridge.adapter` and `mqbridge.errors`: the message model, the contract with the systems, and the exception tree.
 """
 
 from importlib import import_module
@@ -23,7 +23,7 @@ _CLIENTS = {
     "RocketMQClient": "mqbridge.rocketmq.library.client",
     "TubeMQClient": "mqbridge.tubemq.library.client",
 }
-"""Imported when they are first asked for: a client costs a tenth of a second, which every command would pay."""
+"""Modules of the clients, imported on first use: importing a client takes a tenth of a second, also in commands without one."""
 
 
 def __getattr__(name: str) -> Any:

@@ -3,17 +3,17 @@
     MqbridgeError
     ├── ConfigError                invalid configuration: its location, and the nearest valid word
     ├── ProtocolError              bytes or calls that violate the protocol
-    │   ├── LocalProtocolError     we tried something illegal: a bug of mqbridge
-    │   └── RemoteProtocolError    the peer sent something illegal: the connection is closed
-    ├── ClusterError               a request to a cluster failed; `failure` says what helps
+    │   ├── LocalProtocolError     we violated the protocol: a bug of mqbridge
+    │   └── RemoteProtocolError    the peer violated the protocol: the connection is closed
+    ├── ClusterError               a request to a cluster failed; `failure` is the remedy
     │   ├── Unreachable            no connection could be made
     │   ├── ConnectionLost         the connection ended before the response
     │   │   └── PeerSilent         we closed it, because the server sent nothing for too long
     │   ├── RequestTimeout         no response within the deadline
     │   └── ServerRefused          the server responded with an error code of its protocol
-    ├── LaneRevoked                another consumer holds the partition now; the normal end of a lane, not an error
+    ├── LaneRevoked                the partition was revoked; the normal end of a lane, not a failure
     ├── GapError                   the source lost data that was never read: the partition stops and reports it
-    ├── DeliveryError              a message could not be stored anywhere that its route allows
+    ├── DeliveryError              a message could not be stored in a target, or in the route's dead-letter topic
     └── MappingError               a message has a value that the target cannot represent
 
 Any other exception that escapes is a bug. Each error text says what is wrong, where, and what to do next.
@@ -23,20 +23,20 @@ from enum import Enum
 
 
 class Failure(Enum):
-    """The remedy for a failure; every system's error table maps its own codes to one of these."""
+    """The kind of a failure, by its remedy; each system's error table maps the system's codes to these kinds."""
 
     RETRY = "retry"
     """Transient: the same request may succeed later."""
     REFRESH = "refresh"
     """The route to the partition changed: refresh the metadata, then retry."""
     REFUSED = "refused"
-    """This message will never be accepted as it is; other messages will."""
+    """This message is never accepted as it is; other messages may be."""
     FATAL = "fatal"
-    """Nothing will be accepted until a person changes something (rights, missing topic, wrong configuration)."""
+    """Every request fails until a person changes something (permissions, a missing topic, a wrong configuration)."""
 
 
 class MqbridgeError(Exception):
-    """The root of the tree."""
+    """The base class of every error that mqbridge raises on purpose."""
 
 
 class ConfigError(MqbridgeError):
@@ -56,15 +56,15 @@ class ProtocolError(MqbridgeError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried something illegal."""
+    """We violated the protocol: a bug of mqbridge."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something illegal; the connection must be closed."""
+    """The peer violated the protocol; the connection must be closed."""
 
 
 class ClusterError(MqbridgeError):
-    """A request to a cluster failed. `failure` tells the caller what helps."""
+    """A request to a cluster failed. `failure` is the remedy: retry, refresh the metadata first, or none."""
 
     def __init__(self, problem: str, failure: Failure = Failure.RETRY) -> None:
         super().__init__(problem)
@@ -102,7 +102,8 @@ class LaneRevoked(MqbridgeError):
 class GapError(MqbridgeError):
     """The source no longer holds messages that were never read.
 
-    `resume` is the first position that it still holds; None if its positions went back, so that it is unknown what was read.
+    `resume` is the first position that the source still holds. It is None if the source's positions went back: it is then not
+    known which messages were read.
     """
 
     def __init__(self, problem: str, resume: tuple[int, ...] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The one internal form of a message, and the batch that moves through the gateway.
+"""The gateway's message model: messages, the batches that move through the gateway, and shares of batches.
 
 A batch is a run of consecutive messages of one source partition. It is decoded into `Message` objects only on demand, and
 nothing in the gateway handles messages one by one: no task, future or log line per message.
@@ -16,13 +16,14 @@ from mqbridge.native import pick
 Position = tuple[int, ...]
 """A position in a partition; positions compare as tuples.
 
-TubeMQ (byte offset, messages after it), Pulsar (ledger, entry, batch index), RocketMQ and log (offset,).
+Its components are: TubeMQ (byte offset, number of messages after this offset), Pulsar (ledger, entry, batch index), RocketMQ
+and log (offset,).
 """
 
 Pair = tuple[str, str]
 
 RESERVED_PREFIX = "mqbridge."
-"""Properties under this prefix are the gateway's own; see `docs/reference/mapping.md`."""
+"""Prefix of the property names that the gateway reserves for itself; see `docs/reference/mapping.md`."""
 MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
 """Names of the attribute pairs that hold a message's type and time; as properties they keep these names in every system."""
 
@@ -47,8 +48,8 @@ def parse_position(text: str) -> Position:
 class Partition:
     """A partition of a topic of a cluster.
 
-    `name` is the system's own spelling (TubeMQ `broker:partition`, RocketMQ `broker:queue`, Pulsar and log the number); `index`
-    is its index in the topic's sorted list of partitions, which partition mapping by identity uses.
+    `name` is the system's own name of the partition (TubeMQ `broker:partition`, RocketMQ `broker:queue`, Pulsar and log the
+    number). `index` is its index in the topic's sorted list of partitions.
     """
 
     cluster: str
@@ -61,23 +62,24 @@ class Partition:
 
 
 class Message:
-    """One message, made by a system's mapping. Plain slots: the hot path makes one object per message.
+    """One message. A plain class with slots, because the hot path makes one object per message.
 
     payload        bytes, or None for a tombstone
     properties     ordered pairs of text
-    key            routing key: text, or bytes where the source had a binary one
-    ordering_key   bytes
-    keys           index keys
+    key            routing key: text, or bytes if the source has a binary key
+    ordering_key   Pulsar's ordering key, as bytes
+    keys           index keys (RocketMQ's `KEYS`)
     msg_type       TubeMQ's message type, RocketMQ's tag
     attributes     TubeMQ's free attribute string, byte for byte; None if the message has none
-    event_time     ms since the epoch
-    publish_time   ms since the epoch, as stamped by the source's producer or broker
-    deliver_at     ms since the epoch
+    event_time     time of the event, set by the application; ms since the epoch
+    publish_time   time of publishing, set by the source's producer or broker; ms since the epoch
+    deliver_at     time before which a delayed message is not delivered; ms since the epoch
     delivery_count number of earlier deliveries
-    position       its position in the source partition
-    origin         the source position that an earlier gateway stamped on it (`mqbridge.origin`)
+    position       position in the source partition
+    origin         source partition and position that an earlier gateway stamped on it (`mqbridge.origin`)
     hops           number of gateways that it passed through before
-    defect         why it could not be decoded; payload then holds the raw bytes. A message with a defect is never delivered.
+    defect         why it could not be decoded; None if it was decoded. With a defect, payload holds the raw bytes, and the
+                   message is never delivered to a target
     """
 
     __slots__ = (
@@ -145,7 +147,7 @@ class Message:
 
     def property(self, key: str) -> str | None:
         """Return the first value of this property, None if there is none."""
-        for name, value in self.properties:  # a quarter of a generator's time if the first pair matches
+        for name, value in self.properties:  # a loop takes a quarter of a generator's time if the first pair matches
             if name == key:
                 return value
         return None
@@ -159,23 +161,24 @@ class Message:
         return f"Message({text if len(text) <= 300 else text[:300] + '…'})"
 
 
-# All fields in the order of the constructor's parameters: a quarter of the time of keyword arguments from a dict.
+# Returns all fields in the order of the constructor's parameters. Positional arguments take a quarter of the time of keyword
+# arguments from a dict.
 fields_of = attrgetter(*Message.__init__.__code__.co_varnames[1 : 1 + len(Message.__slots__)])
 
 
 class Batch:
-    """Consecutive messages of one source partition, in the form in which they arrived.
+    """Consecutive messages of one source partition, in the form in which they were received.
 
-    format      the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
-    data        the native form, as the encoders of that format expect it
-    count       number of messages
-    size        their bytes, for rate limits and metrics
-    held_bytes  bytes that the batch holds in memory, for budgets
-    first       position of its first message
-    next        position after its last message: a restart would resume there
-    handle      opaque value with which its inbound acknowledges it
-    published_ms  when its first message was published (ms since the epoch), None if that is known only after decoding
-    received_at   loop time at which a lane began to deliver it
+    format        the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
+    data          the native form, as the encoders of that format expect it
+    count         number of messages
+    size          total bytes of the messages, for rate limits and metrics
+    held_bytes    bytes that the batch holds in memory, for budgets
+    first         position of the first message
+    next          position after the last message, from which a restart resumes
+    handle        opaque value with which the inbound acknowledges the batch
+    published_ms  publish time of the first message (ms since the epoch); None if it is known only after decoding
+    received_at   loop time at which a lane began to deliver the batch
     """
 
     __slots__ = (
@@ -243,12 +246,12 @@ class Batch:
             self._messages = None
 
     def may_contain(self, text: bytes) -> bool:
-        """Return False only if these bytes occur nowhere in the native form; True if that is unknown."""
+        """Return False only if these bytes certainly do not occur in the native form; True if they do or may occur."""
         return self._may_contain is None or self._may_contain(text)
 
     @classmethod
     def of(cls, messages: Sequence[Message], partition: Partition | None = None) -> "Batch":
-        """Make a batch of messages that were not received: from `partition`, or without a source, which stamps no origin."""
+        """Make a batch of messages that were not received. Without a `partition` it has no source, and no origin is stamped."""
         size = sum(len(message.payload or b"") for message in messages)
         first, last = (messages[0].position, messages[-1].position) if messages else ((), ())
         return cls(
@@ -257,14 +260,14 @@ class Batch:
 
 
 NO_SOURCE = Partition("", "", "", 0)
-"""The source partition of messages that were made here and not received."""
+"""The source partition of messages that were not received from any source."""
 
 
 class Share:
-    """The part of a batch that goes to one target partition: all its messages or those at `indexes`, original or `edited`.
+    """The part of a batch for one target partition: all messages of the batch or those at `indexes`, original or `edited`.
 
-    is_edited   True if its messages differ from those of the batch; then only `messages` may be written, not the native form
-    held_bytes  set by sending: bytes that the outbound holds until the receipt besides the batch, such as decompressed bodies
+    is_edited   True if its messages differ from those of the batch: the outbound must then send `messages`, not the native form
+    held_bytes  set by `Outbound.send`: bytes that the outbound holds until the receipt, besides the batch (decompressed bodies)
     """
 
     __slots__ = ("_edited", "batch", "count", "held_bytes", "indexes", "is_edited")
@@ -276,21 +279,21 @@ class Share:
         self.held_bytes = 0
 
     def release_messages(self) -> None:
-        """Drop the edited messages: the share is encoded, and nothing reads them again."""
+        """Drop the edited messages, once the share is encoded."""
         self._edited = None
 
     @property
     def messages(self) -> Sequence[Message]:
         """Its messages, in order."""
         if self.is_edited:
-            assert self._edited is not None, "the messages of this edited share were released"  # noqa: S101 - a bug of an outbound
+            assert self._edited is not None, "the messages of this edited share were released"  # noqa: S101 - the outbound's bug
             return self._edited
         messages = self.batch.messages
         return messages if self.indexes is None else pick(messages, self.indexes)
 
     @property
     def originals(self) -> Sequence[Message]:
-        """Its messages before edits, as a dead letter keeps them."""
+        """Its messages before edits, from which dead letters are made."""
         messages = self.batch.messages
         return messages if self.indexes is None else pick(messages, self.indexes)
 
@@ -310,7 +313,7 @@ class Share:
 
 
 def origin_prefix(partition: Partition) -> str:
-    """Return the prefix of `mqbridge.origin` for messages of this partition; the message's position follows it.
+    """Return the prefix of `mqbridge.origin` for messages of this partition; the value is the prefix and the position.
 
     The separator `|` is percent-encoded inside the names, so that the text can be split again.
     """
@@ -326,7 +329,7 @@ def split_origin(origin: str) -> tuple[str, str, str, Position]:
 
 
 def position_of(origin: str | None, source: Partition) -> Position | None:
-    """Return the position that an origin names in this source partition; None if it names another partition or no position."""
+    """Return the position in an origin of this source partition; None for another partition, or without a valid position."""
     if origin is None or not origin.startswith(prefix := origin_prefix(source)):
         return None
     try:

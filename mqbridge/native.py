@@ -1,7 +1,7 @@
 """The optional compiled module `mqbridge_native`: decoders and encoders of native batches.
 
-Without it the plain code of the mapping packages does the same work. No other module imports `mqbridge_native`. Each command that
-a person starts prints `notice` once.
+Without it, the Python code of the mapping packages does the same work. No other module imports `mqbridge_native`. Commands show
+`notice` once, at their start.
 """
 
 import os
@@ -13,7 +13,7 @@ from mqbridge import __version__
 
 SWITCH = "MQBRIDGE_NATIVE"
 """Environment variable; `0` disables the compiled module."""
-REMEDY = "in a checkout `make setup` builds it where cargo is; docs/how-to/compiled.md has other ways"
+REMEDY = "in a checkout `make setup` builds it if cargo is installed; docs/how-to/compiled.md has other ways"
 
 
 class ImportResult(NamedTuple):
@@ -26,9 +26,9 @@ class ImportResult(NamedTuple):
 
 
 def import_compiled() -> ImportResult:
-    """Import the compiled module. A module of another version is not used: the two are built for each other."""
+    """Import the compiled module. A module of another version than mqbridge is not used."""
     if os.environ.get(SWITCH) == "0":
-        return ImportResult(None, f"{SWITCH}=0 turns it off")
+        return ImportResult(None, f"{SWITCH}=0 disables it")
     try:
         import mqbridge_native  # noqa: PLC0415 - may be absent
     except ImportError as error:
@@ -43,9 +43,9 @@ def import_compiled() -> ImportResult:
 
 _result = import_compiled()
 compiled = _result.module
-"""The module; None without it."""
+"""The compiled module; None if it is not used."""
 is_broken = _result.is_broken
-"""True if it is installed but unusable, which deserves a warning."""
+"""True if it is installed but unusable: `notice` is then logged as a warning."""
 state, notice = "in use", ""
 if compiled is None:
     state = f"not in use: {_result.reason}"
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def is_native(messages: Sequence[Any]) -> bool:
-    """Return True for messages that the compiled module decoded and that are not Python objects yet."""
+    """Return True if the compiled module decoded these messages and no Python objects were made of them yet."""
     return compiled is not None and isinstance(messages, compiled.Messages)
 
 

@@ -1,4 +1,4 @@
-"""A compact list of positions: a target may hold millions of messages of a source."""
+"""A compact list of positions, for the millions of source positions that a target may have stored."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -41,7 +41,7 @@ class PackedPositions:
         self._last: Position = ()
 
     def add(self, position: Position) -> None:
-        """Append a position, which is not empty. A position beyond 64 bits belongs to no system, and is ignored."""
+        """Append a position, which must not be empty. Components of more than 64 bits exist in no system: ignore them."""
         try:
             numbers = array("q", position)
         except OverflowError:

@@ -1,6 +1,6 @@
-"""Plan the ranges of partitions to read, without an event loop.
+"""Plans the ranges of partitions to read, for callers without an event loop.
 
-For programs that divide the reading among processes and do not use asyncio; the readers then call `Cluster.read`.
+It serves programs that do not use asyncio and divide the reading among processes; each process then calls `Cluster.read`.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 
 ReadLimit = Start | Mapping[str, Position]
-"""Where reading begins or ends: the same for all partitions, or a position by partition name.
+"""Where reading begins or ends: one value for all partitions, or positions by partition name.
 
-A partition that is not named is read from its first message, or to its last.
+Without a position, a partition is read from its first message, or to its last.
 """
 
 
@@ -34,10 +34,10 @@ class ReadRange(NamedTuple):
 def plan_ranges(
     adapter: Adapter, config: Any, topics: Sequence[str], begin: ReadLimit = Start.EARLIEST, end: ReadLimit = Start.LATEST
 ) -> list[ReadRange]:
-    """Return the ranges to read of some topics: one for each partition that holds data between `begin` and `end`.
+    """Return the ranges of these topics to read: one for each partition that has data between `begin` and `end`.
 
-    `config` is a validated `Adapter.cluster_model`. Runs an event loop of its own in a thread, so it may be called from anywhere.
-    Raises ClusterError: FATAL for a missing topic.
+    `config` is a validated `Adapter.cluster_model`. Runs its own event loop in a thread, so callers may have one running already.
+    Raises ClusterError, FATAL for a missing topic.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-plan") as thread:
         return thread.submit(asyncio.run, _plan(adapter.make_cluster("plan", config), topics, begin, end)).result()
@@ -54,7 +54,7 @@ async def _plan(cluster: Cluster, topics: Sequence[str], begin: ReadLimit, end: 
         for topic, bounds in zip(topics, found, strict=True)
         for name, held in bounds.items()
     ]
-    return [one for one in ranges if one.begin < one.end]
+    return [read_range for read_range in ranges if read_range.begin < read_range.end]
 
 
 async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:

@@ -10,11 +10,11 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 
 PositionsOf = Callable[[Any], Sequence[Position]]
-"""Takes the response of a request; returns the positions of the request's messages."""
+"""Function that takes the response of a request and returns the positions of the request's messages."""
 
 
 class ReceiptAggregator:
-    """Makes the receipt of `count` messages from the responses; a FATAL failure fails the whole send."""
+    """Makes the receipt of `count` messages from the responses of their requests; a FATAL failure fails the whole send."""
 
     __slots__ = ("_count", "_failures", "_fatal", "_open", "_stored", "future")
 
@@ -29,12 +29,12 @@ class ReceiptAggregator:
         self._fatal: ClusterError | None = None
 
     def wait_for(self, sent: "asyncio.Future[Any]", indexes: Sequence[int], positions: PositionsOf) -> None:
-        """Add a request with the messages at `indexes`."""
+        """Add a sent request, with the messages at `indexes`."""
         self._open += 1
         sent.add_done_callback(partial(self._answered, indexes, positions))
 
     def sent(self) -> "asyncio.Future[Receipt]":
-        """Return the future of the receipt, when all requests are sent."""
+        """Return the future of the receipt; call this once, after all requests were added."""
         self._finish()
         return self.future
 
@@ -68,7 +68,7 @@ def _positions(count: int, stored: Sequence[tuple[Sequence[int], PositionsOf, An
 
 
 def closed_outbound_future(what: str) -> "asyncio.Future[Receipt]":
-    """Return a failed future, for a send to a closed outbound."""
+    """Return a future that has failed already, for a send to a closed outbound."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     future.set_exception(ClusterError(f"the outbound into {what} is closed", Failure.FATAL))
     return future

@@ -1,8 +1,8 @@
 """A secret and its source: the configuration's own text, an environment variable, a file, or a command.
 
-Files and commands are read again each time the secret is needed, so that a new secret is used without a restart. If the source
-fails, the last value stays in use: a file that is being replaced is missing for a moment. No secret appears in a representation,
-an error, or the dump of a model.
+The source is read again each time the secret is needed (a command at most every COMMAND_KEPT_S), so that a new secret is used
+without a restart. If the source cannot be read, the last value stays in use: a file that is being replaced is missing for a
+moment. The value of a secret never appears in a representation, an error, or the dump of a model.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from mqbridge.secret_sources import Unreadable, read_file, read_variable, run_co
 log = logging.getLogger(__name__)
 
 COMMAND_KEPT_S = 30.0
-"""How long the output of a command is reused, except by callers that need a fresh one."""
+"""How long the output of a command is reused, unless the caller asks for a fresh value."""
 COMMAND_PAUSE_S = 1.0
-"""No command runs again within this time, whether it failed or its output was refused: hundreds of partitions ask at once."""
+"""Minimum pause between two runs of a command, also after a failure: hundreds of partitions may need the secret at once."""
 HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
 SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
-"""Marks a secret in the JSON Schema."""
+"""Value of `format` that marks a secret in the JSON Schema."""
 IS_SHOWN = "isShown"
-"""Marks a value that has the sources of a secret but is not secret, such as a user name that changes with its password."""
+"""Key in the JSON Schema that marks a value as not secret, although it has a secret's sources, such as a user name."""
 
 
 class Secret:
-    """One secret. Equal secrets come from the same source."""
+    """One secret. Two secrets are equal if their sources are the same."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Secret:
         env: str | None = None,
         command: str | list[str] | tuple[str, ...] | None = None,
     ) -> None:
-        """Take exactly one source. A `command` is a program with arguments, as a list or as one text, split like a shell line.
+        """Make a secret from exactly one source. A `command` is a program with arguments, as a list or as one shell-like text.
 
         Raises ValueError unless exactly one source is given, and for a command that cannot be split.
         """
@@ -62,22 +62,22 @@ class Secret:
         self._last: str | None = text
         self._read_at = -math.inf
         self._failed_at, self._failure = -math.inf, ""
-        """For a command: time and reason of its last failure."""
+        """Time and reason of a command's last failure."""
         self._logged_failure = ""
-        """The logged failure, until it is over."""
+        """The last logged failure; "" after a successful read, so that the next failure is logged again."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, *, fresh: bool = False) -> str:
-        """Return the current value of the source; with `fresh`, always run a command.
+        """Return the current value; with `fresh`, run a command again although its last output is recent.
 
-        Raises ClusterError (FATAL) if it cannot be read and never was.
+        Raises ClusterError (FATAL) if the source cannot be read and there is no earlier value.
         """
         if self._kind == "text":
             return self.last
         loop = asyncio.get_running_loop()
-        if self._lock is None or self._lock[0] is not loop:  # a job may use one event loop after another
+        if self._lock is None or self._lock[0] is not loop:  # a program may run several event loops in sequence
             self._lock = loop, asyncio.Lock()
         asked_at = time.monotonic()
         async with self._lock[1]:  # callers that arrive while a command runs use its output
@@ -112,19 +112,19 @@ class Secret:
 
     @property
     def last(self) -> str:
-        """The last value. Raises LookupError before the first read."""
+        """The last value that was read. Raises LookupError before the first read."""
         if self._last is None:
             raise LookupError("the secret has not been read yet")
         return self._last
 
     @property
     def source(self) -> str:
-        """The source, for people: the file's path, the variable's name, the command's program."""
+        """The source, for messages: the file's path, the variable's name, the command's program."""
         return "the configuration" if self._kind == "text" else f"{self._kind} {self._source[0]}"
 
     @property
     def shown(self) -> str | dict[str, str | list[str]]:
-        """The secret as in a configuration, without its text or a command's arguments, which may contain another secret."""
+        """The secret in the form of the configuration; its text, and a command's arguments (maybe secret too), are hidden."""
         if self.is_text:
             return HIDDEN
         return {
@@ -133,7 +133,7 @@ class Secret:
 
     @property
     def is_text(self) -> bool:
-        """True if the configuration itself contains the secret."""
+        """True if the configuration itself contains the secret's text."""
         return self._kind == "text"
 
     # --- comparing, pickling, validating ----------------------------------------------------------------------------

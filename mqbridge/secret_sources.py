@@ -1,4 +1,4 @@
-"""The sources of secrets: environment, files and commands. Errors never contain what a source holds."""
+"""Reads secrets from environment variables, files and commands. Errors never contain a secret."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 MAX_BYTES = 64 << 10
-"""A larger file cannot be a secret."""
+"""Maximum size of a secret; a larger file or output is an error."""
 COMMAND_TIMEOUT_S = 20.0
 KILLED_WITHIN_S = 1.0
 """Maximum wait for a program after it has been killed."""
@@ -35,10 +35,7 @@ def read_file(path: str) -> str:
 
 
 async def run_command(argv: tuple[str, ...]) -> str:
-    """Return the output of a program. Neither its arguments nor its errors are shown: both may contain secrets.
-
-    Raises Unreadable.
-    """
+    """Return the output of a program. Raises Unreadable, without the program's arguments and error output: both may be secret."""
     loop = asyncio.get_running_loop()
     try:
         transport, protocol = await loop.subprocess_exec(
@@ -56,7 +53,7 @@ async def run_command(argv: tuple[str, ...]) -> str:
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
             assert process.stdout is not None  # noqa: S101 - requested above
             raw = await _read_all(process.stdout)
-            status = await process.wait() if len(raw) <= MAX_BYTES else 0  # an endless output never ends
+            status = await process.wait() if len(raw) <= MAX_BYTES else 0  # do not wait for a program with endless output
     except TimeoutError:
         raise Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
     finally:
@@ -67,9 +64,9 @@ async def run_command(argv: tuple[str, ...]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
-    """Kill the program if it has not ended, with its children, and close its output.
+    """Kill the program if it still runs, with its children, and close its output.
 
-    A child keeps the output open, and asyncio treats the command as running until the output is closed.
+    A child that still runs keeps the output open, and asyncio regards the command as running until its output is closed.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -82,8 +79,8 @@ async def _end(process: asyncio.subprocess.Process, transport: asyncio.Subproces
 
 async def _read_all(stream: asyncio.StreamReader) -> bytes:
     raw = b""
-    while len(raw) <= MAX_BYTES and (piece := await stream.read(MAX_BYTES)):
-        raw += piece
+    while len(raw) <= MAX_BYTES and (chunk := await stream.read(MAX_BYTES)):
+        raw += chunk
     return raw
 
 

@@ -1,4 +1,4 @@
-"""Find which messages of a source a target already holds: read the target backwards and parse the stamped origins."""
+"""Finds the messages of a source that a target has stored: reads the target backward and parses the stamped origins."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -10,7 +10,7 @@ from mqbridge.message import Partition, Position, position_of
 from mqbridge.packed_positions import PackedPositions
 
 FIRST_WINDOW, GROWTH = 256, 32
-"""Number of messages to read first from the end of a partition; the factor by which each further window is longer."""
+"""Number of messages in the first window, at the end of a partition; factor by which each next window is longer."""
 
 
 async def last_stored(
@@ -20,9 +20,10 @@ async def last_stored(
     source: Partition,
     since: Mapping[int, Position] | None = None,
 ) -> dict[int, Position]:
-    """Return the last source position that each target partition holds, by index; see `Outbound.resume`. Raises ClusterError.
+    """Return the last source position that each target partition has stored, by partition index. Raises ClusterError.
 
-    A partition without any message of the source is read back to `since`, or to its beginning: nothing less proves it.
+    Implements `Outbound.resume`. Only reading a partition back to `since`, or to its beginning, proves that it has no message of
+    the source.
     """
     bounds, floors = await cluster.bounds(topic), since or {}
     found = await asyncio.gather(
@@ -52,10 +53,10 @@ async def stored_from(
     first: Position,
     since: Mapping[int, Position] | None = None,
 ) -> dict[int, PackedPositions]:
-    """Return all source positions from `first` on that each target partition holds, by index. Raises ClusterError.
+    """Return all source positions from `first` on that each target partition has stored, by partition index.
 
-    Each partition is read back to a message of the source before `first` (messages of a source are stored in order), to `since`,
-    or to its beginning.
+    Messages of a source are stored in order, so reading a partition backward ends at a message of the source before `first`; or
+    at `since`, or at the partition's beginning. Raises ClusterError.
     """
     bounds, floors = await cluster.bounds(topic), since or {}
     found = await asyncio.gather(
@@ -84,7 +85,7 @@ async def _stored_in(
 async def _positions(
     cluster: Cluster, topic: str, name: str, begin: Position, end: Position, source: Partition
 ) -> AsyncGenerator[Position, None]:
-    """Yield the source positions of the messages stored between `begin` and `end`."""
+    """Yield the positions in `source` of the messages that are stored between `begin` and `end`."""
     async with aclosing(cluster.read(topic, name, begin, end)) as batches:
         async for batch in batches:
             for message in batch.messages:
@@ -95,14 +96,14 @@ async def _positions(
 async def _backward_windows(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, since: Position | None
 ) -> AsyncGenerator[tuple[Position, Position], None]:
-    """Yield ranges of a partition from its end back to `since`, or to its beginning; each is GROWTH times the one before."""
+    """Yield ranges of a partition from its end back to `since`, or to its beginning; each is GROWTH times the previous one."""
     count, end = FIRST_WINDOW, bounds.next
     first = bounds.first if since is None else max(bounds.first, since)
     start: Position | None = None
     while end > first:
         previous, start = start, await _newest(cluster, topic, name, bounds, count)
         begin = max(first, min(end, start))
-        if begin == end and start == previous:  # the cluster cannot count further back, or retention has deleted what was there
+        if begin == end and start == previous:  # the cluster cannot count further back, or retention deleted the messages
             held = (await cluster.bounds(topic))[name].first
             begin = first = held if since is None else max(held, since)
         yield begin, end

@@ -41,4 +41,4 @@ def test_many_partitions_are_counted() -> None:
 def test_a_target_that_keeps_messages_for_less_than_a_day() -> None:
     assert target_warnings("t", "kept=24h", 24 * 3600) == target_warnings("t", "kept=for ever", None) == []
     (text,) = target_warnings("t", "kept=90m", 90 * 60)
-    assert text.startswith("t keeps messages for 1.5 hours only (kept=90m)")
+    assert text.startswith("t keeps messages for only 1.5 hours (kept=90m)")

@@ -1,1 +1,1 @@
-"""Lanes, tickets, budgets, dead letters and checkpoints: what must be stored before a source message is acknowledged."""
+"""Delivers the batches of each source partition, and acknowledges a message only after all targets have stored it."""

@@ -1,9 +1,9 @@
-"""Checkpoints: how far each source partition was delivered, in a small SQLite file of the gateway.
+"""Checkpoints: the delivered position of each source partition, in a small SQLite file (the state file).
 
-A restart resumes from the source's own group positions. The checkpoints tell whether the source still holds everything from there
-on: a partition whose first message lies beyond its checkpoint lost data that was never read.
+A restart resumes from the group's positions in the source, not from the checkpoints. Checkpoints detect gaps: if the first
+message of a partition lies after its checkpoint, the source has lost messages that were never read.
 
-The file is read once, when it is opened, and belongs to one gateway. A failed write is retried without limit.
+One gateway owns the file, and reads it once, when it opens it. A failed write is retried without limit.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 WRITE_EVERY_S = 1.0
 BUSY_S = 1.0
-"""How long one write waits while another process has the file locked (a backup, a person's query) before it is retried."""
+"""How long one write waits for another process that has the file locked (a backup, a query) before it fails and is retried."""
 RETRY_CLOSE_S = 0.05
 
 _SCHEMA = """
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS delivered (
 
 
 class CheckpointKey(NamedTuple):
-    """Identifies a partition's progress. Includes the group: another group under the same route has read nothing yet."""
+    """Key of a checkpoint. It includes the group: if a route gets another group, that group has read nothing yet."""
 
     route: str
     group: str
@@ -52,7 +52,7 @@ class CheckpointKey(NamedTuple):
 
 
 class Checkpoints:
-    """Positions by route, group and partition; recorded in memory, written once a second and at the end."""
+    """Positions by route, group and partition; recorded in memory, and written once a second and by `close`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,14 +70,17 @@ class Checkpoints:
         self._unwritten: dict[CheckpointKey, Position] = {}
         self._is_failing = False
         self._writing = threading.Lock()
-        """Only one thread uses the connection at a time, also when a shutdown does not wait for the thread before."""
+        """Held by the thread that uses the connection. A shutdown may start its own write before an earlier one has ended."""
 
     def load(self, route: str, group: str, partition: Partition) -> Position | None:
-        """Return the position after the last message known to be delivered, written yet or not."""
+        """Return the recorded position: the one after the last delivered message. It may not be written to the file yet."""
         return self._positions.get(CheckpointKey.of(route, group, partition))
 
-    def note(self, route: str, group: str, partition: Partition, position: Position, *, may_go_back: bool = True) -> None:
-        """Record the delivered position. After a seek it may go back, but not from a lane that lost its partition."""
+    def record(self, route: str, group: str, partition: Partition, position: Position, *, may_go_back: bool = True) -> None:
+        """Record the position after the last delivered message.
+
+        A seek moves it backward. Without `may_go_back`, for a lane that has lost its partition, a lower position is ignored.
+        """
         key = CheckpointKey.of(route, group, partition)
         if not may_go_back and position <= self._positions.get(key, ()):
             return
@@ -107,7 +110,7 @@ class Checkpoints:
         await asyncio.to_thread(self._close)
 
     async def _write_recorded(self, busy_s: float) -> None:
-        # Swapped on the event loop, where `note` runs too: the writing thread gets a dict that nothing changes any more.
+        # Swapped on the event loop, where `record` runs too: nothing changes the dict while a thread writes it.
         recorded, self._unwritten = self._unwritten, {}
         if not recorded:
             return
@@ -143,7 +146,7 @@ class Checkpoints:
 
 
 def check_folder(path: Path) -> None:
-    """Raise ConfigError unless the state file's folder exists. It is never created: its path may be misspelled."""
+    """Raise ConfigError unless the state file's folder exists. The gateway never creates it: the path may be misspelled."""
     if not path.parent.is_dir():
         raise ConfigError(f"the folder {path.parent} does not exist", path="state", hint="Create it, or change `state`")
 
@@ -172,8 +175,8 @@ def _hint(error: Exception) -> str:
     if isinstance(error, sqlite3.OperationalError):
         return "Give `state` a writable path, and wait until no other process has the file locked"
     return (
-        "It is damaged, or not a state file of mqbridge. Move it away to start with an empty one: messages that the sources lost "
-        "before that go unnoticed"
+        "It is damaged, or not a state file of mqbridge. Move it to another folder to start with an empty one: messages that the "
+        "sources lost before then are not detected"
     )
 
 

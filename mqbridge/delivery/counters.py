@@ -1,6 +1,6 @@
 """Totals of a route: plain integers, incremented once per batch.
 
-A total is declared here and nowhere else: the metrics page, `/routes`, the result of a run and its closing line derive from it.
+Each total is declared only here. The metrics page, `/routes`, the result of a run and its summary line derive from it.
 """
 
 import time
@@ -13,24 +13,26 @@ from typing import Any, NamedTuple
 from mqbridge.message import Batch
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-"""Upper bounds of the histogram buckets: from a broker next door to a backlog that is worked off."""
+"""Upper bounds of the histogram buckets: from a broker in the same network to a backlog that takes hours."""
 
 
 class Total(NamedTuple):
-    """A total: its field, its description, its metric (without `_total`), and its word in the closing line, "" for none."""
+    """The declaration of a total."""
 
     name: str
-    text: str
+    description: str
     metric: str
-    word: str
+    """Name of the metric, without `_total`."""
+    label: str
+    """Label in the summary line of a run; "" if the line does not contain the total."""
 
 
-def _total(text: str, metric: str = "", word: str = "") -> Any:
-    return field(default=0, metadata={"text": text, "metric": metric, "word": word})
+def _total(description: str, metric: str = "", label: str = "") -> Any:
+    return field(default=0, metadata={"description": description, "metric": metric, "label": label})
 
 
 class Histogram:
-    """A histogram of durations; `counts` has one more element than BUCKETS_S, for longer durations."""
+    """A histogram of durations. `counts` has one more element than BUCKETS_S: the last counts the longest durations."""
 
     __slots__ = ("counts", "seconds")
 
@@ -46,40 +48,40 @@ class Histogram:
 
 @dataclass(slots=True)
 class Counters:
-    """Totals of a route since it was first started; they survive restarts of the route and reloads of the configuration."""
+    """Totals of a route since the start of the process; restarts of the route and reloads do not reset them."""
 
-    received: int = _total("Messages received from the source", word="received")
-    stored: int = _total("Messages stored by the targets", word="stored")
+    received: int = _total("Messages received from the source", label="received")
+    stored: int = _total("Messages stored by the targets", label="stored")
     dead: int = _total("Messages stored as dead letters", "mqbridge_dead_letters", "dead letters")
-    filtered: int = _total("Messages that the route's filter left out", word="filtered")
+    filtered: int = _total("Messages that the route's filter left out", label="filtered")
     looped: int = _total(
         "Messages not written to a target because they came from it, or passed through too many gateways",
-        word="looped",
+        label="looped",
     )
     returned: int = _total(
         "Messages given back to the source without being stored, to be delivered again",
-        word="given back, to be delivered again",
+        label="given back, to be delivered again",
     )
     gaps: int = _total(
         "Times that a partition continued after a gap: messages that its source had lost before they were read",
         "mqbridge_skipped_gaps",
         "gaps passed",
     )
-    acknowledged: int = _total("Messages acknowledged to the source", word="acknowledged")
+    acknowledged: int = _total("Messages acknowledged to the source", label="acknowledged")
     batches: int = _total("Batches received from the source", "mqbridge_batches")
     bytes: int = _total("Bytes received from the source", "mqbridge_received_bytes")
 
     last_batch_at: float = 0.0
-    """Loop time at which the last batch was received; 0 for never. From here on, the fields are not totals."""
+    """Loop time at which the last batch was received; 0 if none was. This field and the next ones are not totals."""
     last_stored_at: float = 0.0
-    """Loop time at which the last batch was stored by all targets; 0 for never."""
+    """Loop time at which the last batch was stored by all targets; 0 if none was."""
     delivery: Histogram = field(default_factory=Histogram)
     """Time from receiving a batch until it and all batches before it are stored."""
     end_to_end: Histogram = field(default_factory=Histogram)
-    """Time from publishing the first message of a batch until the batch is stored, if the source tells the publish time."""
+    """Time from publishing the first message of a batch until the batch is stored; empty if the publish time is unknown."""
 
-    def batch_stored(self, batch: Batch, now: float) -> None:
-        """Record that a batch, and all before it, are stored; `now` is loop time. Its first message stands for all of it."""
+    def record_stored(self, batch: Batch, now: float) -> None:
+        """Record that a batch, and all batches before it, are stored; `now` is loop time."""
         self.last_stored_at = now
         self.delivery.add(now - batch.received_at)
         if (published_ms := batch.published_ms) is not None:
@@ -87,11 +89,13 @@ class Counters:
 
     def totals(self) -> dict[str, int]:
         """Return every total by name."""
-        return {one.name: getattr(self, one.name) for one in declared()}
+        return {total.name: getattr(self, total.name) for total in declared_totals()}
 
 
 @cache
-def declared() -> Sequence[Total]:
-    """Return every declared total."""
-    found = [(one.name, one.metadata) for one in fields(Counters) if one.metadata]
-    return [Total(name, data["text"], data["metric"] or f"mqbridge_{name}_messages", data["word"]) for name, data in found]
+def declared_totals() -> Sequence[Total]:
+    """Return the declarations of all totals."""
+    found = [(each.name, each.metadata) for each in fields(Counters) if each.metadata]
+    return [
+        Total(name, data["description"], data["metric"] or f"mqbridge_{name}_messages", data["label"]) for name, data in found
+    ]

@@ -1,12 +1,13 @@
 """Dead letters: messages that the target refuses, stored unchanged in a dead-letter topic, with the reason and the source.
 
-A dead letter keeps payload, properties and every other field; it gains
+A dead letter keeps the payload, the properties and every other field of the message. These properties are added:
 
     mqbridge.dead.reason   the error of the target (or of the decoder)
-    mqbridge.dead.route    the route that could not deliver it
-    mqbridge.dead.target   the topic that refused it
+    mqbridge.dead.route    the route that could not deliver the message
+    mqbridge.dead.target   the topic that refused the message
+    mqbridge.origin        as on every message
 
-and `mqbridge.origin`, like every message. It counts as stored for its source only when the dead-letter topic has stored it.
+The source message is acknowledged only after the dead-letter topic has stored the dead letter.
 """
 
 import itertools
@@ -20,7 +21,7 @@ MAX_REASON_CHARS = 1000
 
 
 class DeadLetters:
-    """The dead-letter topic of a route; `label` is its name for people."""
+    """The dead-letter topic of a route; `label` is its name in messages."""
 
     def __init__(self, route: str, outbound: Outbound, label: str) -> None:
         self.outbound = outbound
@@ -29,16 +30,16 @@ class DeadLetters:
         self._round_robin = itertools.count()
 
     def next_partition(self) -> int:
-        """Return the partition for the next dead letters: round robin."""
+        """Return the partition for the next dead letters, by round robin."""
         return next(self._round_robin) % self.outbound.partitions
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
-        """Make the dead letters for these messages, which `target` refused."""
+        """Make dead letters of the messages that `target` refused; `failures` has their indexes in `messages`."""
         where = ("mqbridge.dead.route", self._route), ("mqbridge.dead.target", target)
         added: tuple[tuple[str, str], ...] = ()
         reason, letters = None, list[Message]()
         for failure in failures:
-            if failure.reason != reason:  # usually one reason for all: separate pairs would double the size of a small message
+            if failure.reason != reason:  # messages with the same reason share the pairs, which may be larger than a message
                 reason = failure.reason
                 added = ("mqbridge.dead.reason", reason[:MAX_REASON_CHARS]), *where
             message = messages[failure.index]
@@ -47,5 +48,5 @@ class DeadLetters:
 
 
 def describe(message: Message, source: Partition) -> str:
-    """Name the message by its source partition and position, for people."""
+    """Return a text that names the message by its source partition and position."""
     return f"the message at {source} position {format_position(message.position)}"

@@ -1,4 +1,4 @@
-"""Policy of a lane for gaps (messages that its source has lost): skip them, or stop, as the route is configured."""
+"""Decides what a lane does at a gap (messages that its source has lost): skip it or stop, as `on_gap` says."""
 
 import logging
 
@@ -17,11 +17,14 @@ class GapPolicy:
         self._skipped_to: Position | None = None
 
     def skip(self, gap: GapError) -> Position:
-        """Count a gap and return the position after it; raise it if the route does not skip gaps or the position is unknown."""
+        """Count the gap and return the position after it.
+
+        Raises the gap if the route does not skip gaps, or if the position after it is unknown.
+        """
         resume = gap.resume
         if not self._settings.skip_gaps or resume is None:
             raise gap
-        if resume != self._skipped_to:  # else already counted: the checkpoint shows a gap before the source does
+        if resume != self._skipped_to:  # else it was counted: the checkpoint shows a gap before the source reports it
             self._skipped_to = resume
             self._settings.counters.gaps += 1
             log.warning("%s continues at %s without the lost messages: %s", self._partition, format_position(resume), gap)

@@ -2,12 +2,12 @@
 
     receive -> rate -> budget -> filter -> shares of each target -> send ... receipts -> tickets -> acknowledge
 
-The next batch is received without waiting for receipts, within the budget of bytes in flight. A batch is acknowledged when every
-leg of it is stored, with refused messages stored as dead letters. Any other failure ends the lane with an error, and the batch is
-delivered again.
+The lane receives the next batch without waiting for receipts, within the budget of bytes in flight. A batch is acknowledged when
+each of its sends (the legs of its ticket) is stored; refused messages must be stored as dead letters. Any other failure ends the
+lane with an error, and the batch is delivered again.
 
 An aborted lane (revoked, failed, or past its deadline) withdraws every send that is not on the wire, so that it does not store
-messages beside the next consumer of the partition. Their bytes return to the budget as each send ends.
+messages at the same time as the partition's next consumer. The bytes of each send return to the budget when the send ends.
 """
 
 import asyncio
@@ -31,14 +31,20 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 DRAIN_S, REVOKED_DRAIN_S = 30.0, 5.0
-"""How long a lane without a deadline waits for sends in flight; and a revoked one, since some systems still accept its acks."""
+"""How long a lane without a deadline, and a revoked lane, wait for sends in flight.
+
+A revoked lane waits too, because some systems still accept its acknowledgements.
+"""
 
 LEG_BYTES = 2400
-"""Memory of a batch besides its own bytes, per target: ticket, share, future, bookkeeping of the outbound. Measured."""
+"""Measured memory per batch and target, besides the batch's own bytes: ticket, share, future, state of the outbound."""
 
 
 class LaneDelivery:
-    """One lane from its assignment to its release. A lane that stops at a gap stays ours: the caller then calls `release`."""
+    """Delivers one lane, from its assignment to its release.
+
+    A lane that stops at a gap is not released: its partition stays assigned until the caller calls `InboundLane.release`.
+    """
 
     def __init__(
         self, lane: InboundLane, targets: Sequence[Target], settings: LaneSettings, *, individual_ack: bool = False
@@ -47,31 +53,31 @@ class LaneDelivery:
         self._targets = targets
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop
-        """The loop of `run`."""
+        """The event loop, set by `run`."""
         self._tickets = Tickets(self._acknowledge, self._completed, self._ended, in_order=not individual_ack)
         self._receiver: asyncio.Task[None] | None = None
         self._deadline: float | None = None
         self._stopping = False
         self._aborted = False
-        """Nothing is sent any more, and sends not on the wire are withdrawn: later failures tell nothing new."""
+        """True if nothing more is sent, and sends not on the wire were withdrawn; failures of sends are then no news."""
         self._draining: asyncio.Timeout | None = None
         self._waiting = 0
-        """Batches that wait for the rate limit or the budget: one or none."""
+        """Number of received batches that wait for the rate limit or the budget: 0 or 1."""
         self._sends = Sends()
         self._refusals = Refusals(settings, self._tickets, self._sends, self._leg_failed, self._fail, self._charge)
         self.gaps = GapPolicy(lane.partition, settings)
         self.error: Exception | None = None
         self.position: Position | None = None
-        """Position after the last batch that is stored together with all before it."""
+        """Position up to which all batches are stored."""
 
     @property
-    def in_flight(self) -> int:
+    def in_flight_batches(self) -> int:
         """Batches that were received and are not yet stored."""
         return len(self._tickets) + self._waiting
 
     @property
-    def messages(self) -> int:
-        """Messages that were sent and not yet stored."""
+    def in_flight_messages(self) -> int:
+        """Messages that were sent and are not yet stored."""
         return self._tickets.messages
 
     @property
@@ -80,7 +86,7 @@ class LaneDelivery:
         return self._tickets.oldest_at
 
     async def run(self) -> None:
-        """Deliver until `stop`, revocation or an error; then drain and release. Raises the error, unless it is a revocation."""
+        """Deliver until `stop`, revocation or an error; then drain and release. Raises the error, but not LaneRevoked."""
         partition = self.lane.partition
         self._loop = asyncio.get_running_loop()
         self._receiver = spawn(self._receive(), f"deliver {partition}", quiet=True)
@@ -105,7 +111,7 @@ class LaneDelivery:
             raise self.error
 
     def stop(self, deadline: float | None = None) -> None:
-        """Receive no more; `run` then drains until the deadline and returns, also if it has not started yet."""
+        """Stop receiving; `run` then drains until the deadline and returns, also if it has not started yet."""
         self._stopping = True
         self._deadline = deadline
         if deadline is not None:
@@ -114,7 +120,7 @@ class LaneDelivery:
             self._receiver.cancel()
 
     async def _abort_when_revoked(self, receiver: "asyncio.Task[None]") -> None:
-        """Abort on revocation, whatever the receiver waits for, and also while the lane drains."""
+        """Abort when the partition is revoked, while the lane receives or drains."""
         await self.lane.revoked.wait()
         receiver.cancel()
         self._abort()
@@ -124,7 +130,7 @@ class LaneDelivery:
 
     async def _receive(self) -> None:
         settings, loop = self._settings, self._loop
-        while not self._stopping:  # a batch that would overtake stops the lane synchronously, so that no other batch passes it
+        while not self._stopping:  # `_dispatch` stops the lane synchronously, so that no batch is sent after one that failed
             try:
                 try:
                     batch = await self.lane.receive()
@@ -142,22 +148,22 @@ class LaneDelivery:
                     await settings.budget.take(cost)
             finally:
                 self._waiting = 0
-            if self.lane.revoked.is_set():  # in the loop iteration that freed its bytes: the next consumer delivers the batch
+            if self.lane.revoked.is_set():  # revoked while it waited for bytes: the next consumer delivers the batch
                 settings.budget.give(cost)
                 return
             settings.counters.last_batch_at = now = loop.time()
             self._dispatch(self._tickets.open(batch, now, cost))
-            del batch  # charged to the budget now; do not hold it while waiting for the next one
+            del batch  # the ticket owns it now: this reference would keep it in memory until the next batch
 
     async def _skip(self, gap: GapError) -> None:
-        """Seek past a gap once all sends before it have ended, since a seek forgets batches in flight; or raise it."""
+        """Seek past a gap after all sends have ended, because a seek forgets batches in flight. Raises it if it must stop."""
         resume = self.gaps.skip(gap)
         if self._sends:
             await self._sends.all_ended.wait()
         await self.lane.seek(resume)
 
     def _dispatch(self, ticket: Ticket) -> None:
-        """Send a batch to every target. Does not decode it; code that needs the messages asks the batch."""
+        """Send a batch to every target. The batch is decoded only if a filter, an edit or an outbound needs its messages."""
         batch, settings = ticket.batch, self._settings
         counters = settings.counters
         counters.received += batch.count
@@ -175,9 +181,9 @@ class LaneDelivery:
             for target, partition, part in routed:
                 self._sends.send(target.outbound, partition, part, partial(self._answered, ticket, target, part))
                 ticket.legs += 1
-                target.progress.sent()
+                target.progress.count_send()
             self._charge(ticket, sum(part.held_bytes for _, _, part in routed))
-        except Exception as error:  # messages that were not sent are not stored: the batch must not look complete
+        except Exception as error:  # some messages were not sent: the batch must not count as stored
             self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
             raise
         else:
@@ -188,7 +194,7 @@ class LaneDelivery:
     # --- receipts ---------------------------------------------------------------------------------------------------
 
     def _answered(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
-        target.progress.answered()
+        target.progress.count_receipt()
         try:
             if future.cancelled():
                 self._leg_failed(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
@@ -217,7 +223,7 @@ class LaneDelivery:
 
     def _completed(self, batch: Batch) -> None:
         self.position = batch.next
-        self._settings.counters.batch_stored(batch, self._loop.time())
+        self._settings.counters.record_stored(batch, self._loop.time())
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch, not self.lane.revoked.is_set())
 
@@ -228,10 +234,10 @@ class LaneDelivery:
         return held_bytes + LEG_BYTES * len(self._targets)
 
     def _charge(self, ticket: Ticket, held_bytes: int) -> None:
-        """Charge what the outbounds hold beyond the batch's own bytes: bodies were decompressed, small messages got stamps."""
-        if (more := self._cost(held_bytes) - ticket.cost) > 0:
-            ticket.cost += more
-            self._settings.budget.overdraw(more)
+        """Charge the bytes that outbounds hold beyond the batch's own, for example decompressed bodies and stamped origins."""
+        if (excess := self._cost(held_bytes) - ticket.cost) > 0:
+            ticket.cost += excess
+            self._settings.budget.overdraw(excess)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -253,11 +259,11 @@ class LaneDelivery:
         self._aborted = True
         try:
             self._sends.withdraw()
-        except Exception as error:  # noqa: BLE001 - a bug of an outbound; the lane still has to be released
+        except Exception as error:  # noqa: BLE001 - a bug of an outbound must not prevent the release of the lane
             self._fail(error)
 
     async def _finish(self) -> None:
-        """Drain, unless it failed; then return unfinished batches to the source, also if this call is cancelled."""
+        """Drain, unless the lane failed; then return unfinished batches to the source, also if this call is cancelled."""
         try:
             await cancel(self._receiver)
             if not self._failed or isinstance(self.error, GapError):
@@ -274,7 +280,7 @@ class LaneDelivery:
             log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(tickets))
 
     async def _drain(self) -> None:
-        """Wait until every send has ended, or until the deadline. At a gap without limit: the lane keeps the partition."""
+        """Wait until every send has ended, or until the deadline. At a gap there is none: the partition stays assigned."""
         timeout = None
         if self.lane.revoked.is_set():
             timeout = REVOKED_DRAIN_S

@@ -1,17 +1,17 @@
-"""Rate limit of a route."""
+"""Limits the rate of a route, in messages or bytes per second."""
 
 import asyncio
 
 
 class RateLimit:
-    """A limit of units per second over all lanes of a route, with a burst of one second's worth."""
+    """A limit of units (messages or bytes) per second over all lanes of a route, with bursts of up to one second's units."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
         self._free_at = 0.0
 
     async def take(self, units: int) -> None:
-        """Wait until these units may go. A batch is never split; the wait comes after the batch that exceeded the limit."""
+        """Wait until these units are allowed. A batch is never split: it may exceed the limit, and the next caller waits."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         start = max(self._free_at, now - 1.0)
@@ -20,5 +20,5 @@ class RateLimit:
             try:
                 await asyncio.sleep(start - now)
             except asyncio.CancelledError:
-                self._free_at -= units / self._per_second  # these units do not go: later callers need not wait for them
+                self._free_at -= units / self._per_second  # these units are not sent: later callers need not wait for them
                 raise

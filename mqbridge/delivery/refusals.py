@@ -1,7 +1,7 @@
-"""Handles messages that a target refuses: sends them as dead letters; once these are stored, the batch counts as stored.
+"""Handles messages that a target refuses: sends them as dead letters, and counts the batch as stored when these are stored.
 
-Without a dead-letter topic a refusal ends the lane, and so does every failure that a retry may help: as dead letters those would
-hide an outage. Messages of a lane that ended are delivered again when the route runs again.
+Without a dead-letter topic, a refusal ends the lane. A transient failure always ends the lane: storing its messages as dead
+letters would hide an outage. Messages of a lane that ended are delivered again when the route runs again.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from mqbridge.message import Share, format_position
 log = logging.getLogger(__name__)
 
 LegFailed = Callable[[Ticket, Share, Exception, Sequence[MessageFailure]], None]
-"""Reports a leg that ends its lane, with the reason."""
+"""Callback for a failed leg: it ends the leg and, with this error, the lane."""
 Failed = Callable[[Exception], None]
-"""Reports another error that ends the lane, after all legs have ended."""
+"""Callback for an error after the leg has ended: it ends the lane."""
 Charge = Callable[[Ticket, int], None]
-"""Reports the bytes that the dead letters of a batch hold until they are stored."""
+"""Callback for the bytes that the dead letters of a batch hold until they are stored."""
 
 
 class Refusals:
-    """The refused messages of one lane."""
+    """Handles the refused messages of one lane."""
 
     def __init__(
         self, settings: LaneSettings, tickets: Tickets, sends: Sends, leg_failed: LegFailed, failed: Failed, charge: Charge
@@ -38,15 +38,15 @@ class Refusals:
         self._leg_failed, self._failed, self._charge = leg_failed, failed, charge
 
     def handle(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt, *, aborted: bool) -> None:
-        """Settle or fail a leg whose receipt has failures, when its dead letters are stored.
+        """Settle a leg whose receipt has failures once its dead letters are stored, or fail it.
 
-        An aborted lane sends nothing more, no dead letters either: the next consumer of its partition meets the same refusals.
+        An aborted lane sends no dead letters: the target refuses the same messages from the partition's next consumer.
         """
         retryable = [failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED]
         if retryable or aborted:
             first = (retryable or receipt.failures)[0]
-            count, why = len(retryable or receipt.failures), first.reason
-            error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}")
+            count, reason = len(retryable or receipt.failures), first.reason
+            error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {reason}")
             self._leg_failed(ticket, share, error, receipt.failures)
         elif self._settings.dead_letters is None:
             first = receipt.failures[0]
@@ -66,7 +66,7 @@ class Refusals:
         except Exception as error:  # noqa: BLE001 - any error ends the lane and is raised by its `run`
             self._leg_failed(ticket, share, error, receipt.failures)
         finally:
-            ticket.batch.release_messages()  # the ticket may wait for other legs long after this
+            ticket.batch.release_messages()  # the ticket, which holds the batch, may wait for other legs for long
 
     def _answered(
         self,
@@ -92,7 +92,7 @@ class Refusals:
             self._settings.counters.stored += share.count - len(failures)
             try:
                 self._tickets.settle(ticket, share, refused)
-            except Exception as error:  # noqa: BLE001 - likewise; the leg has ended already, ending it twice would miscount
+            except Exception as error:  # noqa: BLE001 - as above; but the leg has ended, and must not be ended twice
                 self._failed(error)
 
     def _refused_twice(
@@ -116,7 +116,7 @@ class Refusals:
 
 
 def _name(ticket: Ticket, share: Share, index: int) -> str:
-    """Name a message for people. Never raises: the leg has to end even if the message cannot be decoded."""
+    """Return a text that names a message. Never raises: the leg has to end even if the message cannot be decoded."""
     batch = ticket.batch
     try:
         return describe(share.originals[index], batch.partition)

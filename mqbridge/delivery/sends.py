@@ -1,6 +1,6 @@
-"""Sends of a lane that have no receipt yet: per target partition, in order.
+"""The sends of a lane that have no receipt yet, in order per target partition.
 
-Dead letters are sends like all others: the lane waits for them and withdraws them in the same way.
+They include dead letters: the lane waits for those and withdraws them like other sends.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Sends:
 
     def __init__(self) -> None:
         self.all_ended = asyncio.Event()
-        """Set when the last send in flight has ended."""
+        """Set when the last send in flight has ended, cleared by the next send."""
         self._open: dict[tuple[Outbound, int], deque[asyncio.Future[Receipt]]] = {}
         self._count = 0
 
@@ -30,7 +30,7 @@ class Sends:
         return self._count
 
     def send(self, outbound: Outbound, partition: int, share: Share, ended: Ended) -> None:
-        """Send, and pass the future of the receipt to `ended`. If the outbound raises, nothing is sent."""
+        """Send a share; `ended` is called with the finished future of its receipt. If the outbound raises, nothing is sent."""
         future = outbound.send(partition, share)
         share.release_messages()
         sent = self._open.get((outbound, partition))
@@ -43,7 +43,7 @@ class Sends:
         future.add_done_callback(partial(self._ended, sent, ended))
 
     def would_overtake(self, outbound: Outbound, partition: int) -> bool:
-        """Return True if a send to this partition has failed, although the lane only learns it in the next loop iteration."""
+        """Return True if a send to this partition has failed, even if its callback has not run yet."""
         sent = self._open.get((outbound, partition))
         return sent is not None and any(map(_has_failed, takewhile(asyncio.Future.done, sent)))
 
@@ -65,7 +65,7 @@ class Sends:
 
 
 def _has_failed(future: "asyncio.Future[Receipt]") -> bool:
-    """Return True if a finished send has to be repeated before everything after it."""
+    """Return True if a finished send has failed, so that later sends to its partition would overtake it."""
     if future.cancelled() or future.exception() is not None:
         return True
     return any(failure.failure_kind is not Failure.REFUSED for failure in future.result().failures)

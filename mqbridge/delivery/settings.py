@@ -1,4 +1,4 @@
-"""Settings of a route for its lanes."""
+"""The settings and shared objects that a route passes to its lanes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,16 +13,18 @@ from mqbridge.routing.filters import Filter
 
 @dataclass(slots=True)
 class LaneSettings:
-    """Shared by all lanes of a route."""
+    """Settings and shared objects of all lanes of a route."""
 
     budget: Budget
     counters: Counters
     filter: Filter | None = None
     dead_letters: DeadLetters | None = None
     skip_gaps: bool = False
-    """Continue after a gap, if the source tells where."""
+    """True: continue after a gap, if the position after it is known."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
-    """Rate limits by the attribute of a batch that they count: (`count` or `size`, limit)."""
+    """Rate limits, each with the batch attribute that it counts: (`count` or `size`, limit)."""
     on_progress: Callable[[Batch, bool], None] | None = None
-    """Called with each batch when it and all before it are stored, and with True while the lane still holds its partition: once
-    it is lost, the new consumer may be further."""
+    """Called with each batch when it and all batches before it are stored; and with False if the partition was revoked.
+
+    After the revocation, the new consumer may have stored later batches already.
+    """

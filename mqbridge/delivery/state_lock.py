@@ -1,8 +1,7 @@
-"""Allows one gateway per state file: two would silently overwrite each other's positions.
+"""Allows only one gateway per state file: two would silently overwrite each other's positions.
 
-The lock is a lock of the operating system, on a separate file beside the state file: it ends with the process, however the
-process ends. (Not on the state file itself: closing any descriptor of a file drops the locks that SQLite holds on it in the same
-process.)
+The lock is an operating system lock (flock), so it ends with the process, also after a crash. It is on a separate file beside the
+state file, because closing a descriptor of the state file would drop the locks that SQLite holds on it in the same process.
 """
 
 import contextlib
@@ -21,10 +20,15 @@ _HELD_BY_OTHERS = {errno.EWOULDBLOCK, errno.EACCES}
 
 
 class StateLock:
-    """Held from construction until `release`. Raises ConfigError if another process holds it, and OSError."""
+    """The lock of one state file, held from construction until `release`.
+
+    Raises ConfigError if another process holds it, and OSError if the lock file cannot be opened.
+    """
 
     def __init__(self, state: Path) -> None:
-        real = Path(os.path.realpath(state))  # the same file for every symbolic link to it, also in a loop of links
+        real = Path(
+            os.path.realpath(state)
+        )  # every symbolic link to the file gives the same lock; a loop of links does not raise
         path = real.with_name(real.name + ".lock")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -38,10 +42,10 @@ class StateLock:
                     path="state",
                     hint="Give each gateway a state file of its own, or stop the other one",
                 ) from error
-            log.warning("%s cannot be locked: two gateways that use this state file go unnoticed: %s", path, error)
+            log.warning("%s cannot be locked, so a second gateway with this state file would not be detected: %s", path, error)
             self._fd = -1
             return
-        with contextlib.suppress(OSError):  # for people only: locking must work on a full disk too
+        with contextlib.suppress(OSError):  # the text is only for messages: locking must work on a full disk too
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 

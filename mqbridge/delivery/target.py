@@ -1,8 +1,8 @@
-"""One target of a route: selects which messages of a batch go to it, edits them, and chooses their partitions.
+"""One target of a route: drops looped messages of a batch, edits the others, and chooses their partitions.
 
     loop prevention -> edits -> partitions
 
-Steps that the route does not configure are skipped; no step decodes a batch unless it needs the messages.
+Steps without configuration are skipped. A batch is decoded only if a step needs its messages.
 """
 
 import asyncio
@@ -16,24 +16,24 @@ from mqbridge.routing.partitions import Partitioner
 
 
 class TargetProgress:
-    """Progress of a target: sends without a receipt, and the time since the last progress."""
+    """Progress of a target: the number of sends without a receipt, and the time since the last receipt."""
 
     __slots__ = ("_loop", "_progress_at", "sends")
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.sends = 0
-        """Shares of batches that were sent and have no receipt."""
+        """Number of sends that have no receipt yet."""
         self._progress_at = 0.0
 
-    def sent(self) -> None:
+    def count_send(self) -> None:
         """Count a send."""
         if not self.sends:
             self._mark_progress()
         self.sends += 1
 
-    def answered(self) -> None:
-        """Count a receipt, good or bad."""
+    def count_receipt(self) -> None:
+        """Count the end of a send: a receipt or a failure."""
         self.sends -= 1
         self._mark_progress()
 
@@ -43,12 +43,12 @@ class TargetProgress:
         self._progress_at = self._loop.time()
 
     def waiting_s(self, now: float) -> float:
-        """Return for how long sends have been in flight without any receipt; 0 if none is in flight."""
+        """Return how long sends have been in flight without any receipt; 0 if none is in flight."""
         return now - self._progress_at if self.sends else 0.0
 
 
 class Target:
-    """One outbound, with the edits and checks on the way to it."""
+    """One outbound of a route, with its loop prevention, edits and partitioner."""
 
     def __init__(
         self,

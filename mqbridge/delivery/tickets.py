@@ -1,12 +1,12 @@
-"""Tickets: the batches of a lane that are in flight, and which of them may be acknowledged.
+"""Tickets: the state of a lane's batches in flight, which decides when a batch may be acknowledged.
 
-One ticket per batch, never per message. Its legs are the sends that must succeed; it starts with one extra leg, held by the lane
-while it sends, so that a send that ends before the next one starts cannot complete the ticket. If the source acknowledges in
-order, only completed tickets at the front of the queue are acknowledged. If it acknowledges individually, a message is
-acknowledged as soon as all legs that contain it have succeeded; tickets still leave the queue in order, so the position before
-the oldest one is the low-water mark.
+There is one ticket per batch. Its legs are the sends that must succeed. It starts with one extra leg, which the lane ends after
+its last send: otherwise a send that ends before the next one starts would complete the ticket.
 
-The bytes of a batch are freed when its last leg has ended, not before: until then an outbound may hold them.
+Tickets leave the queue in order. If the source acknowledges in order, a batch is acknowledged when its ticket leaves the queue.
+With individual acknowledgement, a message is acknowledged as soon as all legs with this message have succeeded.
+
+The bytes of a batch are freed only when its last leg has ended: until then an outbound may hold them.
 """
 
 from collections import deque
@@ -19,30 +19,31 @@ from mqbridge.message import Batch, Position, Share
 
 
 class Ticket:
-    """A batch in flight: its open legs, the receipts and failures of ended legs, and the open legs per message."""
+    """A batch in flight, with its open legs, and the receipts and failures of the ended legs."""
 
     __slots__ = ("abandoned", "batch", "cost", "failures", "legs", "legs_by_message", "opened_at", "stored")
 
     def __init__(self, batch: Batch, opened_at: float, cost: int) -> None:
         self.batch = batch
         self.cost = cost
-        """Bytes charged to the budget for it."""
+        """Bytes charged to the budget for this batch."""
         self.legs = 1
+        """Number of open legs."""
         self.opened_at = opened_at
         self.abandoned = False
         self.stored: list[tuple[Share, Receipt]] = []
         self.failures: list[MessageFailure] = []
-        """Reasons, by index in the batch, why messages were not stored; a batch with failures is never done."""
+        """Messages that were not stored, by index in the batch; a batch with failures is never acknowledged as a whole."""
         self.legs_by_message: list[int] | None = None
-        """Number of open legs per message; None while the batch is acknowledged as a whole."""
+        """Number of open legs per message; None if the batch is acknowledged as a whole."""
 
     @property
     def is_done(self) -> bool:
-        """Every leg has succeeded."""
+        """True if every leg has succeeded."""
         return not self.legs and not self.failures
 
     def receipt(self) -> Receipt | None:
-        """Return the positions of the stored messages; with several targets, those of the first receipt."""
+        """Return the receipt of the whole batch: for each message, the position in the first receipt that contains it."""
         if not self.stored:
             return None
         share, receipt = self.stored[0]
@@ -64,10 +65,11 @@ Acknowledge = Callable[[Batch, Sequence[int] | None, Receipt | None], None]
 
 
 class Tickets:
-    """The batches in flight of one lane, oldest first.
+    """The tickets of one lane, oldest first.
 
-    Callbacks: `acknowledge` gets a stored batch, or the indexes of its stored messages. `completed` gets each batch when it and
-    all before it are stored. `ended` gets each ticket when its last leg has ended, successfully or not.
+    `acknowledge` is called with a stored batch, and the indexes of its stored messages if these are not all. `completed` is
+    called with each batch when it and all batches before it are stored. `ended` is called with each ticket when its last leg has
+    ended, successfully or not.
     """
 
     def __init__(
@@ -91,14 +93,17 @@ class Tickets:
         return self._open[0].opened_at if self._open else None
 
     def open(self, batch: Batch, now: float, cost: int = 0) -> Ticket:
-        """Start tracking a batch; the caller settles the ticket once more than it adds legs."""
+        """Start tracking a batch; the caller adds a leg per send, and calls `settle` once after the last send."""
         batch.received_at = now
         ticket = Ticket(batch, now, cost)
         self._open.append(ticket)
         return ticket
 
     def track_messages(self, ticket: Ticket, shares: Sequence[Share]) -> None:
-        """Count the legs per message, before several shares are sent; if acks are individual, messages in no share are done."""
+        """Count the legs per message, before several shares are sent; does nothing if the source acknowledges in order.
+
+        Messages in no share are acknowledged at once: there is nothing to store.
+        """
         if self._in_order:
             return
         legs = ticket.legs_by_message = [0] * ticket.batch.count
@@ -118,25 +123,27 @@ class Tickets:
         self._leg_ended(ticket)
 
     def fail(self, ticket: Ticket, share: Share, failures: Sequence[MessageFailure]) -> None:
-        """End one leg with `failures` (by index in the share, not empty): the batch is delivered again when the lane ends."""
+        """End one leg with failures, by index in the share; the batch is delivered again when the lane ends."""
         ticket.legs -= 1
-        ticket.failures += [MessageFailure(share.index_in_batch(one.index), one.failure_kind, one.reason) for one in failures]
+        ticket.failures += [
+            MessageFailure(share.index_in_batch(failure.index), failure.failure_kind, failure.reason) for failure in failures
+        ]
         self._leg_ended(ticket)
 
     def abandon(self) -> list[Ticket]:
-        """Stop tracking all open batches that are not done: they will be delivered again."""
-        return self._leave([ticket for ticket in self._open if self._in_order or not ticket.is_done], [])
+        """Stop tracking all open batches; return those that are not acknowledged and will be delivered again."""
+        return self._abandon([ticket for ticket in self._open if self._in_order or not ticket.is_done], [])
 
     def abandon_failed(self, failed: Ticket) -> list[Ticket]:
-        """Stop tracking a failed batch and those that it blocks: with in-order acknowledgement, everything after it."""
+        """Stop tracking a failed batch and, if the source acknowledges in order, all batches after it; return their tickets."""
         if self._in_order:
             tickets = list(self._open)
-            at = tickets.index(failed)
-            return self._leave(tickets[at:], tickets[:at])
-        return [] if failed.legs else self._leave([failed], [ticket for ticket in self._open if ticket is not failed])
+            index = tickets.index(failed)
+            return self._abandon(tickets[index:], tickets[:index])
+        return [] if failed.legs else self._abandon([failed], [ticket for ticket in self._open if ticket is not failed])
 
-    def _leave(self, abandoned: list[Ticket], kept: Sequence[Ticket]) -> list[Ticket]:
-        self._open = deque(kept)
+    def _abandon(self, abandoned: list[Ticket], remaining: Sequence[Ticket]) -> list[Ticket]:
+        self._open = deque(remaining)
         for ticket in abandoned:
             ticket.abandoned = True
             if not ticket.legs:
@@ -174,7 +181,7 @@ class Tickets:
         self._completed(oldest.batch)
 
     def _acknowledge_stored(self, ticket: Ticket, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:
-        """Call `acknowledge`. If that fails, the batch counts as not stored."""
+        """Call `acknowledge`. If it raises, record a failure, so that the batch is delivered again."""
         try:
             self._acknowledge(ticket.batch, indexes, receipt)
         except Exception as error:

@@ -256,7 +256,7 @@ class Route(RouteState):
 
     def _note(self, batch: Batch, is_ours: bool) -> None:
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
-        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_ours)
+        self._checkpoints.record(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_ours)
 
     def _filtered(self, count: int) -> None:
         self.counters.filtered += count

@@ -70,12 +70,12 @@ class RouteState:
     @property
     def in_flight_messages(self) -> int:
         """Messages received and not yet stored."""
-        return sum(delivery.messages for delivery in self.deliveries.values())
+        return sum(delivery.in_flight_messages for delivery in self.deliveries.values())
 
     @property
-    def in_flight(self) -> int:
+    def in_flight_batches(self) -> int:
         """Batches received and not yet stored."""
-        return sum(delivery.in_flight for delivery in self.deliveries.values())
+        return sum(delivery.in_flight_batches for delivery in self.deliveries.values())
 
     def oldest_age(self, now: float) -> float:
         """Age of the oldest batch in flight, in seconds."""
@@ -88,7 +88,7 @@ class RouteState:
         membership = self._membership
         if membership is None or not membership.joined:
             return 0.0
-        busy = self.in_flight or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
+        busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
         waiting = membership.held < self._endpoints.source_partitions and now - membership.changed_at < ASSIGNMENT_PATIENCE_S
         if busy or waiting:
             return 0.0

@@ -57,7 +57,7 @@ async def main(case: dict[str, Any]) -> None:
     before, unchanged = -1, 0
     while unchanged < 20:
         await asyncio.sleep(0.1)
-        now = found.counters.received + sum(one.in_flight for one in found.deliveries.values())
+        now = found.counters.received + sum(one.in_flight_batches for one in found.deliveries.values())
         unchanged = unchanged + 1 if now == before and now else 0
         before = now
         if task.done():

@@ -78,7 +78,7 @@ async def test_a_file_locked_at_shutdown_is_logged_and_does_not_block(
 async def test_positions_noted_during_a_lock_are_written_at_close(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
-    checkpoints.note("r", "g", PARTITION, (7,))
+    checkpoints.record("r", "g", PARTITION, (7,))
     closing = spawn(checkpoints.close(), "close")
     await until(lambda: checkpoints._is_failing)
     lock.close()
@@ -90,9 +90,9 @@ async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
     writer = spawn(checkpoints.run(), "writer")
-    checkpoints.note("r", "g", PARTITION, (7,))
+    checkpoints.record("r", "g", PARTITION, (7,))
     await until(lambda: checkpoints._is_failing)
-    checkpoints.note("r", "g", PARTITION, (8,))
+    checkpoints.record("r", "g", PARTITION, (8,))
     assert checkpoints.load("r", "g", PARTITION) == (8,)
     lock.close()
     await until(lambda: positions(tmp_path / "state.db") == ["8"])
@@ -112,10 +112,10 @@ async def test_a_damaged_file_is_named_before_anything_starts(world: World, tmp_
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (size - 4096))
-    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it away"):
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it to another folder"):
         await run(config)
     path.write_bytes(b"not a database" * 1000)
-    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it away"):
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it to another folder"):
         await run(config)
 
 
@@ -153,7 +153,7 @@ async def test_closing_without_a_deadline_uses_the_default(
     monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 0.2)
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
-    checkpoints.note("r", "g", PARTITION, (7,))
+    checkpoints.record("r", "g", PARTITION, (7,))
     closing = spawn(checkpoints.close(), "close")
     await until(closing.done)
     lock.close()

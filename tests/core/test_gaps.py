@@ -48,8 +48,8 @@ class Source:
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Any:
     made = Checkpoints(tmp_path / "state.db")
-    made.note("r", "g", PARTITION, (20,))
-    made.note("r", "g", Partition("a", "t", "1", 1), (20,))
+    made.record("r", "g", PARTITION, (20,))
+    made.record("r", "g", Partition("a", "t", "1", 1), (20,))
     yield made
     made._close()
 

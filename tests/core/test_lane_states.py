@@ -280,7 +280,7 @@ class LaneMachine(RuleBasedStateMachine):
     def what_ended_is_released_once(self) -> None:
         if hasattr(self, "task") and self.task.done():
             assert self.lane.released == 1
-            assert self.delivery.in_flight == 0
+            assert self.delivery.in_flight_batches == 0
             assert not (set(self.lane.rejected) & set(self.lane.acknowledged)) or self.individual or self.acknowledging_fails
             error = self.task.exception()
             assert error is None or isinstance(error, DeliveryError | ClusterError | RuntimeError)

@@ -246,7 +246,7 @@ async def test_a_failing_progress_callback_ends_the_lane_and_keeps_no_bytes() ->
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt())
     assert "the disk is gone" in str(await ended(task))
-    assert (made.in_flight, made._settings.budget.used) == (0, 0)
+    assert (made.in_flight_batches, made._settings.budget.used) == (0, 0)
 
 
 async def test_a_batch_that_cannot_be_decoded_is_not_acknowledged() -> None:

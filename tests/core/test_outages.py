@@ -97,7 +97,7 @@ async def test_an_outage_of_the_target_is_seen_everywhere_and_so_is_its_end(
         await page.until('mqbridge_cluster_away_seconds{cluster="b"}', 0.001)
         await page.until('mqbridge_target_waiting_seconds{route="r",target="b/copy"}', 0.001)
         await page.until('mqbridge_retries_total{cluster="b"}', 1)
-        assert await page.metric('mqbridge_target_sends{route="r",target="b/copy"}') == gateway.routes[0].in_flight
+        assert await page.metric('mqbridge_target_sends{route="r",target="b/copy"}') == gateway.routes[0].in_flight_batches
         assert await page.metric('mqbridge_partition_lag{partition="1",route="r",topic="t"}') == COUNT / 2
         status, body = await page.ready()
         assert (status, body["ready"]) == (503, False)
@@ -171,7 +171,7 @@ async def test_a_target_without_receipts_for_long_is_not_ready(world: World, pag
         assert await page.metric('mqbridge_target_waiting_seconds{route="r",target="c/copy"}') == 0.0
         assert "target b/copy: no receipt for" in line(gateway, gateway.routes[0], 0.0)
         world.b.release_receipts()
-        await until(lambda: gateway.routes[0].in_flight == 0)
+        await until(lambda: gateway.routes[0].in_flight_batches == 0)
         assert (await page.ready())[0] == 200
 
 
@@ -185,14 +185,14 @@ async def test_a_slow_target_is_not_stuck(world: World, monkeypatch: pytest.Monk
         begin = clock()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: begin)
         for number in range(10):
-            progress.sent()
+            progress.count_send()
             monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda number=number: begin + 50 * number)
             if number:
-                progress.answered()
+                progress.count_receipt()
         assert progress.waiting_s(begin + 450) == 0.0
         assert progress.waiting_s(begin + 451) == 1.0
         monkeypatch.setattr(asyncio.get_running_loop(), "time", clock)
-        progress.answered()
+        progress.count_receipt()
 
 
 async def test_lag_of_partitions_that_were_never_committed_counts_from_their_beginning(world: World, page: Page) -> None:

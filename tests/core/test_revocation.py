@@ -115,7 +115,7 @@ async def test_a_lane_waiting_for_its_rate_reacts_to_revocation() -> None:
     made = delivery(lane, outbound, rates=[("count", rate)])
     task = spawn(made.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent and made._waiting)
-    assert made.in_flight == 2, "one was sent, and one waits"
+    assert made.in_flight_batches == 2, "one was sent, and one waits"
     free_at = rate._free_at
     lane.revoked.set()
     assert await ended(task) is None
@@ -162,7 +162,7 @@ async def test_revocations_during_an_outage_add_no_sends(world: World, monkeypat
         world.b.connected.clear()
         put(world.a, "t", 0, *[bytes(1000) for _ in range(60)])
         for _ in range(20):
-            await until(lambda: found.in_flight >= 2)
+            await until(lambda: found.in_flight_batches >= 2)
             before = found.deliveries
             lanes = [one.lane for one in before.values()]
             world.a.revoke("t", 0)
@@ -189,7 +189,7 @@ async def test_a_partition_that_moves_to_another_gateway_is_stored_once(world: W
 
         monkeypatch.setattr(MemoryOutbound, "_retry", cut)
         put(world.a, "t", 1, *[b"%d" % n for n in range(200)])
-        await until(lambda: named(one, "r").in_flight > 2)
+        await until(lambda: named(one, "r").in_flight_batches > 2)
         async with running(config, alone=False):
             await until(lambda: committed(world.a, "g-r") == 200)
             way.set()

@@ -26,7 +26,7 @@ async def test_acknowledgement_waits_for_the_last_target(world: World) -> None:
     async with running(world.config(route("r", "a/t", "b/t", "c/t"))) as gateway:
         await until(lambda: everything(world.b, "t") == ALL and everything(world.c, "t") == ALL)
         assert committed(world.a, "g-r") == 0
-        assert named(gateway, "r").in_flight == COUNT // 20
+        assert named(gateway, "r").in_flight_batches == COUNT // 20
         world.c.release_receipts()
         await until(lambda: committed(world.a, "g-r") == COUNT)
     assert everything(world.b, "t") == everything(world.c, "t") == ALL

@@ -44,7 +44,7 @@ async def test_stopping_ends_by_the_deadline_whatever_hangs(
         outbound = gateway.routes[0]._endpoints.targets["t"][0].outbound
         world.b.connected.clear()
         put(world.a, "t", 0, b"20")
-        await until(lambda: named(gateway, "r").in_flight)
+        await until(lambda: named(gateway, "r").in_flight_batches)
         monkeypatch.setattr(what, "release" if what is MemoryLane else "close", hang)
     assert gateway.routes[0].error is None
     assert "is abandoned" in caplog.text
@@ -57,7 +57,7 @@ async def test_stopping_with_a_target_that_is_away_takes_as_long_as_is_configure
         await until(lambda: committed(world.a, "g-r") == 20)
         world.b.connected.clear()
         put(world.a, "t", 0, b"20")
-        await until(lambda: named(gateway, "r").in_flight)
+        await until(lambda: named(gateway, "r").in_flight_batches)
     assert committed(world.a, "g-r") == 20
     assert everything(world.b, "t") == list(range(20)), "what was not on its way is taken back"
 
@@ -380,7 +380,7 @@ async def test_a_batch_waiting_for_its_rate_keeps_an_idle_gateway_running(world:
     config = world.config(route("r", "a/t", "b/t", delivery={"rate": 20}))
     async with running(config) as gateway:
         found = named(gateway, "r")
-        await until(lambda: found.counters.received and found.deliveries and found.in_flight)
+        await until(lambda: found.counters.received and found.deliveries and found.in_flight_batches)
         await until(lambda: all(one.lane.caught_up for one in found.deliveries.values()))
         assert found.counters.received != 60
         assert found.idle_for(asyncio.get_running_loop().time() + 3600) == 0

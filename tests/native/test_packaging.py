@@ -95,7 +95,7 @@ def test_turned_off_the_quickstart_works_and_says_so_once() -> None:
     assert done.returncode == 0, done.stderr
     assert orjson.loads(done.stdout)["holds"]
     assert done.stderr.count("without the compiled module") == 1
-    assert "MQBRIDGE_NATIVE=0 turns it off" in done.stderr
+    assert "MQBRIDGE_NATIVE=0 disables it" in done.stderr
 
 
 def test_turned_off_run_logs_it_once_as_a_remark(config: Path) -> None:
@@ -103,7 +103,7 @@ def test_turned_off_run_logs_it_once_as_a_remark(config: Path) -> None:
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stderr.splitlines() if "compiled module" in line]
     assert " INFO " in line
-    assert "MQBRIDGE_NATIVE=0 turns it off" in line
+    assert "MQBRIDGE_NATIVE=0 disables it" in line
 
 
 def test_where_it_is_not_installed_it_says_how_to_get_it() -> None:

@@ -110,7 +110,7 @@ def serve(
 
 def _print_in_flight(gateway: "Gateway") -> None:
     """Print the batches in flight, when the gateway quits at once."""
-    remaining = [(route.name, route.in_flight, route.budget.used) for route in gateway.routes if route.in_flight]
+    remaining = [(route.name, route.in_flight_batches, route.budget.used) for route in gateway.routes if route.in_flight_batches]
     for name, batches, size in remaining:
         print_note(
             f"route {name} leaves {batches} batches in flight ({size / 1e6:,.1f} MB): they are delivered again by the next run"
@@ -125,13 +125,13 @@ ALWAYS_SHOWN = ("received", "stored", "dead", "acknowledged")
 
 def report(result: "RunResult") -> None:
     """Print one line per route, and one per unreachable cluster, on standard error."""
-    from mqbridge.delivery.counters import declared
+    from mqbridge.delivery.counters import declared_totals
 
     for route in result.routes:
         totals = route.counters.totals()
         rate = totals["stored"] / result.seconds if result.seconds else 0.0
-        shown = [total for total in declared() if total.word and (totals[total.name] or total.name in ALWAYS_SHOWN)]
-        counted = ", ".join(f"{totals[total.name]:,} {total.word}" for total in shown)
+        shown = [total for total in declared_totals() if total.label and (totals[total.name] or total.name in ALWAYS_SHOWN)]
+        counted = ", ".join(f"{totals[total.name]:,} {total.label}" for total in shown)
         print_note(f"route {route.name}: {counted} in {result.seconds:.1f} s ({rate:,.0f}/s){_stopped(route)}")
     for cluster, reason in result.away.items():
         print_note(f"cluster {cluster} {reason}")

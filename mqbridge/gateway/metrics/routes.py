@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
-from mqbridge.delivery.counters import Counters, Total, declared
+from mqbridge.delivery.counters import Counters, Total, declared_totals
 from mqbridge.gateway.metrics.family import ROUTE, Family, Samples, Shown, of_routes
 from mqbridge.gateway.route import Route
 
@@ -24,8 +24,8 @@ _WHEN_TO_LOOK = {
 
 def totals() -> Iterator[Family]:
     """Totals of a route."""
-    for total in declared():
-        yield Family(total.metric, "counter", ROUTE, total.text, _WHEN_TO_LOOK[total.name], of_routes(_reader(total)))
+    for total in declared_totals():
+        yield Family(total.metric, "counter", ROUTE, total.description, _WHEN_TO_LOOK[total.name], of_routes(_reader(total)))
 
 
 def _reader(total: Total) -> Callable[[Route], float]:
