@@ -115,7 +115,7 @@ class Connectivity(Protocol):
     """Sends that were retried."""
 
     @property
-    def away_s(self) -> float | None:
+    def unreachable_s(self) -> float | None:
         """Seconds since a needed server became unreachable; None while all are reachable."""
 
     @property

@@ -1,1 +1,1 @@
-"""Builds the routes from the configuration and keeps them alive."""
+"""Runs the routes of a configuration: starts, restarts, reloads and stops them, and reports their state."""

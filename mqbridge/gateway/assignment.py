@@ -1,4 +1,4 @@
-"""Logs routes that joined their group and hold no partition yet: on TubeMQ the first assignment may take half a minute."""
+"""Logs routes that joined their group and have no partition yet: on TubeMQ the first assignment may take half a minute."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
-"""The open endpoints of a route: its source topics, and for each the targets with the edits and checks on the way to them.
+"""The open endpoints of a route: its source topics, and the open targets of each source topic.
 
-Problems of topics and partitions are found by the plan, before anything is created or consumed. `refresh` compares the endpoints
-with the clusters later on: it grows targets, and tells when the route has to be reopened.
+The plan finds problems of topics and partitions before anything is created or consumed. `refresh` compares the endpoints with the
+clusters later: it grows targets, and reports whether the route must be reopened.
 """
 
 import asyncio
@@ -20,25 +20,26 @@ from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.gateway.closing import close_by, no_deadline
-from mqbridge.gateway.plan import Plan, Planner, outbound_spec, refuse
+from mqbridge.gateway.closing import close_by_deadline, no_deadline
+from mqbridge.gateway.plan import Plan, Planner, outbound_spec, raise_problems
 from mqbridge.gateway.retention_warnings import TopicUse, group_maker, warnings_about
 from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner, partitions_made, partitions_needed, unassignable, why_unassignable
-from mqbridge.routing.topics import Selected, render
+from mqbridge.routing.topics import SelectedTopic, render
 
 log = logging.getLogger(__name__)
 
 Looped = Callable[[int], None]
+"""Callback with a number of dropped looped messages."""
 OutboundKey = tuple[str, str, BaseModel | None]
-"""Cluster, topic and options; one outbound per key."""
+"""Cluster, topic and options; there is one outbound per key."""
 
 
 async def loop_guard(cluster: Cluster, topic: str, delivery: Delivery, looped: Looped) -> LoopGuard | None:
-    """Make the guard against writing messages back to this topic; None if loops are allowed. Raises ClusterError."""
+    """Make the guard that drops messages that came from this topic; None if loops are not prevented. Raises ClusterError."""
     if not delivery.loops_prevented:
         return None
     described = await cluster.describe(topic)
@@ -47,7 +48,7 @@ async def loop_guard(cluster: Cluster, topic: str, delivery: Delivery, looped: L
 
 
 class OpenTarget:
-    """An open target of one source topic, with its configuration and its topic."""
+    """An open target of one source topic, with its configuration and the name of its topic."""
 
     __slots__ = ("config", "target", "topic")
 
@@ -56,7 +57,7 @@ class OpenTarget:
 
 
 class RouteEndpoints:
-    """Source topics and open targets of a route. Opened by `open`, closed once."""
+    """Source topics and open targets of a route."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class RouteEndpoints:
         pending: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
         self.targets: dict[str, list[Target]] = {}
-        """By source topic."""
+        """Open targets by source topic."""
         self.source_partitions = 0
         """Number of partitions of all source topics, when they were opened."""
         self.source_names: dict[str, frozenset[str]] = {}
@@ -78,19 +79,19 @@ class RouteEndpoints:
         self._opened: dict[str, list[OpenTarget]] = {}
         self._outbounds: list[tuple[OutboundKey, Outbound]] = []
 
-    async def open(self, plan: Plan | None = None, closed_by: Callable[[], float | None] = no_deadline) -> None:
-        """Carry out the plan, or a new one if None: create missing targets, open every outbound.
+    async def open(self, plan: Plan | None = None, close_deadline: Callable[[], float | None] = no_deadline) -> None:
+        """Carry out the plan, or a new one if None: create missing target topics, and open every outbound.
 
-        Raises ConfigError or ClusterError; nothing is open then, and if the plan was refused nothing was created. `closed_by`
-        gives the deadline for closing what was opened in that case.
+        Raises ConfigError or ClusterError after closing everything that was opened; if the plan has problems, nothing was
+        created. `close_deadline` is called for the deadline of this closing.
         """
         try:
-            if plan is None or plan.provisional:
+            if plan is None or plan.is_provisional:
                 plan = await Planner(self._clusters, self._pending()).plan(self._config)
-            refuse([plan])
+            raise_problems([plan])
             for planned in plan.changes.values():
-                log.log(logging.WARNING if planned.why else logging.INFO, "route %s: %s", self._config.name, planned.change)
-                await self._create(planned.cluster, planned.topic, planned.count)
+                log.log(logging.WARNING if planned.reason else logging.INFO, "route %s: %s", self._config.name, planned.change)
+                await self._create(planned.cluster, planned.topic, planned.planned)
             for (cluster, topic), groups in plan.groups.items():
                 await self._create_groups(cluster, topic, groups)
             for source in plan.sources:
@@ -101,17 +102,17 @@ class RouteEndpoints:
                 self.dead_letters = DeadLetters(self._config.name, outbound, f"{letters.cluster}/{letters.topic}")
             self.is_open = True
         except BaseException:
-            deadline = closed_by()
-            await close_by(deadline, f"closing the targets of route {self._config.name}", self.close(deadline))
+            deadline = close_deadline()
+            await close_by_deadline(deadline, f"closing the targets of route {self._config.name}", self.close(deadline))
             raise
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close every outbound; does nothing the second time."""
+        """Close every outbound; a second call does nothing."""
         outbounds, self._outbounds = self._outbounds, []
         await asyncio.gather(*(outbound.close(deadline) for _, outbound in outbounds), return_exceptions=True)
 
     def why_unassignable(self, partition: Partition) -> str | None:
-        """Return why a source partition cannot be delivered (a target has no partition for it), None if it can."""
+        """Return why a target has no partition for this source partition; None if every target has one."""
         for opened in self._opened[partition.topic]:
             rule, count = opened.config.partitions, opened.target.outbound.partitions
             if (why := why_unassignable(rule, partition.name, partition.index, count)) is not None:
@@ -119,7 +120,7 @@ class RouteEndpoints:
         return None
 
     async def warnings(self) -> list[str]:
-        """Return what deletes messages of the source before the group reads them, or of the targets before they are consumed."""
+        """Return the retention warnings about the source topics and the target topics."""
         group, letters = self._config.source.group, self._config.delivery.dead_letter
         uses = [TopicUse(self._source.name, topic, group) for topic in self._opened]
         uses += [TopicUse(one.config.cluster, one.topic) for opened in self._opened.values() for one in opened]
@@ -144,7 +145,7 @@ class RouteEndpoints:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    async def _open_topic(self, selected: Selected, topic: Topic) -> None:
+    async def _open_topic(self, selected: SelectedTopic, topic: Topic) -> None:
         name, source = self._config.name, self._source.name
         opened = [await self._open_target(config, selected, topic) for config in self._config.targets]
         self._opened[selected.topic] = opened
@@ -154,13 +155,12 @@ class RouteEndpoints:
         where = ", ".join(f"{one.target.label} ({one.target.outbound.partitions} partitions)" for one in opened)
         log.info("route %s: %s/%s (%d partitions) to %s", name, source, topic.name, len(topic.partitions), where)
 
-    async def _open_target(self, config: TargetConfig, selected: Selected, topic: Topic) -> OpenTarget:
+    async def _open_target(self, config: TargetConfig, selected: SelectedTopic, topic: Topic) -> OpenTarget:
         name, rule = render(config.topic, selected), config.partitions
         outbound = await self._outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
-        if unassignable(
-            rule, topic, outbound.partitions
-        ):  # the plan checked this: the topic has grown, but its partitions are not open yet
+        if unassignable(rule, topic, outbound.partitions):
+            # The plan found enough partitions: the topic has grown, but the outbound cannot send to the new ones yet.
             needed = partitions_needed(rule, len(topic.partitions))
             problem = f"route {self._config.name!r}: {label} takes messages in {outbound.partitions} of its partitions so far"
             raise ClusterError(f"{problem}, and {needed} are needed", Failure.RETRY)
@@ -178,13 +178,16 @@ class RouteEndpoints:
             await self._clusters[cluster].create(topic, partitions)
 
     async def _create_groups(self, cluster: str, topic: str, groups: Collection[str]) -> None:
-        """Create the groups of a target before anything is written there."""
+        """Create the groups of a target topic, before any message is written to it."""
         if (maker := group_maker(self._clusters[cluster], groups)) is not None:
             for group in groups:
                 await maker.create_group(topic, group)
 
     async def _outbound(self, cluster: str, topic: str, options: BaseModel | None) -> Outbound:
-        """Return the outbound into a topic: one for all source topics that go there, so that its options can name a producer."""
+        """Return the outbound of a target topic.
+
+        All source topics with this target share it: the options may contain a producer name, which must be unique.
+        """
         wanted: OutboundKey = (cluster, topic, options)
         for key, outbound in self._outbounds:
             if key == wanted:

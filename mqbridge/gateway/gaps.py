@@ -1,8 +1,8 @@
-"""Checks whether a source still holds the messages after the position up to which a route had delivered.
+"""Checks for gaps: whether a source still holds the messages after the position up to which a route had delivered.
 
-Runs for each partition when it is assigned, with fresh bounds of the source: another member may have read the partition
-meanwhile, and only the group's own position shows its progress. (A source that moves the group past messages that it drops looks
-the same, and goes unnoticed.) Without a checkpoint there is nothing to compare.
+The check runs for each partition when it is assigned, with current bounds of the source. It also reads the group's committed
+position: another member may have read further since the checkpoint. A source that moves the group past messages that it deletes
+looks the same, so such a gap is not detected. Without a checkpoint there is no check.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ class GapCheck:
     def __init__(self, route: str, group: str, source: Cluster, checkpoints: Checkpoints | None) -> None:
         self._route, self._group, self._source, self._checkpoints = route, group, source, checkpoints
         self._next: dict[str, asyncio.Task[_Positions]] = {}
-        """By topic, the request that has not started yet: partitions that are assigned together share one."""
+        """By topic, the request that has not started yet; partitions that are assigned together share one request."""
         self._one_at_a_time: dict[str, asyncio.Lock] = {}
 
     async def check(self, partition: Partition) -> None:
-        """Raise GapError if messages that were never read are gone. If the cluster cannot tell now, log it and return."""
+        """Raise GapError if the source lost messages that were never read. If the cluster does not respond, log it and return."""
         checkpoint = None if self._checkpoints is None else self._checkpoints.load(self._route, self._group, partition)
         if checkpoint is None:
             return
@@ -65,10 +65,11 @@ class GapCheck:
 
     async def _fetch(self, topic: str) -> "_Positions":
         async with self._one_at_a_time.setdefault(topic, asyncio.Lock()):
-            del self._next[topic]  # callers from now on need a later response
+            del self._next[topic]  # later callers need a new request
             bounds = await self._source.bounds(topic)
             try:
-                # Last: messages that others have read and that retention has dropped since then show in both.
+                # After the bounds: if another member reads messages and retention deletes them between the two requests, the
+                # order shows no gap.
                 return bounds, await self._source.committed(topic, self._group)
             except ClusterError as error:
                 log.debug("the positions of group %s on %s are not known: %s", self._group, topic, error)

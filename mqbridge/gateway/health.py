@@ -1,7 +1,7 @@
-"""Problems of a running gateway, with reasons: readiness, `/routes`, the closing line and the metrics all use them.
+"""Finds the problems of a running gateway, with reasons, for `/health/ready`, `/routes`, the summary line and the metrics.
 
-Not ready: a stopped route or partition, a route without a group membership, an unreachable cluster that a route needs, a target
-with sends in flight and no receipt for STUCK_S.
+The gateway is not ready if a route or partition has stopped, a route has no group membership, a cluster of a route is
+unreachable, or a target has sends in flight and no receipt for STUCK_S.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from mqbridge.adapter.cluster import Cluster, Connected, Connectivity
 from mqbridge.gateway.route import Route
 
 STUCK_S = 60.0
-"""A target that is merely slow still sends receipts."""
+"""Seconds without a receipt after which a target counts as stuck; a target that is only slow still sends receipts."""
 
 
 def connectivity_of(cluster: Cluster) -> Connectivity | None:
@@ -18,22 +18,22 @@ def connectivity_of(cluster: Cluster) -> Connectivity | None:
     return cluster.connectivity if isinstance(cluster, Connected) else None
 
 
-def away(cluster: Cluster) -> str | None:
-    """Return why the cluster cannot be reached, and since when; None if no outage is known."""
+def outage_of(cluster: Cluster) -> str | None:
+    """Return a text about the cluster's outage: how long it is unreachable, and why; None if there is none."""
     connectivity = connectivity_of(cluster)
-    if connectivity is None or (seconds := connectivity.away_s) is None:
+    if connectivity is None or (seconds := connectivity.unreachable_s) is None:
         return None
     return f"cannot be reached for {seconds:.0f} s: {connectivity.reason}"
 
 
-def clusters_away(clusters: Mapping[str, Cluster], route: Route) -> dict[str, str]:
-    """Return the unreachable clusters that a route needs, by name."""
-    found = {name: away(clusters[name]) for name in route.config.clusters if name in clusters}
+def unreachable_clusters(clusters: Mapping[str, Cluster], route: Route) -> dict[str, str]:
+    """Return the texts about the outages of the route's clusters, by cluster name."""
+    found = {name: outage_of(clusters[name]) for name in route.config.clusters if name in clusters}
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
 def stuck_targets(route: Route, now: float) -> dict[str, str]:
-    """Return the targets with sends in flight and no receipt for long, by label."""
+    """Return a text about each target with sends in flight and no receipt for STUCK_S, by label."""
     return {
         label: f"no receipt for {one.waiting_s(now):.0f} s, {one.sends} sends are waiting"
         for label, several in route.progress.items()
@@ -43,7 +43,7 @@ def stuck_targets(route: Route, now: float) -> dict[str, str]:
 
 
 def route_failures(route: Route) -> dict[str, str]:
-    """Return why a route, or a partition of it, is not read."""
+    """Return the reasons why the route or some of its partitions are not read, by name of the route or partition."""
     failure = route.error or route.retry_reason
     failures = {} if failure is None else {route.name: str(failure)}
     return failures | {f"{route.name} {partition}": why for partition, why in route.stopped.items()}

@@ -22,9 +22,9 @@ from starlette.routing import Route as Path
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.errors import ConfigError
-from mqbridge.gateway.health import away, clusters_away, connectivity_of, route_failures, stuck_targets
+from mqbridge.gateway.health import connectivity_of, outage_of, route_failures, stuck_targets, unreachable_clusters
 from mqbridge.gateway.metrics.collector import make_registry
-from mqbridge.gateway.metrics.family import Shown
+from mqbridge.gateway.metrics.family import MeteredGateway
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import spawn
 
@@ -42,9 +42,9 @@ class _Server(uvicorn.Server):
 
 
 class StatusServer:
-    """The HTTP server. `bind` takes the port before anything else starts; requests are served once the context is entered."""
+    """The HTTP server. `bind` binds the port before anything else starts; the context manager serves requests."""
 
-    def __init__(self, gateway: Shown, host: str, port: int) -> None:
+    def __init__(self, gateway: MeteredGateway, host: str, port: int) -> None:
         self._gateway = gateway
         self._address = (host, port)
         self._registry = make_registry(gateway)
@@ -106,7 +106,7 @@ class StatusServer:
     async def _ready(self, _: Request) -> Response:
         gateway, now = self._gateway, asyncio.get_running_loop().time()
         stopped = {name: why for route in gateway.routes for name, why in route_failures(route).items()}
-        missing = {name: why for route in gateway.routes for name, why in clusters_away(gateway.clusters, route).items()}
+        missing = {name: why for route in gateway.routes for name, why in unreachable_clusters(gateway.clusters, route).items()}
         stuck = {f"{r.name} {label}": why for r in gateway.routes for label, why in stuck_targets(r, now).items()}
         ready = gateway.ready and not (stopped or missing or stuck)
         last = gateway.reloader.last
@@ -133,7 +133,7 @@ class StatusServer:
 
     def _row(self, route: Route) -> dict[str, Any]:
         now = asyncio.get_running_loop().time()
-        lag, missing = self._gateway.lag.of(route), clusters_away(self._gateway.clusters, route)
+        lag, missing = self._gateway.lag.of(route), unreachable_clusters(self._gateway.clusters, route)
         waiting = {label: max(one.waiting_s(now) for one in several) for label, several in route.progress.items()}
         blocked_by = route.retry_reason or next((f"cluster {name} {why}" for name, why in missing.items()), None)
         return {
@@ -163,8 +163,8 @@ def _connection_state(cluster: Cluster) -> dict[str, Any]:
     if connectivity is None:
         return {"up": True}
     return {
-        "up": connectivity.away_s is None,
-        "why": away(cluster),
+        "up": connectivity.unreachable_s is None,
+        "why": outage_of(cluster),
         "reconnects": connectivity.reconnects,
         "connection_failures": connectivity.failures,
         "retries": connectivity.retries,

@@ -1,8 +1,8 @@
 """The lag of each route's group behind its source, by partition, polled from the source cluster.
 
-The lag is the cluster's own backlog of the group, in the cluster's own unit, so it does not depend on who asks: several gateways
-of one group show the same lag, and it stays visible when the route has stopped. Where the cluster cannot count it (TubeMQ and
-Pulsar without `admin_url`), the lag is unknown, and the reason is shown instead.
+The lag is the group's backlog as the cluster reports it, in the cluster's own unit. So all gateways of one group show the same
+lag, also after the route has stopped. If the cluster does not report it (TubeMQ and Pulsar without `admin_url`), the lag is
+unknown, and the reason is shown instead.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from mqbridge.message import Position
 log = logging.getLogger(__name__)
 
 FIRST_S, EVERY_S, PAUSE_S = 1.0, 10.0, 0.05
-"""Pauses before the first round, between rounds, and between two topics of a round: at most twenty topics a second."""
+"""Pauses before the first measurement of all routes, between measurements, and between two topics (twenty topics per second)."""
 TIMEOUT_S = 10.0
-"""For the responses about one topic."""
+"""Timeout for the responses about one topic."""
 
 TopicPartition = tuple[str, str]
 """Topic and partition."""
@@ -36,9 +36,9 @@ class Lag:
     unit: str = ""
     partitions: dict[TopicPartition, int] = field(default_factory=dict)
     measured_at: float | None = None
-    """Loop time; None for never."""
+    """Loop time of the last successful measurement; None before the first."""
     problem: str | None = None
-    """Why the last round failed."""
+    """Why the last measurement failed; None if it succeeded."""
 
     @property
     def total(self) -> int:
@@ -46,8 +46,8 @@ class Lag:
         return sum(self.partitions.values())
 
 
-class Watched(Protocol):
-    """A gateway, whose lag is watched."""
+class WatchedGateway(Protocol):
+    """The parts of a gateway that `LagWatch` reads."""
 
     clusters: dict[str, Cluster]
     routes: list[Route]
@@ -56,7 +56,7 @@ class Watched(Protocol):
 class LagWatch:
     """The lag of every route by name, kept current by `run`."""
 
-    def __init__(self, gateway: Watched) -> None:
+    def __init__(self, gateway: WatchedGateway) -> None:
         self._gateway = gateway
         self._lags: dict[str, Lag] = {}
 
@@ -92,7 +92,7 @@ class LagWatch:
         cluster = self._gateway.clusters.get(name)
         operations = None if cluster is None else cluster.operations
         if cluster is None or operations is None:
-            raise ClusterError(f"cluster {name!r} does not tell the lag; set admin_url", Failure.FATAL)
+            raise ClusterError(f"cluster {name!r} does not report the lag; set admin_url", Failure.FATAL)
         found: dict[TopicPartition, int] = {}
         for topic in list(route.targets):
             async with asyncio.timeout(TIMEOUT_S):
@@ -103,7 +103,7 @@ class LagWatch:
 
 
 async def _backlog(cluster: Cluster, operations: Operations, topic: str, route: Route) -> Mapping[str, int]:
-    """Return the backlog by partition name. Held partitions without a commit count from where the group begins."""
+    """Return the backlog by partition name. Without a commit, an assigned partition's backlog counts from its first message."""
     source = route.config.source
     counted = await operations.backlog(topic, source.group)
     uncommitted = _held(route, topic) - counted.keys()

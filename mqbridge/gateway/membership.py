@@ -1,8 +1,8 @@
-"""A route's membership in its group, from joining to leaving: one delivery for each partition that is assigned.
+"""A route's membership in its group, from joining to leaving, with one delivery per assigned partition.
 
-A partition whose source lost data stops alone, and is kept during the membership: if released, it would come straight back and
-stop again. A partition that by the route's rule has no target partition waits until it has one: it is shown as stopped, and
-`refresh_requested` triggers a check of the targets. Any other failure ends the membership.
+A partition with a gap stops, and the others continue. It is not released: the group would assign it to this member again, and it
+would stop again. A partition without a target partition (by the route's partition rule) waits until there is one: it is shown as
+stopped, and `refresh_requested` triggers a check of the targets. Any other failure ends the membership.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, GapError
-from mqbridge.gateway.closing import GRACE_S, cancel_by, close_by, settle_by
+from mqbridge.gateway.closing import GRACE_S, cancel_by_deadline, close_by_deadline, wait_by_deadline
 from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.message import Partition
@@ -26,14 +26,17 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 GROWTH_CHECK_S = 0.2
-"""How often a waiting partition checks whether its target has grown: reads a number, sends no request."""
+"""Pause between two checks whether the target of a waiting partition has grown; a check sends no request."""
 
 JOIN_S, JOIN_PARTITION_S = 120.0, 1.0
-"""Join timeout, and the addition per partition; then the join is retried. Every request of a client ends long before. An adapter
-may subscribe to one partition after the other, each with several requests over a slow link."""
+"""Timeout of a join, and its increase per partition; after that the join is retried.
 
-DRAIN_SHARE = 0.8
-"""Share of the time for stopping that draining may take; the rest is for committing, releasing and leaving."""
+Each single request times out much earlier. But an adapter may subscribe to the partitions in sequence, each with several requests
+over a slow link.
+"""
+
+DRAIN_FRACTION = 0.8
+"""Fraction of the time until the deadline that draining may take; the rest is for committing, releasing and leaving."""
 
 
 class GroupMembership:
@@ -51,15 +54,15 @@ class GroupMembership:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.changed_at = self._loop.time()
-        """When it started or joined, or last was assigned a partition or lost one."""
-        self.joined = False
+        """Loop time of the last change: start, join, or a change of the assigned or stopped partitions."""
+        self.has_joined = False
         self.deliveries: dict[Partition, LaneDelivery] = {}
         self.stopped: dict[Partition, str] = {}
-        """Partitions that are not read, with the reason."""
+        """Assigned partitions that are not read, with the reason."""
         self._stopped: dict[Partition, LaneDelivery] = {}
-        """The lanes of the stopped partitions."""
+        """The deliveries of the stopped partitions."""
         self.refresh_requested = asyncio.Event()
-        """Set to request a check of the targets before the next interval."""
+        """Set to request a check of the targets without waiting for the next interval."""
         self.settings = settings
         self._config, self._source, self._endpoints, self._gaps = config, source, endpoints, gaps
         self._initial_partitions, self._failed = initial_partitions, failed
@@ -69,8 +72,8 @@ class GroupMembership:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def held(self) -> int:
-        """Number of partitions that it holds now, including stopped ones."""
+    def partition_count(self) -> int:
+        """Number of assigned partitions, including stopped ones."""
         return len(self.deliveries.keys() | self.stopped.keys())
 
     @property
@@ -79,35 +82,41 @@ class GroupMembership:
         return self._ending.is_set()
 
     async def run(self) -> None:
-        """Deliver until `stop` or a failure, which is reported at once; then drain and leave. Raises if it cannot join."""
+        """Deliver until `stop` or a failure, then drain and leave the group. Raises ClusterError if it cannot join.
+
+        A failure is reported to `failed` at once.
+        """
         inbound: Inbound | None = None
         acceptor: asyncio.Task[None] | None = None
         try:
             if (inbound := await self._join()) is not None:
-                self.joined, self.changed_at = True, self._loop.time()
-                acceptor = spawn(self._accept(inbound), f"lanes of {self._config.name}")
+                self.has_joined, self.changed_at = True, self._loop.time()
+                acceptor = spawn(self._accept_lanes(inbound), f"lanes of {self._config.name}")
                 await self._ending.wait()
         finally:
             self._ending.set()
             self._deadline = deadline = resolve_deadline(self._deadline)
             now = self._loop.time()
-            for delivery in self._live:  # a lane that is assigned from here on stops before it starts
-                delivery.stop(now + (deadline - now) * DRAIN_SHARE)
-            await cancel_by(deadline, f"taking partitions of route {self._config.name}", acceptor)
-            await settle_by(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
+            for delivery in self._live:  # a lane that is assigned after this stops before it starts
+                delivery.stop(now + (deadline - now) * DRAIN_FRACTION)
+            await cancel_by_deadline(deadline, f"accepting partitions of route {self._config.name}", acceptor)
+            await wait_by_deadline(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
             if inbound is not None:
-                await close_by(deadline, f"leaving the group of route {self._config.name}", inbound.close(deadline))
+                await close_by_deadline(deadline, f"leaving the group of route {self._config.name}", inbound.close(deadline))
 
     def stop(self, deadline: float | None = None) -> None:
-        """Accept no more; `run` then drains, leaves and returns by this loop time. The first deadline counts."""
+        """Accept no more partitions; `run` then drains, leaves the group and returns by the deadline.
+
+        Later calls do not change the deadline.
+        """
         if self._deadline is None:
             self._deadline = deadline
         self._ending.set()
 
     async def _join(self) -> Inbound | None:
-        """Join the group; None if the membership ends before: a cluster that does not respond must not delay that.
+        """Join the group; return None if the membership is stopped before: a silent cluster must not delay the stop.
 
-        Raises ClusterError if there is no response at all.
+        Raises ClusterError if the join fails or times out.
         """
         if self._ending.is_set():
             return None
@@ -118,7 +127,7 @@ class GroupMembership:
             await asyncio.wait([joining, ending], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             is_ending = ending.done()
         finally:
-            await cancel_by(self._deadline, what, joining, ending)
+            await cancel_by_deadline(self._deadline, what, joining, ending)
             if not joining.done():
                 joining.add_done_callback(self._leave_late_join)
         if joining.done() and not joining.cancelled():
@@ -129,7 +138,7 @@ class GroupMembership:
         raise ClusterError(f"cluster {self._source.name} did not complete the join of group {group!r} within {timeout:g} s")
 
     def _leave_late_join(self, joining: "asyncio.Task[Inbound]") -> None:
-        """Leave a group that was joined after the timeout: the member would hold partitions that nothing reads."""
+        """Leave a group that was joined after the timeout: partitions of that membership would not be read."""
         if not joining.cancelled() and joining.exception() is None:
             spawn(joining.result().close(), f"leaving the group of route {self._config.name}")
 
@@ -145,7 +154,7 @@ class GroupMembership:
             options=source.options,
         )
 
-    async def _accept(self, inbound: Inbound) -> None:
+    async def _accept_lanes(self, inbound: Inbound) -> None:
         try:
             async for lane in inbound.lanes():
                 self.changed_at = self._loop.time()
@@ -160,7 +169,7 @@ class GroupMembership:
                 task = spawn(self._deliver(lane, delivery), f"{self._config.name} {partition}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-        except Exception as error:  # noqa: BLE001 - as in `_deliver`
+        except Exception as error:  # noqa: BLE001 - a bug must stop the route too, as in `_deliver`
             self._fail(error)
 
     async def _deliver(self, lane: InboundLane, delivery: LaneDelivery) -> None:
@@ -169,10 +178,10 @@ class GroupMembership:
             await self._while_held(lane, self._check_gap(partition, delivery))
             await self._while_held(lane, self._wait_for_target(partition, delivery))
             if self._ending.is_set():
-                delivery.stop(self._deadline)  # before it starts: there may be no target partition for its messages
+                delivery.stop(self._deadline)  # so that it receives nothing: there may be no target partition yet
             await delivery.run()
         except GapError as error:
-            advice = "" if error.resume is None else ". Set `on_gap: continue` to go on without the lost messages"
+            advice = "" if error.resume is None else ". Set `on_gap: continue` to continue without the lost messages"
             log.error("route %s: %s stopped: %s%s", self._config.name, partition, error, advice)  # noqa: TRY400 - expected
             self._show_stopped(delivery, f"{error}{advice}")
             await self._while_held(lane, asyncio.Event().wait())
@@ -188,7 +197,7 @@ class GroupMembership:
                 self._clear_stopped(delivery)
 
     async def _while_held(self, lane: InboundLane, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine until it is done, the membership ends, or the partition is revoked."""
+        """Run a coroutine until it ends, the membership ends, or the partition is revoked."""
         tasks = [
             spawn(coroutine, f"{self._config.name} {lane.partition}", quiet=True),
             spawn(self._ending.wait(), f"end of {self._config.name}"),
@@ -203,28 +212,28 @@ class GroupMembership:
 
     def _show_stopped(self, delivery: LaneDelivery, why: str) -> None:
         partition = delivery.lane.partition
-        if self.deliveries.get(partition) is delivery:  # else it was revoked and has been assigned again
+        if self.deliveries.get(partition) is delivery:  # else it was revoked, and may have been assigned again
             del self.deliveries[partition]
             self.stopped[partition] = why
             self._stopped[partition] = delivery
             self.changed_at = self._loop.time()
 
     def _clear_stopped(self, delivery: LaneDelivery) -> None:
-        """Show the partition as stopped no more: it continues, or another consumer holds it."""
+        """Remove the partition from the stopped ones: it continues, or it was revoked."""
         partition = delivery.lane.partition
         if self._stopped.get(partition) is delivery:
             del self.stopped[partition], self._stopped[partition]
             self.changed_at = self._loop.time()
 
     async def _check_gap(self, partition: Partition, delivery: LaneDelivery) -> None:
-        """Check for a gap. No seek: the group's position is after the gap already, or the source will report the same gap."""
+        """Check for a gap. No seek is needed: the group's position is after the gap, or the source reports the same gap."""
         try:
             await self._gaps.check(partition)
         except GapError as gap:
             delivery.gaps.skip(gap)
 
     async def _wait_for_target(self, partition: Partition, delivery: LaneDelivery) -> None:
-        """Wait until every target has a partition for the source partition."""
+        """Wait until every target has a partition for this source partition."""
         problem = self._endpoints.why_unassignable(partition)
         if problem is None:
             return

@@ -1,4 +1,7 @@
-"""Missing topics that a route will create which is not open yet: its cluster is unreachable, or refuses it for now."""
+"""Finds the pending route that will create a missing topic. A route is pending until it is open.
+
+A route stays pending while one of its clusters is unreachable, or refuses a request with a transient failure.
+"""
 
 import re
 import string
@@ -7,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from mqbridge.config.options.route import Route
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.errors import ConfigError
-from mqbridge.routing.topics import Selected, render
+from mqbridge.routing.topics import SelectedTopic, render
 
 
 def creator_of(wanted: str, cluster: str, pending: Iterable[Route]) -> str | None:
-    """Return the name of a pending route that may create the wanted topic, given by name or by pattern."""
+    """Return the name of a pending route that may create the wanted topic (a name or a pattern); None if there is none."""
     return next((route.name for route in pending if any(_matches(wanted, name) for name in _created_by(route, cluster))), None)
 
 
@@ -22,7 +25,7 @@ def _matches(wanted: str, created: str | re.Pattern[str]) -> bool:
 
 
 def _created_by(route: Route, cluster: str) -> Iterator[str | re.Pattern[str]]:
-    """Yield what a route creates in a cluster: names, or patterns of names that depend on unknown topics."""
+    """Yield the topics that a route creates in a cluster: names, or patterns of names that depend on unknown source topics."""
     for target in route.targets:
         if target.create and target.cluster == cluster:
             for topic in route.source.wanted:
@@ -34,8 +37,8 @@ def _created_by(route: Route, cluster: str) -> Iterator[str | re.Pattern[str]]:
 
 def _name(template: str, topic: str) -> str:
     try:
-        return render(template, Selected(topic, {"topic": topic}))
-    except ConfigError:  # the template uses groups of a pattern, which a topic given by name does not have: not created
+        return render(template, SelectedTopic(topic, {"topic": topic}))
+    except ConfigError:  # the template uses a pattern's groups, and the topic is given by name: the route cannot create it
         return ""
 
 

@@ -1,7 +1,7 @@
-"""Plans of routes: what starting them now would create or grow, and what prevents the start.
+"""Plans of routes: the topics and groups that a start now would create or grow, and the problems that prevent the start.
 
-Changes nothing. `run` validates the plan of every route before it creates anything, and `check --connect` shows the same plan, so
-that both give the same refusals.
+Planning changes nothing in the clusters. `run` checks the plans of all routes before it creates anything, and `check --connect`
+shows the same plans, so both report the same problems.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,9 @@ from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 from mqbridge.gateway.pending_topics import creator_of
 from mqbridge.gateway.retention_warnings import TopicUse, group_maker
-from mqbridge.gateway.topic_selection import not_yet, select_from
+from mqbridge.gateway.topic_selection import not_created_yet_error, select_from
 from mqbridge.routing.partitions import advice, partitions_made, partitions_needed, unassignable
-from mqbridge.routing.topics import Selected, render
+from mqbridge.routing.topics import SelectedTopic, render
 
 TopicKey = tuple[str, str]
 """Cluster and topic."""
@@ -31,55 +31,55 @@ TopicKey = tuple[str, str]
 
 @dataclass(slots=True)
 class PlannedTopic:
-    """A topic that is written: its number of partitions now (0: it does not exist), and the planned number."""
+    """A topic that the route writes, with its existing (0: no such topic) and its planned number of partitions."""
 
     cluster: str
     topic: str
-    have: int
-    count: int
-    why: str = ""
-    """Why it gets more partitions than its source has; empty if it does not."""
+    existing: int
+    planned: int
+    reason: str = ""
+    """Why it gets more partitions than its source topic has; empty if it does not."""
 
     @property
     def change(self) -> str:
-        """The planned change, for people; empty if there is none."""
-        if self.count == self.have:
+        """The planned change as a text; empty if there is none."""
+        if self.planned == self.existing:
             return ""
-        label = f"{self.cluster}/{self.topic}"
-        what = f"grows from {self.have} to {self.count} partitions" if self.have else f"is created with {self.count} partitions"
-        return f"{label} {what}{self.why}"
+        label, created = f"{self.cluster}/{self.topic}", f"is created with {self.planned} partitions"
+        what = f"grows from {self.existing} to {self.planned} partitions" if self.existing else created
+        return f"{label} {what}{self.reason}"
 
 
 @dataclass(slots=True)
 class PlannedSource:
-    """A source topic and its targets, in the order of the configuration."""
+    """A source topic, and its target topics in the order of the configuration."""
 
-    selected: Selected
+    selected: SelectedTopic
     topic: Topic
     targets: list[PlannedTopic] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Plan:
-    """The plan of one route. `problems` prevent its start."""
+    """The plan of one route; it cannot start while there are `problems`."""
 
     route: Route
     sources: list[PlannedSource] = field(default_factory=list)
     changes: dict[TopicKey, PlannedTopic] = field(default_factory=dict)
-    """Topics to create or grow, except for those that earlier routes create."""
+    """Topics to create or grow, except for those that the plans of earlier routes create."""
     groups: dict[TopicKey, tuple[str, ...]] = field(default_factory=dict)
-    """Groups to create with targets, if they are missing."""
+    """Groups to create with target topics, if they are missing."""
     problems: list[MqbridgeError] = field(default_factory=list)
-    provisional: bool = False
-    """True if it depends on topics that another route creates: it must be made again once they exist."""
+    is_provisional: bool = False
+    """True if the plan depends on topics that another route creates: it must be made again when they exist."""
 
     @property
-    def notes(self) -> list[str]:
-        """The topics to create or grow, for people."""
+    def change_notes(self) -> list[str]:
+        """Texts about the topics to create or grow."""
         return [planned.change for planned in self.changes.values()]
 
     @property
-    def uses(self) -> list[TopicUse]:
+    def topic_uses(self) -> list[TopicUse]:
         """The topics that the route reads and writes, for the retention warnings."""
         source, letters = self.route.source, self.route.delivery.dead_letter
         found = [TopicUse(source.cluster, one.selected.topic, source.group) for one in self.sources]
@@ -88,10 +88,10 @@ class Plan:
         return found if letters is None else [*found, TopicUse(letters.cluster, letters.topic)]
 
 
-def refuse(plans: Sequence[Plan]) -> None:
-    """Raise the problems of these plans: ConfigError or ClusterError, with every problem in its text.
+def raise_problems(plans: Sequence[Plan]) -> None:
+    """Raise the problems of these plans, if any, as one ConfigError or ClusterError with every problem in its text.
 
-    Transient problems are raised only if there are no others: those need a person.
+    Transient problems are left out if there are others, which need a change by a person.
     """
     problems = [problem for plan in plans for problem in plan.problems]
     if permanent := [problem for problem in problems if not is_transient(problem)]:
@@ -121,27 +121,27 @@ def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> 
 
 
 class Planner:
-    """Plans routes one after the other; each plan knows the topics that earlier routes create.
+    """Plans routes in sequence; each plan takes account of the topics that earlier routes create.
 
-    `clusters` are connected; a missing one is a transient problem of the routes that use it. `pending` are earlier routes that
-    are not open yet: they may still create a missing topic.
+    `clusters` are connected; a missing one is a transient problem of the routes that use it. `pending` are routes that are not
+    open yet: they may still create a missing topic.
     """
 
     def __init__(self, clusters: Mapping[str, Cluster], pending: Iterable[Route] = ()) -> None:
         self._clusters = clusters
         self._pending = list(pending)
         self._topics: dict[TopicKey, PlannedTopic] = {}
-        """All topics to be written, so far."""
+        """All topics that the routes planned so far write."""
 
     async def plan(self, route: Route) -> Plan:
-        """Plan a route. Expected failures are not raised but listed in `problems`."""
+        """Make the plan of a route. Expected failures are not raised but listed in `problems`."""
         plan = Plan(route)
         before = {key: replace(planned) for key, planned in self._topics.items()}
         await self._fill(plan, route)
         if plan.problems and all(map(is_transient, plan.problems)):
             self._pending.append(route)
-            for key, planned in plan.changes.items():  # only earlier routes create them now, so no later route waits for this one
-                self._topics[key] = before.get(key, PlannedTopic(*key, planned.have, planned.have))
+            for key, planned in plan.changes.items():  # the route does not start now: later routes must not rely on its topics
+                self._topics[key] = before.get(key, PlannedTopic(*key, planned.existing, planned.existing))
         return plan
 
     async def _fill(self, plan: Plan, route: Route) -> None:
@@ -167,7 +167,7 @@ class Planner:
         for selected in await select_from(source, plan.route, planned_topics, self._pending):
             topic = await self._source(plan, source, selected.topic)
             if topic is None and (creator := creator_of(selected.topic, source.name, self._pending)) is not None:
-                plan.problems.append(not_yet(plan.route, source.name, selected.topic, creator))
+                plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
                 continue
             if topic is None:
                 missing.append(selected.topic)
@@ -192,14 +192,14 @@ class Planner:
         planned = self._topics.get((source.name, name))
         if planned is None or not planned.change:
             return topic
-        plan.provisional = True
-        return Topic(name, tuple(map(str, range(planned.count)))) if topic is None else topic
+        plan.is_provisional = True
+        return Topic(name, tuple(map(str, range(planned.planned)))) if topic is None else topic
 
     async def _group(self, plan: Plan, source: Cluster) -> None:
-        """Check that the group can be joined, if all topics exist."""
+        """Check that the group can be joined, if all source topics exist."""
         config = plan.route.source
         topics = tuple(one.selected.topic for one in plan.sources)
-        if topics and not plan.provisional and not plan.problems:
+        if topics and not plan.is_provisional and not plan.problems:
             await source.check_inbound(
                 InboundSpec(topics, config.group, start=config.start, msg_types=config.msg_types, options=config.options)
             )
@@ -215,26 +215,26 @@ class Planner:
         if target.subscriptions:
             plan.groups[wanted.cluster, wanted.topic] = target.subscriptions
         planned = await self._written(plan, wanted, target.options, create=bool(target.create))
-        if planned.count and (missing := unassignable(rule, source.topic, planned.count)):
+        if planned.planned and (missing := unassignable(rule, source.topic, planned.planned)):
             plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, missing, needed))
         return planned
 
     async def _written(self, plan: Plan, wanted: PlannedTopic, options: BaseModel | None, *, create: bool) -> PlannedTopic:
-        """Plan a topic that is written; failures to create or write it become problems of the plan."""
-        cluster, key, needed = self._clusters[wanted.cluster], (wanted.cluster, wanted.topic), wanted.count
+        """Plan a topic that the route writes; failures to create or write it become problems of the plan."""
+        cluster, key, needed = self._clusters[wanted.cluster], (wanted.cluster, wanted.topic), wanted.planned
         planned = self._topics.get(key)
         if planned is None:
             described = await cluster.describe(wanted.topic)
             have = 0 if described is None else len(described.partitions)
             planned = self._topics[key] = PlannedTopic(*key, have, have)
         try:
-            if planned.count < needed and create and (cluster.capabilities.create_topics or not planned.count):
+            if planned.planned < needed and create and (cluster.capabilities.create_topics or not planned.planned):
                 await cluster.check_create(wanted.topic, needed)
-                planned.count, planned.why = needed, wanted.why
+                planned.planned, planned.reason = needed, wanted.reason
                 plan.changes[key] = planned
-            elif not planned.count:
+            elif not planned.planned:
                 raise ClusterError("`create` is off", Failure.FATAL)
-            if planned.have:
+            if planned.existing:
                 await cluster.check_outbound(outbound_spec(plan.route.delivery, wanted.topic, options))
         except MqbridgeError as error:
             plan.problems.append(_unwritable(plan.route, planned, error))
@@ -247,7 +247,7 @@ def _because(made: int, partitions: int) -> str:
 
 def _unwritable(route: Route, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
     label = f"{planned.cluster}/{planned.topic}"
-    what = f"{label} cannot be written" if planned.have else f"the topic {label} does not exist and cannot be created"
+    what = f"{label} cannot be written" if planned.existing else f"the topic {label} does not exist and cannot be created"
     text = f"route {route.name!r}: {what}: {error}"
     return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
 

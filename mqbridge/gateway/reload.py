@@ -1,8 +1,8 @@
 """Reloads the configuration while running: on request, and when the file changes.
 
-The new file is loaded and checked, and its resources are opened, before anything that runs is touched. Problems are logged line
-by line and shown, and the old configuration stays in effect. A transient problem, such as a new cluster that is not reachable
-yet, is retried with growing pauses. One task does all of it, so that reloads never overlap.
+The new file is loaded and checked, and new connections and targets are opened, before any running route is stopped. If there are
+problems, they are logged and shown by `/health/ready`, and the old configuration stays in effect. A transient problem, such as a
+new cluster that is not reachable yet, is retried with growing pauses. One task does all reloads, so they never overlap.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import MqbridgeError
-from mqbridge.gateway.change import Change, not_applied
+from mqbridge.gateway.change import Change, restart_warnings
 from mqbridge.gateway.plan import is_transient
 from mqbridge.net.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_S, LONGEST_RETRY_S = 2.0, 30.0
-"""Shortest and longest pause before a reload with a transient problem is retried."""
+MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 2.0, 30.0
+"""Minimum and maximum pause before a reload with a transient problem is retried."""
 
 
-class Reloadable(Protocol):
+class ReloadableGateway(Protocol):
     """A gateway that can apply another configuration."""
 
     config: Config
-    started_with: Config
+    initial_config: Config
     adapters: Mapping[str, Adapter] | None
 
     async def apply(self, config: Config) -> Change:
-        """Switch to it. Raises ConfigError or ClusterError, and stays as it is, if it cannot be used."""
+        """Switch to this configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
 
 
 @dataclass(slots=True)
@@ -44,62 +44,62 @@ class ReloadResult:
     """The result of a reload."""
 
     at: float
-    """Seconds since the epoch."""
+    """Time of the reload in seconds since the epoch."""
     problems: list[str] = field(default_factory=list)
-    """Why it was rejected; empty if it was applied."""
-    again_in_s: float | None = None
-    """Seconds until the retry of a transient problem."""
+    """Why the file was rejected; empty if it was applied."""
+    retry_in_s: float | None = None
+    """Seconds until the reload is retried after a transient problem; None if it is not."""
     warnings: list[str] = field(default_factory=list)
     routes: dict[str, list[str]] = field(default_factory=dict)
-    """The names of routes that were started (again) and removed."""
+    """Names of the routes under `started` (started or restarted) and `removed`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON output."""
-        common = {"ok": not self.problems, "at": self.at, "problems": self.problems, "again_in_s": self.again_in_s}
+        common = {"ok": not self.problems, "at": self.at, "problems": self.problems, "again_in_s": self.retry_in_s}
         return {**common, "warnings": self.warnings, **self.routes}
 
 
 class Reloader:
-    """Reloads `path`; None if there is no file."""
+    """Reloads the configuration file `path`; None if the gateway was not started from a file."""
 
-    def __init__(self, gateway: Reloadable, path: Path | None) -> None:
+    def __init__(self, gateway: ReloadableGateway, path: Path | None) -> None:
         self.path = path
         self.last: ReloadResult | None = None
         self._gateway = gateway
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._waiting: list[asyncio.Future[ReloadResult]] = []
-        self._ended = False
-        self._pauses = Backoff(FIRST_RETRY_S, LONGEST_RETRY_S)
+        self._has_ended = False
+        self._pauses = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         self._again_at: float | None = None
-        """Loop time of the retry after a transient problem."""
+        """Loop time of the retry after a transient problem; None if none is scheduled."""
         self._applied = self._seen = None if path is None else _read(path)
 
     def request(self) -> None:
         """Request a reload, without waiting for it."""
-        self._asked.set()
+        self._requested.set()
 
     async def reload(self) -> ReloadResult:
         """Reload and return the result."""
-        if self.path is None or self._ended:
+        if self.path is None or self._has_ended:
             return ReloadResult(time.time(), ["there is no running gateway that was started from a file"])
         future: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        self._asked.set()
+        self._requested.set()
         return await future
 
     async def run(self) -> None:
-        """Reload whenever requested or needed, until cancelled."""
+        """Reload on request, after a change of the file, or to retry; until cancelled."""
         if self.path is None:
             return
         try:
             while True:
                 await self._wait_for_trigger(self.path)
-                self._asked.clear()
+                self._requested.clear()
                 asked = len(self._waiting)  # later requests may mean a newer file
                 self.last = await self._reload(self.path)
                 self._answer(asked, self.last)
         finally:
-            self._ended = True
+            self._has_ended = True
             self._answer(len(self._waiting), ReloadResult(time.time(), ["the gateway is ending"]))
 
     def _answer(self, count: int, result: ReloadResult) -> None:
@@ -109,13 +109,15 @@ class Reloader:
                 future.set_result(result)
 
     async def _wait_for_trigger(self, path: Path) -> None:
-        """Wait for a request, the time of a retry, or a changed file whose content was the same in two checks."""
+        """Wait for a request, a scheduled retry, or a change of the file that two checks in a row have seen."""
         loop = asyncio.get_running_loop()
         while True:
             watch = self._gateway.config.reload.watch
             again = None if self._again_at is None else max(0.0, self._again_at - loop.time())
             try:
-                await asyncio.wait_for(self._asked.wait(), min((one for one in (watch, again) if one is not None), default=None))
+                await asyncio.wait_for(
+                    self._requested.wait(), min((one for one in (watch, again) if one is not None), default=None)
+                )
             except TimeoutError:
                 if self._again_at is not None and self._again_at <= loop.time():
                     return
@@ -132,16 +134,16 @@ class Reloader:
         self._again_at = None
         try:
             config = await asyncio.to_thread(load, path, adapters=self._gateway.adapters)
-            result.warnings = not_applied(self._gateway.started_with, config)
+            result.warnings = restart_warnings(self._gateway.initial_config, config)
             change = await self._gateway.apply(config)
         except ConfigErrors as error:
             result.problems = [str(one) for one in error.errors]
         except MqbridgeError as error:
             result.problems = [str(error)]
             if is_transient(error):
-                result.again_in_s = self._pauses.delay()
-                self._again_at = asyncio.get_running_loop().time() + result.again_in_s
-        except Exception as error:  # a bug: the old configuration stays in effect all the same
+                result.retry_in_s = self._pauses.delay()
+                self._again_at = asyncio.get_running_loop().time() + result.retry_in_s
+        except Exception as error:  # a bug must not end the reload task; the old configuration stays in effect
             log.exception("reloading %s failed", path)
             result.problems = [repr(error)]
         else:
@@ -157,15 +159,15 @@ class Reloader:
             log.error("%s was rejected, the running configuration stays in effect:", self.path)
             for problem in result.problems:
                 log.error("  %s", problem)
-            if result.again_in_s is not None:
-                log.warning("%s is reloaded again in %.1f s: the problem may be transient", self.path, result.again_in_s)
+            if result.retry_in_s is not None:
+                log.warning("%s is reloaded again in %.1f s: the problem may be transient", self.path, result.retry_in_s)
         else:
             started, removed = (", ".join(result.routes[what]) or "none" for what in ("started", "removed"))
             log.info("%s was reloaded: routes started: %s; removed: %s", self.path, started, removed)
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the file's bytes; None while it is missing, as in the middle of a replacement."""
+    """Return the file's bytes; None while it cannot be read, for example in the middle of a replacement."""
     try:
         return path.read_bytes()
     except OSError as error:

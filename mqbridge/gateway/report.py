@@ -5,7 +5,7 @@ import logging
 from typing import Protocol
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.gateway.health import clusters_away, stuck_targets
+from mqbridge.gateway.health import stuck_targets, unreachable_clusters
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.route import Route
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 REPORT_EVERY_S = 30.0
 
 
-class Reported(Protocol):
+class ReportedGateway(Protocol):
     """A gateway whose routes are reported."""
 
     clusters: dict[str, Cluster]
@@ -22,8 +22,8 @@ class Reported(Protocol):
     lag: LagWatch
 
 
-async def report(gateway: Reported) -> None:
-    """Log until cancelled."""
+async def report(gateway: ReportedGateway) -> None:
+    """Log a line per route every REPORT_EVERY_S, until cancelled."""
     before: dict[str, int] = {}
     while True:
         await asyncio.sleep(REPORT_EVERY_S)
@@ -34,7 +34,7 @@ async def report(gateway: Reported) -> None:
             log.info("%s", line(gateway, route, rate))
 
 
-def line(gateway: Reported, route: Route, rate: float) -> str:
+def line(gateway: ReportedGateway, route: Route, rate: float) -> str:
     """Describe the progress of a route and what blocks it."""
     counters, lag = route.counters, gateway.lag.of(route)
     parts = [
@@ -47,12 +47,12 @@ def line(gateway: Reported, route: Route, rate: float) -> str:
     if lag.measured_at is not None:
         parts.append(f"lag {lag.total:,} {lag.unit} {now - lag.measured_at:.0f} s ago")
     parts += [f"target {label}: {why}" for label, why in stuck_targets(route, now).items()]
-    parts += [f"cluster {name} {why}" for name, why in clusters_away(gateway.clusters, route).items()]
+    parts += [f"cluster {name} {why}" for name, why in unreachable_clusters(gateway.clusters, route).items()]
     return "; ".join(parts)
 
 
 def size_text(size: int) -> str:
-    """Format a size for people; a size above 0 never shows as 0 of a larger unit."""
+    """Format a size in a unit in which it is at least 1."""
     for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= bytes_:
             return f"{size / bytes_:.1f} {unit}"

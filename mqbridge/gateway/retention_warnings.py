@@ -1,4 +1,4 @@
-"""Warnings about retention that deletes messages of a route before they are consumed; polled, and logged when new."""
+"""Polls the clusters of a route for warnings about retention that deletes messages before they are consumed; logs new ones."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 600.0
-"""Lag grows and policies change; a check costs a few calls per topic."""
+"""Pause between two checks; a check costs a few requests per topic."""
 MAX_LINES = 10
-"""A pattern may match hundreds of topics with the same problem."""
+"""Maximum number of warnings logged per check: a pattern may match hundreds of topics with the same problem."""
 MAX_PARALLEL_TOPICS = 8
-"""Topics that are checked concurrently."""
+"""Maximum number of topics that are checked concurrently."""
 
 
 class TopicUse(NamedTuple):
-    """A topic of a route: read by a `group`, or written, with the groups that are created with it (`planned`)."""
+    """A topic of a route: a source topic with its `group`, or a target topic with the groups to create with it (`planned`)."""
 
     cluster: str
     topic: str
@@ -29,7 +29,7 @@ class TopicUse(NamedTuple):
 
 
 async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluster]) -> list[str]:
-    """Return the clusters' warnings, in the order of the topics. Failed requests do not raise."""
+    """Return the clusters' warnings, in the order of the topics. Raises nothing: a permanent failure becomes a warning."""
     permits = asyncio.Semaphore(MAX_PARALLEL_TOPICS)
 
     async def ask(use: TopicUse) -> list[str]:
@@ -51,7 +51,10 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
 
 
 def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
-    """Return the operations that create the groups of a topic; None if there are no groups. Raises ConfigError, ClusterError."""
+    """Return the cluster's operations that create groups; None if there are no groups to create.
+
+    Raises ConfigError or ClusterError if the cluster cannot create groups.
+    """
     if not groups:
         return None
     operations = cluster.operations
@@ -72,7 +75,7 @@ class RouteWarnings:
         self._route, self._fetch = route, fetch
 
     async def run(self) -> None:
-        """Poll until cancelled."""
+        """Poll for warnings until cancelled."""
         while True:
             found = await self._fetch()
             known = set(self.current)

@@ -1,9 +1,8 @@
-"""A running route: one membership in its group after the other, each with the topics and targets that existed when it began.
+"""A running route: a sequence of memberships in its group, each with the topics and targets that existed when it began.
 
-A membership that ends by a transient failure is followed by another one after a pause, and `retry_reason` says why. A route that
-fails otherwise stops alone; the rest of the gateway continues. If the topics changed, or a target grew in a way that open
-outbounds do not see, the route drains its membership and starts the next; the new endpoints are opened before anything is
-stopped.
+After a transient failure the route pauses and starts the next membership; `retry_reason` is the failure. Any other failure stops
+only this route, not the gateway. If the source topics change, or a target grows and open outbounds cannot see it, the route
+opens new endpoints, drains its membership, and starts the next one with them.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, MqbridgeError
-from mqbridge.gateway.closing import cancel_by, close_by
+from mqbridge.gateway.closing import cancel_by_deadline, close_by_deadline
 from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.gateway.membership import GroupMembership
@@ -27,21 +26,21 @@ from mqbridge.gateway.retention_warnings import RouteWarnings
 from mqbridge.gateway.route_state import RouteState
 from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import MOST_PAUSE_S, level_of
+from mqbridge.net.connectivity import MAX_PAUSE_S, level_of
 from mqbridge.net.tasks import spawn
 from mqbridge.routing.filters import make_filter
 
 log = logging.getLogger(__name__)
 
-FIRST_REJOIN_S, LONGEST_REJOIN_S, STABLE_S = 0.5, MOST_PAUSE_S, 60.0
-"""Shortest and longest pause after a failed membership; one that lasted longer than the third resets the pauses."""
+MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S, STABLE_S = 0.5, MAX_PAUSE_S, 60.0
+"""Minimum and maximum pause after a failed membership; a membership of more than STABLE_S resets the pause to the minimum."""
 
 LOOP_LOG_EVERY_S = 60.0
-"""Looped messages come in large numbers; one log line covers them all."""
+"""Minimum time between two log lines about looped messages, which are often many."""
 
 
 async def already_connected() -> float:
-    """Return at once, for clusters connected from the start (see `gateway.clusters.InitialConnections`)."""
+    """Return at once, for clusters that are connected already (see `gateway.clusters.InitialConnections.wait_connected`)."""
     return 0.0
 
 
@@ -66,95 +65,95 @@ class Route(RouteState):
         self._drain_s = drain_s
         self._endpoints = self._make_endpoints()
         self._initial_partitions: Mapping[str, frozenset[str]] = {}
-        """Partitions by topic that existed at first: later ones are read from their beginning."""
-        self._renewed: RouteEndpoints | None = None
-        """Opened endpoints for the next membership."""
+        """Names of the partitions, by topic, that existed at the start; later ones are read from their beginning."""
+        self._next_endpoints: RouteEndpoints | None = None
+        """Open endpoints for the next membership; None if the current ones stay in use."""
         self._deadline: float | None = None
-        self._rejoin = Backoff(FIRST_REJOIN_S, LONGEST_REJOIN_S)
+        self._rejoin = Backoff(MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S)
         self._loop_logged_at = float("-inf")
-        self.warnings = RouteWarnings(self.name, self._warnings)
+        self.warnings = RouteWarnings(self.name, self._fetch_warnings)
         """Warnings about retention that deletes messages of its topics before they are consumed."""
 
     async def prepare(self, plan: Plan | None = None) -> None:
         """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError.
 
-        If it was not called, `run` does it as soon as the clusters are connected, and retries transient failures.
+        If this was not called before `run`, `run` calls it when the clusters are connected, and retries transient failures.
         """
         await self._endpoints.open(plan, self._drained_by)
         self._initial_partitions = self._endpoints.source_names
 
     async def run(self) -> None:
-        """Consume and deliver until `stop` or an error, which is kept in `error`; then drain and leave the group."""
+        """Consume and deliver until `stop` or an error, then drain and leave the group. The error is in `error`, not raised."""
         checking: asyncio.Task[None] | None = None
         try:
-            while not self._ended.is_set():
+            while not self._stop_requested.is_set():
                 try:
                     if not self._endpoints.is_open:
-                        await self._open()
-                    if self._endpoints.is_open and not self._ended.is_set():
+                        await self._open_endpoints()
+                    if self._endpoints.is_open and not self._stop_requested.is_set():
                         checking = checking or spawn(self.warnings.run(), f"retention warnings of {self.name}")
                         await self._consume()
                 except ClusterError as error:
                     if not is_transient(error):
                         raise
                     self.retry_reason = error
-                if self._renewed is not None:
-                    old, self._endpoints, self._renewed = self._endpoints, self._renewed, None
+                if self._next_endpoints is not None:
+                    old, self._endpoints, self._next_endpoints = self._endpoints, self._next_endpoints, None
                     await self._close(old, self._drained_by())
                 elif self.retry_reason is None:
                     return
                 else:
-                    await self._pause(self.retry_reason)
+                    await self._pause_before_rejoin(self.retry_reason)
         except Exception as error:  # noqa: BLE001 - a bug too stops only this route
             self._fail(error)
         finally:
-            await cancel_by(self._drained_by(), f"checking the retention of route {self.name}", checking)
+            await cancel_by_deadline(self._drained_by(), f"checking the retention of route {self.name}", checking)
 
     def stop(self, deadline: float | None = None) -> None:
-        """Receive no more; `run` then drains and returns, by this loop time or within the time of `drain_within`."""
+        """Stop receiving; `run` then drains until the deadline and returns. The default is the time set by `drain_within`."""
         self._deadline = self._drained_by() if deadline is None else deadline
-        self._ended.set()
+        self._stop_requested.set()
         if self._membership is not None:
             self._membership.stop(self._deadline)
 
     def drain_within(self, seconds: float) -> None:
-        """Set the time for draining and leaving when a membership ends."""
+        """Set the time in seconds for draining and leaving the group when a membership ends."""
         self._drain_s = seconds
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close everything that was opened; does nothing the second time."""
+        """Close all endpoints; a second call does nothing."""
         await self._close(self._endpoints, deadline)
-        if self._renewed is not None:
-            await self._close(self._renewed, deadline)
+        if self._next_endpoints is not None:
+            await self._close(self._next_endpoints, deadline)
 
     async def _close(self, endpoints: RouteEndpoints, deadline: float | None) -> None:
-        await close_by(deadline, f"closing the targets of route {self.name}", endpoints.close(deadline))
+        await close_by_deadline(deadline, f"closing the targets of route {self.name}", endpoints.close(deadline))
 
     def _drained_by(self) -> float:
         return asyncio.get_running_loop().time() + self._drain_s if self._deadline is None else self._deadline
 
-    async def _pause(self, error: Exception) -> None:
+    async def _pause_before_rejoin(self, error: Exception) -> None:
         delay = self._rejoin.delay()
-        log.log(self._level(error), "route %s joins its group again in %.1f s: %s", self.name, delay, error)
+        log.log(self._log_level(error), "route %s joins its group again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), delay)
+            await asyncio.wait_for(self._stop_requested.wait(), delay)
 
-    async def _open(self) -> None:
-        """Wait for the clusters, then `prepare`; nothing is open if the route ends before."""
+    async def _open_endpoints(self) -> None:
+        """Wait for the clusters, then call `prepare`; nothing is open if the route is stopped before."""
         opening = spawn(self._prepare_connected(), f"opening of {self.name}", quiet=True)
-        ending = spawn(self._ended.wait(), f"end of {self.name}")
+        ending = spawn(self._stop_requested.wait(), f"end of {self.name}")
         try:
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel_by(self._drained_by(), f"opening of route {self.name}", opening, ending)
+            await cancel_by_deadline(self._drained_by(), f"opening of route {self.name}", opening, ending)
             if not opening.done():
                 opening.add_done_callback(self._close_late_opening)
         if opening.done() and not opening.cancelled():
             opening.result()
 
     def _close_late_opening(self, opening: "asyncio.Task[None]") -> None:
-        """Close endpoints that were opened after the route had ended: another route may want them."""
-        if not opening.cancelled() and opening.exception() is None and self._ended.is_set():
+        """Close endpoints that were opened after the route was stopped: another route may need them."""
+        if not opening.cancelled() and opening.exception() is None and self._stop_requested.is_set():
             spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_connected(self) -> None:
@@ -164,10 +163,10 @@ class Route(RouteState):
         except MqbridgeError as error:
             if asyncio.get_running_loop().time() >= settled_at:
                 raise
-            raise ClusterError(f"{error} (its cluster has just come up)") from error
+            raise ClusterError(f"{error} (its cluster was reached only recently)") from error
 
     async def _consume(self) -> None:
-        """Run one membership: until `stop`, an error, or until `_renewed` is set for the next one. Raises if it cannot join."""
+        """Run one membership until `stop`, an error, or a change of the endpoints. Raises if it cannot join."""
         gaps = GapCheck(self.name, self.config.source.group, self._source, self._checkpoints)
         membership = self._membership = GroupMembership(
             self.config,
@@ -182,13 +181,13 @@ class Route(RouteState):
         self.retry_reason = None
         began = asyncio.get_running_loop().time()
         running = spawn(membership.run(), f"membership of {self.name}", quiet=True)
-        watching = spawn(self._watch(membership), f"watch of {self.name}", quiet=True)
+        watching = spawn(self._watch_clusters(membership), f"watch of {self.name}", quiet=True)
         try:
             await asyncio.wait([running, watching], return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline = self._drained_by()
             membership.stop(deadline)
-            await cancel_by(deadline, f"watch of route {self.name}", watching)
+            await cancel_by_deadline(deadline, f"watch of route {self.name}", watching)
             if not watching.done():
                 watching.add_done_callback(self._close_late_opening)
             await asyncio.wait([running])
@@ -198,13 +197,13 @@ class Route(RouteState):
             if task.done() and not task.cancelled():
                 task.result()
 
-    async def _watch(self, membership: GroupMembership) -> None:
-        """Poll the clusters for changes; ends when `_renewed` is set for the next membership.
+    async def _watch_clusters(self, membership: GroupMembership) -> None:
+        """Poll the clusters for changes; return after opening `_next_endpoints` for the next membership.
 
-        Ends with its membership, too, where an adapter swallows a cancellation.
+        Also returns when the membership ends: an adapter may swallow the cancellation.
         """
         interval = self.config.source.refresh
-        while self._renewed is None and not membership.is_ending:
+        while self._next_endpoints is None and not membership.is_ending:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(membership.refresh_requested.wait(), interval)
             membership.refresh_requested.clear()
@@ -212,15 +211,18 @@ class Route(RouteState):
                 if await self._endpoints.refresh():
                     log.info("route %s reopens with the current topics of its clusters", self.name)
                     renewed = self._make_endpoints()
-                    await renewed.open(closed_by=self._drained_by)
-                    self._renewed = renewed
+                    await renewed.open(close_deadline=self._drained_by)
+                    self._next_endpoints = renewed
             except MqbridgeError as error:
-                log.log(self._level(error), "route %s continues unchanged: %s", self.name, error)
+                log.log(self._log_level(error), "route %s continues unchanged: %s", self.name, error)
 
-    def _level(self, error: Exception) -> int:
-        """Return the log level: an unreachable cluster has logged the outage itself, once."""
-        away = any(isinstance(one, Connected) and one.connectivity.away_s is not None for one in self._clusters.values())
-        return level_of(error, logging.WARNING) if away else logging.WARNING
+    def _log_level(self, error: Exception) -> int:
+        """Return the log level: DEBUG for errors of an outage, which the cluster itself has logged once."""
+        has_outage = any(
+            isinstance(cluster, Connected) and cluster.connectivity.unreachable_s is not None
+            for cluster in self._clusters.values()
+        )
+        return level_of(error, logging.WARNING) if has_outage else logging.WARNING
 
     def _membership_failed(self, error: Exception) -> None:
         if is_transient(error):
@@ -233,9 +235,9 @@ class Route(RouteState):
             self.error = error
             expected = isinstance(error, MqbridgeError)
             log.error("route %s stopped: %s", self.name, error if expected else repr(error), exc_info=None if expected else error)
-        self._ended.set()
+        self._stop_requested.set()
 
-    async def _warnings(self) -> list[str]:
+    async def _fetch_warnings(self) -> list[str]:
         return await self._endpoints.warnings()  # of the current endpoints
 
     def _make_endpoints(self) -> RouteEndpoints:
@@ -251,12 +253,12 @@ class Route(RouteState):
             dead_letters=self._endpoints.dead_letters,
             skip_gaps=delivery.on_gap == "continue",
             rates=[(unit, RateLimit(limit)) for unit, limit in limits.items() if limit],
-            on_progress=self._note if self._checkpoints is not None else None,
+            on_progress=self._record_position if self._checkpoints is not None else None,
         )
 
-    def _note(self, batch: Batch, is_ours: bool) -> None:
+    def _record_position(self, batch: Batch, is_assigned: bool) -> None:
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
-        self._checkpoints.record(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_ours)
+        self._checkpoints.record(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_assigned)
 
     def _filtered(self, count: int) -> None:
         self.counters.filtered += count

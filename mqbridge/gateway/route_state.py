@@ -1,4 +1,4 @@
-"""The current state of a route, as health, metrics, `--until-idle` and the closing line see it. Read-only."""
+"""The current state of a route, which health checks, metrics, `--until-idle` and the summary line read."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,11 +13,14 @@ from mqbridge.message import Partition
 from mqbridge.net.budget import Budget
 
 ASSIGNMENT_PATIENCE_S = 60.0
-"""Partitions not assigned to a route for so long are with other members; until then it is not idle. Groups settle in a third."""
+"""Partitions that are unassigned for this long count as assigned to other members; until then the route is not idle.
+
+Groups need at most a third of this time for an assignment.
+"""
 
 
 class RouteState:
-    """The state of a route; its lifecycle is in `Route`."""
+    """The state of a route; the subclass `Route` changes it."""
 
     _endpoints: RouteEndpoints
 
@@ -27,17 +30,17 @@ class RouteState:
         self.counters = counters
         self.budget = Budget(config.delivery.sending_bytes)
         self.error: Exception | None = None
-        """Why it stopped; None while it runs."""
+        """The error that stopped the route; None while it runs."""
         self.retry_reason: Exception | None = None
-        """Why it has no membership now; it is going to join again."""
+        """The transient error because of which the route will open its targets or join its group again; None if none."""
         self.memberships = 0
-        """Number of memberships that were started."""
+        """Number of memberships started so far."""
         self._membership: GroupMembership | None = None
-        self._ended = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     @property
     def deliveries(self) -> Mapping[Partition, LaneDelivery]:
-        """The partitions that are assigned and read."""
+        """The deliveries of the partitions that are assigned and read."""
         return {} if self._membership is None else self._membership.deliveries
 
     @property
@@ -47,8 +50,8 @@ class RouteState:
 
     @property
     def is_pending(self) -> bool:
-        """True if it is not open yet: topics that it creates may be missing."""
-        return not (self._endpoints.is_open or self._ended.is_set())
+        """True if the route is not open yet: the topics that it creates may still be missing."""
+        return not (self._endpoints.is_open or self._stop_requested.is_set())
 
     @property
     def targets(self) -> dict[str, dict[str, int]]:
@@ -60,7 +63,7 @@ class RouteState:
 
     @property
     def progress(self) -> Mapping[str, list[TargetProgress]]:
-        """Progress of each target by label; several source topics may share a label."""
+        """Progress of the targets by label; targets of several source topics may have the same label."""
         found: dict[str, list[TargetProgress]] = {}
         for targets in self._endpoints.targets.values():
             for target in targets:
@@ -78,25 +81,30 @@ class RouteState:
         return sum(delivery.in_flight_batches for delivery in self.deliveries.values())
 
     def oldest_age(self, now: float) -> float:
-        """Age of the oldest batch in flight, in seconds."""
+        """Return the age of the oldest batch in flight, in seconds; 0 if there is none."""
         return max((now - d.oldest_at for d in self.deliveries.values() if d.oldest_at is not None), default=0.0)
 
     def idle_for(self, now: float) -> float:
-        """Seconds since the last message; 0 while it joins, has messages in flight or to read, or waits for partitions."""
+        """Return the seconds since the last message; infinite for a stopped route.
+
+        It is 0 while the route joins its group, has messages in flight or to read, or waits for partitions.
+        """
         if self.error is not None:
             return float("inf")
         membership = self._membership
-        if membership is None or not membership.joined:
+        if membership is None or not membership.has_joined:
             return 0.0
         busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
-        waiting = membership.held < self._endpoints.source_partitions and now - membership.changed_at < ASSIGNMENT_PATIENCE_S
+        waiting = (
+            membership.partition_count < self._endpoints.source_partitions and now - membership.changed_at < ASSIGNMENT_PATIENCE_S
+        )
         if busy or waiting:
             return 0.0
         return now - max(self.counters.last_batch_at, membership.changed_at)
 
     def unassigned_for(self, now: float) -> float:
-        """Seconds for which a member of the group has had no partition; 0 if it has one, or without a membership."""
+        """Return for how many seconds the route has been a member of its group without a partition; else 0."""
         membership = self._membership
-        if membership is None or not membership.joined or membership.held or self.retry_reason is not None:
+        if membership is None or not membership.has_joined or membership.partition_count or self.retry_reason is not None:
             return 0.0
         return now - membership.changed_at

@@ -9,13 +9,13 @@ from mqbridge.gateway.route import Route
 
 @dataclass(slots=True)
 class RouteResult:
-    """The result of a route."""
+    """The result of one route at the end of a run."""
 
     name: str
     counters: Counters
     error: str | None = None
     stopped: dict[str, str] = field(default_factory=dict)
-    """Partitions that stopped by an error, with the error."""
+    """Partitions that stopped with an error, and the error."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result for JSON output."""
@@ -24,16 +24,16 @@ class RouteResult:
 
 @dataclass(slots=True)
 class RunResult:
-    """The result of a run; `clean` if no route and no partition stopped by an error."""
+    """The result of a run."""
 
     routes: list[RouteResult]
     seconds: float
-    away: dict[str, str] = field(default_factory=dict)
+    unreachable: dict[str, str] = field(default_factory=dict)
     """Clusters that were unreachable at the end, with the reason."""
 
     @property
     def clean(self) -> bool:
-        """True if everything received was delivered."""
+        """True if no route and no partition stopped with an error."""
         return all(route.error is None and not route.stopped for route in self.routes)
 
     def as_json(self) -> dict[str, Any]:
@@ -42,12 +42,12 @@ class RunResult:
             "routes": [route.as_json() for route in self.routes],
             "seconds": self.seconds,
             "clean": self.clean,
-            "away": self.away,
+            "away": self.unreachable,
         }
 
 
 def route_result(route: Route) -> RouteResult:
-    """Make the result of this route."""
+    """Return the result of a route."""
     return RouteResult(
         route.name,
         route.counters,

@@ -1,4 +1,4 @@
-"""Selects the source topics of a route from those that its cluster has now."""
+"""Selects the source topics of a route from the topics that exist in its cluster."""
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
@@ -8,19 +8,19 @@ from mqbridge.config.options.route import Route
 from mqbridge.config.patterns import is_pattern
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.gateway.pending_topics import creator_of
-from mqbridge.routing.topics import Selected, select
+from mqbridge.routing.topics import SelectedTopic, select
 
 EXAMPLES = 3
-"""Number of topics that an error names."""
+"""Maximum number of topics that an error names as examples."""
 
 
 async def select_from(
     source: Cluster, route: Route, planned: Sequence[str] = (), pending: Collection[Route] = ()
-) -> list[Selected]:
+) -> list[SelectedTopic]:
     """Return the topics that match the route; `planned` topics count as existing.
 
-    Raises ConfigError if there is none, or more than the system lets one group read; ClusterError if there is none yet and a
-    `pending` route may create one.
+    Raises ConfigError if no topic matches, or more topics than one group of the system may read. Raises ClusterError if no topic
+    matches yet and a `pending` route may create one.
     """
     wanted = route.source.wanted
     existing: list[str] = []
@@ -35,23 +35,24 @@ async def select_from(
     if not chosen:
         for pattern in wanted:
             if (creator := creator_of(pattern, source.name, pending)) is not None:
-                raise not_yet(route, source.name, pattern, creator)
+                raise not_created_yet_error(route, source.name, pattern, creator)
         raise ConfigError(
             f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}",
             hint=f"A pattern matches whole names, like {_some(wanted, existing)}" if existing else "It has no topics at all",
         )
-    most = source.capabilities.group_topics
-    if most is not None and len(chosen) > most:
+    max_topics = source.capabilities.group_topics
+    if max_topics is not None and len(chosen) > max_topics:
         half = chosen[len(chosen) // 2].topic
         raise ConfigError(
-            f"route {route.name!r} selects {len(chosen):,} topics, but a group of {source.name!r} may read at most {most:,}",
+            f"route {route.name!r} selects {len(chosen):,} topics, "
+            f"but a group of {source.name!r} may read at most {max_topics:,}",
             hint=f"Split it into several routes, each with a part of the topics and its own group; half come before {half}",
         )
     return chosen
 
 
-def not_yet(route: Route, cluster: str, topic: str, creator: str) -> ClusterError:
-    """Make the error for a missing topic that another route is going to create."""
+def not_created_yet_error(route: Route, cluster: str, topic: str, creator: str) -> ClusterError:
+    """Make the error for a missing topic that another route will create."""
     return ClusterError(
         f"route {route.name!r}: the topic {topic!r} does not exist in cluster {cluster!r} yet: route {creator!r}, which creates "
         "it, is not open"
@@ -59,6 +60,6 @@ def not_yet(route: Route, cluster: str, topic: str, creator: str) -> ClusterErro
 
 
 def _some(wanted: Sequence[str], existing: Sequence[str]) -> str:
-    """Return existing names, most similar to the wanted ones first."""
+    """Return examples of existing names: those most similar to the wanted names."""
     close = [name for each in wanted for name in get_close_matches(each, existing, EXAMPLES, 0.0)]
     return ", ".join(dict.fromkeys(close[:EXAMPLES]))

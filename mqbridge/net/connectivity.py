@@ -19,7 +19,7 @@ from mqbridge.errors import ConnectionLost, Unreachable
 
 log = logging.getLogger(__name__)
 
-MOST_PAUSE_S = 15.0
+MAX_PAUSE_S = 15.0
 """The longest pause between two attempts to reach a needed server: of clients, memberships of routes, a starting gateway."""
 FORGET_S = 60.0
 """Longer than any pause between two attempts, plus the time of an attempt."""
@@ -60,7 +60,7 @@ class Connectivity:
         self._closed = False
 
     @property
-    def away_s(self) -> float | None:
+    def unreachable_s(self) -> float | None:
         """Seconds since a server became unreachable; None while none is missing."""
         return None if self._away_at is None else time.monotonic() - self._away_at
 
@@ -119,7 +119,7 @@ class Connectivity:
         if self.missing and self._away_at is None:
             self._away_at = time.monotonic()
             log.warning(
-                "cluster %s cannot be reached, trying again with pauses of up to %g s: %s", self.name, MOST_PAUSE_S, self.reason
+                "cluster %s cannot be reached, trying again with pauses of up to %g s: %s", self.name, MAX_PAUSE_S, self.reason
             )
         elif not self.missing and self._away_at is not None:
             log.info("cluster %s %s after %.1f s", self.name, why, time.monotonic() - self._away_at)

@@ -13,30 +13,30 @@ from mqbridge.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectedTopic:
     """A source topic of a route, with the words that its target template may use."""
 
     topic: str
     words: dict[str, str]
 
 
-def select(wanted: Iterable[str], existing: Iterable[str]) -> list[Selected]:
+def select(wanted: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
     """Return the selected topics, sorted by name, each once; exact names are selected whether they exist or not."""
     names = sorted(existing)
-    chosen: dict[str, Selected] = {}
+    chosen: dict[str, SelectedTopic] = {}
     for topic in wanted:
         if not is_pattern(topic):
-            chosen[topic] = Selected(topic, {"topic": topic})
+            chosen[topic] = SelectedTopic(topic, {"topic": topic})
             continue
         pattern = compile_name_pattern(topic)
         for name in names:
             if name not in chosen and (match := pattern.fullmatch(name)):
                 groups = {key: value or "" for key, value in match.groupdict().items()}
-                chosen[name] = Selected(name, groups | {"topic": name})
+                chosen[name] = SelectedTopic(name, groups | {"topic": name})
     return [chosen[name] for name in sorted(chosen)]
 
 
-def render(template: str, selected: Selected) -> str:
+def render(template: str, selected: SelectedTopic) -> str:
     """Return the target topic for a source topic. Raises ConfigError for an unknown word."""
     unknown = topic_template_words(template) - selected.words.keys()
     if unknown:

@@ -377,13 +377,13 @@ def test_a_kept_quickstart_can_be_continued(invoke: Invoke, tmp_path: Path) -> N
 
 def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     from mqbridge.cli.demo import run_demo
-    from mqbridge.gateway.clusters import connected
+    from mqbridge.gateway.clusters import connected_clusters
 
     bridge = run_demo._gateway
 
     async def tampered(config: Any, total: int, report: Any) -> Any:
         outcome = await bridge(config, total, report)
-        async with connected(config) as clusters:
+        async with connected_clusters(config) as clusters:
             outbound = await clusters["target"].outbound(OutboundSpec(run_demo.COPY))
             await outbound.send(0, Share(Batch.of([Message(b"one more")])))
             await outbound.close()

@@ -90,19 +90,19 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(server: Server, caplog
     await client.heard.wait()
     await server.stop()
     await client.lost.wait()
-    assert client.connectivity.away_s is None  # lost, but no reconnect has failed yet
+    assert client.connectivity.unreachable_s is None  # lost, but no reconnect has failed yet
     for _ in range(5):
         with pytest.raises(Unreachable):
             await client.connect()
     assert said(caplog) == ["WARNING"]
-    assert client.connectivity.away_s is not None
+    assert client.connectivity.unreachable_s is not None
     assert str(server.port) in (client.connectivity.reason or "")
     assert (client.connectivity.failures, client.connectivity.reconnects) == (5, 0)
     await server.start()
     endpoint = await client.connect()
     await client.heard.wait()
     assert said(caplog) == ["WARNING", "INFO"]
-    assert (client.connectivity.away_s, client.connectivity.reason, client.connectivity.reconnects) == (None, None, 1)
+    assert (client.connectivity.unreachable_s, client.connectivity.reason, client.connectivity.reconnects) == (None, None, 1)
     await endpoint.close()
     client.connectivity.close()
 
@@ -133,7 +133,7 @@ async def test_a_server_that_accepts_and_stays_silent_is_away_until_it_responds(
         await client.lost.wait()
     assert said(caplog) == ["WARNING"]
     endpoint = await client.connect()
-    assert client.connectivity.away_s is not None
+    assert client.connectivity.unreachable_s is not None
     await until(lambda: bool(server.writers))
     server.writers[-1].write(b"\0\0\0\1x")
     await client.heard.wait()
@@ -162,16 +162,16 @@ async def test_one_bootstrap_server_is_enough_but_every_other_server_is_needed()
     made = Connectivity("c", [A, B])
     a, b = (Link(made, *address) for address in (A, B))
     a.failed(Unreachable("a is down"))
-    assert made.away_s is None
+    assert made.unreachable_s is None
     b.failed(Unreachable("b is down"))
     assert made.reason == "a is down; b is down"
     a.heard()
-    assert made.away_s is None
+    assert made.unreachable_s is None
     broker = Link(made, "10.0.0.3", 3)
     broker.failed(Unreachable("the broker is down"))
     assert made.reason == "the broker is down"
     broker.heard()
-    assert made.away_s is None
+    assert made.unreachable_s is None
     made.close()
 
 
@@ -184,8 +184,8 @@ async def test_a_server_that_is_not_tried_any_more_is_forgotten(
     made = Connectivity("c", [A])
     Link(made, *A).heard()
     Link(made, *B).failed(Unreachable("b is down"))
-    assert made.away_s is not None
-    await until(lambda: made.away_s is None)
+    assert made.unreachable_s is not None
+    await until(lambda: made.unreachable_s is None)
     assert said(caplog) == ["WARNING", "INFO"]
     assert "needs none of its missing servers any more" in caplog.text
 
@@ -198,7 +198,7 @@ async def test_the_next_client_forgets_servers_missing_before(monkeypatch: pytes
     made.close()
     made.open()
     Link(made, *A).heard()
-    await until(lambda: made.away_s is None)
+    await until(lambda: made.unreachable_s is None)
     made.close()
 
 
@@ -211,16 +211,16 @@ async def test_parallel_connections_are_no_reconnects() -> None:
     for link in links:
         link.over(ConnectionLost("cut"), wanted=False, silent=False)
     Link(made, *A).heard()
-    assert (made.reconnects, made.away_s) == (1, None)
+    assert (made.reconnects, made.unreachable_s) == (1, None)
 
 
 def test_no_pause_exceeds_the_one_in_the_warning() -> None:
     longest = (
-        clusters.LONGEST_PAUSE_S,
-        route.LONGEST_REJOIN_S,
+        clusters.MAX_CONNECT_PAUSE_S,
+        route.MAX_REJOIN_PAUSE_S,
         lookup.MOST_DELAY_S,
         broker_reconnector.MOST_RETRY_S,
         pull_loop.MOST_WAIT_S,
         send_outage.MOST_RETRY_S,
     )
-    assert max(longest) <= module.MOST_PAUSE_S
+    assert max(longest) <= module.MAX_PAUSE_S

@@ -203,7 +203,7 @@ async def test_a_target_that_cannot_be_opened_leaves_the_route_unchanged(world: 
 
 
 async def test_a_group_that_cannot_be_joined_again_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
     fill(world.a, "t1", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)

@@ -484,7 +484,7 @@ async def test_individual_acknowledgement_goes_message_by_message(world: World, 
 
 
 async def test_a_membership_that_fails_transiently_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
     fill(world.a, "t", 2, 50)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 50)
@@ -498,7 +498,7 @@ async def test_a_membership_that_fails_transiently_is_retried(world: World, monk
 
 
 async def test_the_reason_for_joining_again_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 30.0)
+    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 30.0)
     fill(world.a, "t", 2, 50)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 50)

@@ -23,9 +23,9 @@ from tests.patience import PATIENCE_S
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.clusters.FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr("mqbridge.gateway.clusters.LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.clusters.MAX_CONNECT_PAUSE_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +73,7 @@ async def test_a_bug_while_connecting_does_not_end_the_attempts(
         await connect(self)
 
     monkeypatch.setattr(MemoryCluster, "connect", buggy)
-    monkeypatch.setattr("mqbridge.gateway.clusters.FIRST_PAUSE_S", 0.2)
+    monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 0.2)
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
         await until(lambda: gateway.routes and "ValueError('a bug')" in str(named(gateway, "r").retry_reason))
         await until(lambda: everything(world.b, "t") == list(range(5)))
@@ -299,7 +299,7 @@ async def test_nobody_waits_for_a_topic_that_no_late_route_makes(world: World) -
 
 
 async def test_stopping_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.clusters.FIRST_PAUSE_S", 600.0)
+    monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 600.0)
     fill(world.a, "t", 1, 5)
     world.b.disconnect()
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, task):

@@ -6,14 +6,14 @@ import pytest
 
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.plan import Plan, Planner
 from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, set_capabilities
 
 
 async def plans(world: World, *made: dict[str, Any], without: tuple[str, ...] = ()) -> list[Plan]:
     config = from_dict(world.config(*made), adapters=ADAPTERS)
-    async with connected(config, ADAPTERS) as clusters:
+    async with connected_clusters(config, ADAPTERS) as clusters:
         planner = Planner({name: one for name, one in clusters.items() if name not in without})
         return [await planner.plan(each) for each in config.routes]
 
@@ -33,7 +33,7 @@ async def test_a_plan_lists_existing_and_new_topics(world: World) -> None:
         ("t1", 3, ["t1", "t2"]),
         ("t2", 4, ["t2", "t2"]),
     ]
-    assert plan.notes == ["b/t1 grows from 2 to 3 partitions", "b/t2 is created with 4 partitions"]
+    assert plan.change_notes == ["b/t1 grows from 2 to 3 partitions", "b/t2 is created with 4 partitions"]
     assert sorted(world.b.topics) == ["t1"]  # looking changes nothing
     assert len(world.b.topics["t1"]) == 2
 
@@ -101,10 +101,10 @@ async def test_growth_because_of_a_table_is_logged(world: World, caplog: pytest.
     enlarging = route("r", "a/t", end("b/t", partitions=table), end("c/t", partitions=table))
     [plan] = await plans(world, enlarging)
     why = "because the table names partition 30 (the source has 2)"
-    assert plan.notes == [f"b/t is created with 31 partitions, {why}", f"c/t grows from 1 to 31 partitions, {why}"]
+    assert plan.change_notes == [f"b/t is created with 31 partitions, {why}", f"c/t grows from 1 to 31 partitions, {why}"]
     await run(world.config(enlarging))
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert warned == [f"route r: {note}" for note in plan.notes]
+    assert warned == [f"route r: {note}" for note in plan.change_notes]
 
 
 async def test_a_refused_configuration_leaves_nothing_behind(world: World) -> None:
@@ -133,8 +133,8 @@ async def test_a_route_may_read_a_topic_that_another_creates(world: World) -> No
     fill(world.a, "t", 3, 30)
     chain = [route("one", "a/t", "b/t"), route("two", "b/t", "c/{topic}"), route("three", "b/~t.*", "c/all")]
     first, *others = await plans(world, *chain)
-    assert (first.notes, first.provisional) == (["b/t is created with 3 partitions"], False)
-    assert [(plan.problems, plan.provisional) for plan in others] == [([], True)] * 2
+    assert (first.change_notes, first.is_provisional) == (["b/t is created with 3 partitions"], False)
+    assert [(plan.problems, plan.is_provisional) for plan in others] == [([], True)] * 2
     assert (await run(world.config(*chain))).clean
     assert everything(world.c, "t") == everything(world.c, "all") == list(range(30))
 

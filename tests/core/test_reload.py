@@ -347,7 +347,7 @@ async def test_a_stop_in_the_middle_of_a_reload(world: World, file: Path) -> Non
         config["routes"][1] = route("changed", "a/u", "b/after")
         write(file, config)
         waiting = asyncio.ensure_future(gateway.reloader.reload())
-        await until(lambda: gateway._applying)
+        await until(lambda: gateway._is_applying)
         gateway.stop()
         await until(lambda: not gateway.ready)
         world.b.release_receipts()
@@ -374,7 +374,7 @@ async def test_a_reload_with_an_unreachable_cluster_is_retried(
     world: World, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reload is retried by itself; until then the old configuration stays in effect."""
-    monkeypatch.setattr("mqbridge.gateway.reload.FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.reload.MIN_RETRY_PAUSE_S", 0.05)
     config = write(file, two_routes(world))
     async with running(config, file) as gateway:
         world.c.disconnect()
@@ -383,7 +383,7 @@ async def test_a_reload_with_an_unreachable_cluster_is_retried(
         write(file, config)
         first = await gateway.reloader.reload()
         assert first.problems == ["memory cluster 'd' is disconnected"]
-        assert first.again_in_s is not None
+        assert first.retry_in_s is not None
         await until(lambda: caplog.text.count("is reloaded again in ") > 1)
         assert [route.name for route in gateway.routes] == ["kept", "changed"]
         world.c.reconnect()

@@ -10,7 +10,7 @@ import pytest
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway import retention_warnings
-from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.plan import Planner
 from mqbridge.gateway.retention_warnings import warnings_about
 from mqbridge.memory.adapter.cluster import MemoryCluster
@@ -68,9 +68,9 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def look(world: World, made: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return problems and warnings, as `check --connect` shows them."""
     config = from_dict(world.config(made), adapters=ADAPTERS)
-    async with connected(config, ADAPTERS) as clusters:
+    async with connected_clusters(config, ADAPTERS) as clusters:
         plan = await Planner(clusters).plan(config.routes[0])
-        return [str(problem) for problem in plan.problems], await warnings_about(plan.uses, clusters)
+        return [str(problem) for problem in plan.problems], await warnings_about(plan.topic_uses, clusters)
 
 
 # --- warnings ---------------------------------------------------------------------------------------------------------

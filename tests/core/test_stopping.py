@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every other deadline longer than this test."""
     monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 3600.0)
     monkeypatch.setattr("mqbridge.delivery.lane.DRAIN_S", 3600.0)
-    monkeypatch.setattr("mqbridge.gateway.route.FIRST_REJOIN_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
 
 
 @pytest.mark.parametrize("what", [MemoryOutbound, MemoryInbound, MemoryCluster, MemoryLane])
@@ -287,7 +287,7 @@ async def test_an_abandoned_refresh_is_the_last(world: World, quick: None, monke
         fill(world.a, "t2", 1, 0)
         comes.set()
         await until(watching.done)
-        await until(lambda: old._renewed is not None and not old._renewed._outbounds)
+        await until(lambda: old._next_endpoints is not None and not old._next_endpoints._outbounds)
 
 
 async def test_lanes_drain_although_the_lane_iterator_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.errors import ConfigError
-from mqbridge.routing.topics import Selected, render, select
+from mqbridge.routing.topics import SelectedTopic, render, select
 
 
 def test_names_and_patterns() -> None:
@@ -24,12 +24,12 @@ def test_a_pattern_that_does_not_compile_says_where() -> None:
 
 def test_an_unknown_word_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"uses 'region'.*It may use \{topic\}"):
-        render("{region}", Selected("orders", {"topic": "orders"}))
+        render("{region}", SelectedTopic("orders", {"topic": "orders"}))
 
 
 def test_a_broken_template() -> None:
     with pytest.raises(ConfigError, match="not well formed"):
-        render("{topic", Selected("orders", {"topic": "orders"}))
+        render("{topic", SelectedTopic("orders", {"topic": "orders"}))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
 from mqbridge.rocketmq.wire.codes import Code
 from tests.rocketmq.client import broker
@@ -38,7 +38,7 @@ async def described(rocket: Cluster, topic: str) -> int | None:
 
 
 async def test_a_topic_is_missing_only_while_a_broker_is_there(cluster: broker.Cluster) -> None:
-    async with connected(CONFIG) as clusters:
+    async with connected_clusters(CONFIG) as clusters:
         rocket = clusters["rocket"]
         assert await described(rocket, "T") == 2
         assert await described(rocket, "other") is None
@@ -49,7 +49,7 @@ async def test_a_topic_is_missing_only_while_a_broker_is_there(cluster: broker.C
 
 
 async def test_a_broker_that_is_back_before_it_is_asked_for_brought_its_topics(cluster: broker.Cluster) -> None:
-    async with connected(CONFIG) as clusters:
+    async with connected_clusters(CONFIG) as clusters:
         topics, cluster.topics = cluster.topics, {}
 
         def back_after_this(link: Link, request: broker.Command) -> None:
@@ -62,7 +62,7 @@ async def test_a_broker_that_is_back_before_it_is_asked_for_brought_its_topics(c
 
 async def test_what_opens_in_that_moment_is_tried_again(cluster: broker.Cluster) -> None:
     """A route that joins again in an outage does not look at its topics before: it would end by itself."""
-    async with connected(CONFIG) as clusters:
+    async with connected_clusters(CONFIG) as clusters:
         rocket = clusters["rocket"]
         assert await described(rocket, "T") == 2
         cluster.topics = {}

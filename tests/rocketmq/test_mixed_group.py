@@ -1,7 +1,7 @@
 """A route in a group whose members subscribe to different things: it shows trouble, keeps out, and goes on when they are gone."""
 
 from mqbridge.config.load import from_dict
-from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
@@ -29,7 +29,7 @@ async def test_a_route_shows_why_it_waits_while_another_member_differs(scene: Sc
     )
     await another(scene, SubscriptionData("OTHER"))
     config = from_dict(CONFIG)
-    async with connected(config) as clusters:
+    async with connected_clusters(config) as clusters:
         route = Route(config.routes[0], clusters, None, 1.0)
         await route.prepare()
         running = spawn(route.run(), "route")

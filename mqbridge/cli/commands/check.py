@@ -121,13 +121,13 @@ def _plan_fields(plan: "Plan") -> dict[str, Any]:
         }
         for source in plan.sources
     ]
-    return {"topics": topics, "notes": plan.notes, "error": "; ".join(map(str, plan.problems)) or None}
+    return {"topics": topics, "notes": plan.change_notes, "error": "; ".join(map(str, plan.problems)) or None}
 
 
 async def _warnings(plan: "Plan", clusters: Mapping[str, Cluster]) -> list[str]:
     from mqbridge.gateway.retention_warnings import warnings_about
 
-    return await warnings_about([use for use in plan.uses if use.cluster in clusters], clusters)
+    return await warnings_about([use for use in plan.topic_uses if use.cluster in clusters], clusters)
 
 
 def _show(file: Path, config: "Config", clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:

@@ -133,7 +133,7 @@ def report(result: "RunResult") -> None:
         shown = [total for total in declared_totals() if total.label and (totals[total.name] or total.name in ALWAYS_SHOWN)]
         counted = ", ".join(f"{totals[total.name]:,} {total.label}" for total in shown)
         print_note(f"route {route.name}: {counted} in {result.seconds:.1f} s ({rate:,.0f}/s){_stopped(route)}")
-    for cluster, reason in result.away.items():
+    for cluster, reason in result.unreachable.items():
         print_note(f"cluster {cluster} {reason}")
 
 

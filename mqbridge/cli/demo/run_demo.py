@@ -19,7 +19,7 @@ from mqbridge.cli.producing.sender import Sender
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, DeliveryError
-from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Message
@@ -154,7 +154,7 @@ async def _feed(config: Config, messages: int, partitions: int, report: Report) 
     """Fill the source topic and return the checksum of each partition."""
     sums: dict[str, Checksum] = {}
     total = messages + partitions
-    async with connected(config) as clusters:
+    async with connected_clusters(config) as clusters:
         source = clusters["source"]
         await source.create(SOURCE, partitions)
         for index in range(partitions):
@@ -199,7 +199,7 @@ async def _gateway(config: Config, total: int, report: Report) -> RunResult:
 
 async def _read_back(config: Config, report: Report) -> tuple[dict[str, Checksum], int]:
     """Return the checksum of each partition of the copy, and the number of dead letters."""
-    async with connected(config) as clusters:
+    async with connected_clusters(config) as clusters:
         target = clusters["target"]
         bounds = await target.bounds(COPY)
         total = _held(bounds)

@@ -1,1 +1,1 @@
-"""Every metric as a table, how each is read from a running gateway, and the documentation page that is generated from it."""
+"""Declarations of all metrics, their collection from a running gateway, and the documentation page generated from them."""

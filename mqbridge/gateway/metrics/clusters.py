@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from mqbridge import __version__, native
 from mqbridge.adapter.cluster import Connectivity, Expiring
 from mqbridge.gateway.health import connectivity_of
-from mqbridge.gateway.metrics.family import Family, Samples, Shown
+from mqbridge.gateway.metrics.family import Family, MeteredGateway, Samples
 
 CLUSTER = ("cluster",)
 
 
 def clusters() -> Iterator[Family]:
-    """Connection state of each cluster; systems without connections are left out."""
+    """Yield the metrics of clusters: connection state (not for systems without connections) and expiry times."""
     for name, kind, text, look, read in (
         ("cluster_up", "gauge", "1 while every needed server is reachable", "First: 0 is an outage.", _is_up),
         (
@@ -50,7 +50,7 @@ def clusters() -> Iterator[Family]:
     )
 
 
-def _expiries(shown: Shown) -> Samples:
+def _expiries(shown: MeteredGateway) -> Samples:
     return [
         ((name, of), at)
         for name, cluster in shown.clusters.items()
@@ -60,17 +60,17 @@ def _expiries(shown: Shown) -> Samples:
 
 
 def _is_up(connectivity: Connectivity) -> float:
-    return connectivity.away_s is None
+    return connectivity.unreachable_s is None
 
 
 def _away(connectivity: Connectivity) -> float:
-    return connectivity.away_s or 0.0
+    return connectivity.unreachable_s or 0.0
 
 
-def _of_clusters(read: Callable[[Connectivity], float]) -> Callable[[Shown], Samples]:
-    """Read one sample per cluster that has connections."""
+def _of_clusters(read: Callable[[Connectivity], float]) -> Callable[[MeteredGateway], Samples]:
+    """Return a function that reads one sample per cluster that has connections."""
 
-    def samples(shown: Shown) -> Samples:
+    def samples(shown: MeteredGateway) -> Samples:
         known = ((name, connectivity_of(cluster)) for name, cluster in shown.clusters.items())
         return [((name,), read(connectivity)) for name, connectivity in known if connectivity is not None]
 
@@ -78,7 +78,7 @@ def _of_clusters(read: Callable[[Connectivity], float]) -> Callable[[Shown], Sam
 
 
 def process() -> Iterator[Family]:
-    """Metrics of the whole process."""
+    """Yield the metrics of the whole process."""
     yield Family(
         "mqbridge_reload_ok",
         "gauge",

@@ -1,6 +1,6 @@
-"""The metrics page: all metric families, read when the page is requested.
+"""Collects all metrics for Prometheus, when they are requested.
 
-The hot path only adds to plain numbers, once per batch (`delivery/counters.py`); reading the page makes samples of them.
+The hot path only increments plain numbers, once per batch (`delivery/counters.py`); a request makes samples of them.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from mqbridge.delivery.counters import BUCKETS_S, Histogram
 from mqbridge.gateway.metrics import clusters, routes, source_and_targets
-from mqbridge.gateway.metrics.family import Family, Shown
+from mqbridge.gateway.metrics.family import Family, MeteredGateway
 
 SIMPLE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
     "counter": CounterMetricFamily,
@@ -23,7 +23,7 @@ SIMPLE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Return every metric, in the order of the page."""
+    """Return the declarations of all metrics, in the order of the metrics page."""
     return (
         *clusters.clusters(),
         *source_and_targets.lags(),
@@ -38,7 +38,7 @@ def families() -> tuple[Family, ...]:
 class GatewayCollector(Collector):
     """Collects samples of all declared metrics at the time of the request."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: MeteredGateway) -> None:
         self._shown = shown
 
     def collect(self) -> Iterator[Metric]:
@@ -47,11 +47,11 @@ class GatewayCollector(Collector):
             yield _filled(family, self._shown)
 
     def describe(self) -> list[Metric]:
-        """Return nothing: registering must not read a gateway that has not started."""
+        """Return nothing: registering the collector must not read a gateway that has not started."""
         return []
 
 
-def _filled(family: Family, shown: Shown) -> Metric:
+def _filled(family: Family, shown: MeteredGateway) -> Metric:
     if family.kind == "histogram":
         histograms = HistogramMetricFamily(family.name, family.text, labels=family.labels)
         for labels, value in family.read(shown):
@@ -66,13 +66,13 @@ def _filled(family: Family, shown: Shown) -> Metric:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Return upper bounds with cumulative counts, as Prometheus expects them."""
+    """Return the upper bounds of the buckets with cumulative counts, as Prometheus expects them."""
     bounds = [*map(str, BUCKETS_S), "+Inf"]
     return list(zip(bounds, accumulate(map(float, histogram.counts)), strict=True))
 
 
-def make_registry(shown: Shown) -> CollectorRegistry:
-    """Make a separate registry: nothing global, so that tests and embedders can run several gateways."""
+def make_registry(shown: MeteredGateway) -> CollectorRegistry:
+    """Make a registry for one gateway: with the global registry, a process could not run several gateways."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

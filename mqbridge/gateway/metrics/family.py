@@ -10,24 +10,24 @@ from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.route import Route
 
 
-class Shown(Protocol):
-    """A gateway whose metrics are shown."""
+class MeteredGateway(Protocol):
+    """The parts of a gateway that metrics and the HTTP server read."""
 
     clusters: dict[str, Cluster]
     routes: list[Route]
     lag: LagWatch
     reloader: Reloader
     ready: bool
-    """True while everything is started and nothing is stopping."""
+    """True from the end of the start to the beginning of the stop."""
 
 
 Value = float | Histogram
 Samples = Iterable[tuple[tuple[str, ...], Value]]
-"""Label values, and the measured value."""
+"""Pairs of label values and the measured value."""
 
 
 class Family(NamedTuple):
-    """One metric. `kind` is `counter`, `gauge` or `histogram`; the name of a counter is without its `_total`."""
+    """The declaration of one metric. `kind` is `counter`, `gauge` or `histogram`; a counter's name is without `_total`."""
 
     name: str
     kind: str
@@ -35,21 +35,21 @@ class Family(NamedTuple):
     text: str
     look: str
     """When a person should look at it."""
-    read: Callable[[Shown], Samples]
+    read: Callable[[MeteredGateway], Samples]
 
     @property
     def full_name(self) -> str:
-        """The name on the metrics page."""
+        """The name on the metrics page: with `_total` for a counter."""
         return self.name + "_total" * (self.kind == "counter")
 
 
 ROUTE = ("route",)
 
 
-def of_routes(read: Callable[[Route], Value | None]) -> Callable[[Shown], Samples]:
-    """Read one sample per route; none if the value is None."""
+def of_routes(read: Callable[[Route], Value | None]) -> Callable[[MeteredGateway], Samples]:
+    """Return a function that reads one sample per route, and leaves out routes whose value is None."""
 
-    def samples(shown: Shown) -> Samples:
+    def samples(shown: MeteredGateway) -> Samples:
         values = ((route, read(route)) for route in shown.routes)
         return [((route.name,), value) for route, value in values if value is not None]
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from mqbridge.delivery.counters import Counters, Total, declared_totals
-from mqbridge.gateway.metrics.family import ROUTE, Family, Samples, Shown, of_routes
+from mqbridge.gateway.metrics.family import ROUTE, Family, MeteredGateway, Samples, of_routes
 from mqbridge.gateway.route import Route
 
 _WHEN_TO_LOOK = {
@@ -23,7 +23,7 @@ _WHEN_TO_LOOK = {
 
 
 def totals() -> Iterator[Family]:
-    """Totals of a route."""
+    """Yield the totals of routes."""
     for total in declared_totals():
         yield Family(total.metric, "counter", ROUTE, total.description, _WHEN_TO_LOOK[total.name], of_routes(_reader(total)))
 
@@ -33,7 +33,7 @@ def _reader(total: Total) -> Callable[[Route], float]:
 
 
 def states() -> Iterator[Family]:
-    """Current state of a route."""
+    """Yield the metrics of the current state of routes."""
     for name, text, look, read in (
         ("route_up", "1 while the route runs, 0 when it stopped", "First: 0 needs a person.", lambda r: r.error is None),
         ("route_retrying", "1 while it has no group membership and is going to join again", "Nothing moves.", _is_retrying),
@@ -62,7 +62,7 @@ def _oldest_age(route: Route) -> float:
 
 
 def times() -> Iterator[Family]:
-    """Times of the last batch, and histograms of durations."""
+    """Yield the times of the last batches, and the histograms of durations."""
     received, stored = (lambda c: c.last_batch_at), (lambda c: c.last_stored_at)
     text = "Time at which the last batch was {} (Unix time); missing before the first"
     look = "It stands still while the lag grows."
@@ -87,8 +87,8 @@ def times() -> Iterator[Family]:
     )
 
 
-def _moment(read: Callable[[Counters], float]) -> Callable[[Shown], Samples]:
-    """Convert loop time to Unix time."""
+def _moment(read: Callable[[Counters], float]) -> Callable[[MeteredGateway], Samples]:
+    """Return a function that reads a loop time from each route's counters and converts it to Unix time."""
 
     def moment(route: Route) -> float | None:
         at = read(route.counters)

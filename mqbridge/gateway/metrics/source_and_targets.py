@@ -1,22 +1,22 @@
-"""Metrics of a route's targets (sends in flight) and source (lag). The number of series is bounded, the totals are complete."""
+"""Metrics of a route's targets (sends in flight) and of its source (lag). The number of time series is bounded."""
 
 import asyncio
 from collections.abc import Iterator
 
-from mqbridge.gateway.metrics.family import ROUTE, Family, Samples, Shown
+from mqbridge.gateway.metrics.family import ROUTE, Family, MeteredGateway, Samples
 from mqbridge.gateway.route import Route
 
 PARTITION_SERIES = 100
-"""Maximum number of partitions of one route with their own series: those with the greatest lag. The totals have all."""
+"""Maximum number of partition series per route: those with the greatest lag. The route's total includes all partitions."""
 TARGET_SERIES = 100
-"""Maximum number of targets of one route with their own series: those that have waited longest."""
+"""Maximum number of target series per route: those of the targets that have waited longest for a receipt."""
 
 
 TARGET = ("route", "target")
 
 
 def targets() -> Iterator[Family]:
-    """Sends in flight per target."""
+    """Yield the metrics of sends in flight per target."""
     yield Family(
         "mqbridge_target_sends",
         "gauge",
@@ -35,7 +35,7 @@ def targets() -> Iterator[Family]:
     )
 
 
-def _waiting(shown: Shown) -> Iterator[tuple[str, str, int, float]]:
+def _waiting(shown: MeteredGateway) -> Iterator[tuple[str, str, int, float]]:
     now = asyncio.get_running_loop().time()
     for route in shown.routes:
         found = [
@@ -47,7 +47,7 @@ def _waiting(shown: Shown) -> Iterator[tuple[str, str, int, float]]:
 
 
 def lags() -> Iterator[Family]:
-    """Lag of a route behind its source."""
+    """Yield the metrics of the lag of routes behind their sources."""
     yield Family(
         "mqbridge_lag",
         "gauge",
@@ -75,12 +75,12 @@ def lags() -> Iterator[Family]:
     )
 
 
-def _greatest(shown: Shown, route: Route) -> list[tuple[tuple[str, str], int]]:
+def _greatest(shown: MeteredGateway, route: Route) -> list[tuple[tuple[str, str], int]]:
     partitions = shown.lag.of(route).partitions
     return sorted(partitions.items(), key=lambda one: (-one[1], one[0]))[:PARTITION_SERIES]
 
 
-def _lag_age(shown: Shown) -> Samples:
+def _lag_age(shown: MeteredGateway) -> Samples:
     now = asyncio.get_running_loop().time()
     measured = ((route.name, shown.lag.of(route).measured_at) for route in shown.routes)
     return [((name,), now - at) for name, at in measured if at is not None]

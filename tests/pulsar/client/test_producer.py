@@ -262,11 +262,11 @@ async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_c
     broker.unreachable = {"broker"}
     broker.link.drop()
     await until(lambda: connectivity.failures > 3)
-    assert connectivity.away_s is not None
+    assert connectivity.unreachable_s is not None
     broker.on[BaseCommand.SEND] = broker.store
     broker.unreachable = set()
     await asyncio.gather(*sent)
-    assert (connectivity.away_s, connectivity.reconnects, connectivity.retries) == (None, 1, 10)
+    assert (connectivity.unreachable_s, connectivity.reconnects, connectivity.retries) == (None, 1, 10)
     said = [(record.levelname, record.name) for record in caplog.records]
     assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
     await asyncio.gather(*(producer.close() for producer in producers))

@@ -248,10 +248,10 @@ async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_c
     cluster.unreachable.add(A)
     sent = send(producer, b"1", b"2", b"3")
     await until(lambda: client.connectivity.failures > 3)
-    assert client.connectivity.away_s is not None
+    assert client.connectivity.unreachable_s is not None
     cluster.unreachable.clear()
     await asyncio.gather(*sent)
-    assert (client.connectivity.away_s, client.connectivity.retries) == (None, 1)
+    assert (client.connectivity.unreachable_s, client.connectivity.retries) == (None, 1)
     said = [(record.levelname, record.name) for record in caplog.records]
     assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
 
@@ -357,7 +357,7 @@ async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_i
     cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
     cluster.unreachable.add(A)
     cluster.link_to(A).drop()
-    await until(lambda: client.connectivity.away_s is not None)
+    await until(lambda: client.connectivity.unreachable_s is not None)
     sent = send(producer, b"2")
     asked = len(cluster.asked[ROUTE])
     await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
@@ -365,7 +365,7 @@ async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_i
     cluster.on[ROUTE] = route
     cluster.unreachable.clear()
     await asyncio.gather(*sent)
-    assert (client.connectivity.away_s, bodies(cluster)) == (None, [b"1", b"2"])
+    assert (client.connectivity.unreachable_s, bodies(cluster)) == (None, [b"1", b"2"])
 
 
 async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: ClusterClient, producer: QueueProducer):
