@@ -1,4 +1,4 @@
-"""The closing line of a run: the totals that are always shown, and the others if they are not 0."""
+"""The summary line of a run: the totals that are always shown, and the others if they are not 0."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An outage and its end are visible: one warning, metrics, readiness with reasons, the lag, and the closing line."""
+"""An outage and its end are visible: one warning, metrics, readiness with reasons, the lag, and the summary line."""
 
 import asyncio
 import logging

@@ -120,7 +120,7 @@ def _print_in_flight(gateway: "Gateway") -> None:
 
 
 ALWAYS_SHOWN = ("received", "stored", "dead", "acknowledged")
-"""Totals that the closing line always has; the others only if they are not 0."""
+"""Totals that the summary line always has; the others only if they are not 0."""
 
 
 def report(result: "RunResult") -> None:

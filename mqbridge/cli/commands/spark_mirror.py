@@ -227,7 +227,7 @@ class ProgressDisplay:
 
 
 ALWAYS_SHOWN = ("received", "stored", "dead")
-"""Totals that the closing line always has; the others only if they are not 0."""
+"""Totals that the summary line always has; the others only if they are not 0."""
 
 
 def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) -> None:
