@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.cli.commands.run import report
-from mqbridge.delivery.counters import Counters, declared
+from mqbridge.delivery.counters import Counters, declared_totals
 from mqbridge.gateway.run_result import RouteResult, RunResult
 
 
@@ -17,7 +17,7 @@ def test_the_closing_line_shows_every_total_that_has_a_word(capsys: pytest.Captu
 
 
 def test_every_total_is_in_the_outcome() -> None:
-    assert {total.name for total in declared()} <= RouteResult("r", Counters()).as_json().keys()
+    assert {total.name for total in declared_totals()} <= RouteResult("r", Counters()).as_json().keys()
 
 
 def test_the_closing_line_shows_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
