@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mqbridge.delivery.counters import declared
+from mqbridge.delivery.counters import declared_totals
 from mqbridge.errors import ConfigError
 from mqbridge.spark.mirror.progress import RouteProgress
 
@@ -47,9 +47,9 @@ class MirrorCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         routes = list(self._routes())
-        for total in declared():
+        for total in declared_totals():
             if total.name in TOTALS:
-                counter = CounterMetricFamily(total.metric, f"{total.text}, in completed batches", labels=["route"])
+                counter = CounterMetricFamily(total.metric, f"{total.description}, in completed batches", labels=["route"])
                 for route in routes:
                     counter.add_metric([route.name], route.totals.get(total.name, 0))
                 yield counter

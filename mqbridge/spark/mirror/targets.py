@@ -14,7 +14,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.endpoints import RouteEndpoints
-from mqbridge.gateway.plan import Plan, Planner, refuse
+from mqbridge.gateway.plan import Plan, Planner, raise_problems
 from mqbridge.gateway.retention_warnings import TopicUse, warnings_about
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.cluster_ref import ClusterRef
@@ -32,7 +32,7 @@ async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster]) 
     """Plan all routes, and if all plans are valid, create their targets. Raises ConfigError or ClusterError."""
     planner = Planner(clusters)
     plans = [await planner.plan(route) for route in routes]
-    refuse(plans)
+    raise_problems(plans)
     for plan in plans:
         for text in await _create_targets(plan.route, clusters, plan):
             log.warning("route %s: %s", plan.route.name, text)
@@ -84,7 +84,7 @@ class NewTargetCreator:
         try:
             async with connected_clusters(self._refs) as clusters:
                 plan = await Planner(clusters).plan(self._route)
-                refuse([plan])
+                raise_problems([plan])
                 await _create_targets(self._route, clusters, plan)
         except MqbridgeError as error:
             log.warning(

@@ -13,12 +13,12 @@ from mqbridge.adapter.outbound import Outbound
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError
-from mqbridge.gateway.closing import close_by
+from mqbridge.gateway.closing import close_by_deadline
 from mqbridge.gateway.endpoints import loop_guard
 from mqbridge.gateway.plan import outbound_spec
 from mqbridge.message import NO_SOURCE, Partition, Position, format_position, origin_prefix
 from mqbridge.routing.edits import Edit
-from mqbridge.routing.topics import Selected, render, select
+from mqbridge.routing.topics import SelectedTopic, render, select
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.dead_letters import BoundedDeadLetters
 from mqbridge.spark.transfer.resume import ResumedTarget, StoredPositions, find_dead_letters, find_ends, find_stored
@@ -56,11 +56,11 @@ class OpenRequest:
     replay: Replay | None
 
     @property
-    def selected(self) -> Selected:
+    def selected(self) -> SelectedTopic:
         """The source topic with its values for target templates. Raises ConfigError if no pattern of the route matches it."""
         topic = self.source.topic
         if not self.spec.source_topics:
-            return Selected(topic, {"topic": topic})
+            return SelectedTopic(topic, {"topic": topic})
         for selected in select(self.spec.source_topics, [topic]):
             if selected.topic == topic:
                 return selected
@@ -103,10 +103,10 @@ class OpenTargets:
         """Close all open outbounds."""
         outbounds, self._outbounds = self._outbounds, []
         closing = (outbound.close(deadline) for outbound in outbounds)
-        await close_by(deadline, f"closing the targets of {self._request.source}", *closing)
+        await close_by_deadline(deadline, f"closing the targets of {self._request.source}", *closing)
 
     async def _open_target(
-        self, config: TargetConfig, selected: Selected, dead_positions: Mapping[str, set[Position]]
+        self, config: TargetConfig, selected: SelectedTopic, dead_positions: Mapping[str, set[Position]]
     ) -> ResumedTarget:
         cluster, request = self._clusters[config.cluster], self._request
         topic = config.topic if self._spec.topic_from_rows else render(config.topic, selected)
@@ -189,7 +189,7 @@ class RefusingTargets(OpenTargets):
     async def _open_target(
         self,
         config: TargetConfig,
-        selected: Selected,  # noqa: ARG002
+        selected: SelectedTopic,  # noqa: ARG002
         dead_positions: Mapping[str, set[Position]],
     ) -> ResumedTarget:
         outbound = RefusingOutbound("it names no target topic: its column `topic` is NULL, and there is no option `topic`")
