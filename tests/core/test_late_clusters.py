@@ -148,7 +148,9 @@ async def test_a_cluster_that_has_just_come_may_miss_topics_for_a_while(world: W
         await until(lambda: gateway.ready)
         world.a.reconnect()
         await until(
-            lambda: "does not exist in cluster 'a' (its cluster was reached only recently)" in str(named(gateway, "r").retry_reason)
+            lambda: (
+                "does not exist in cluster 'a' (its cluster was reached only recently)" in str(named(gateway, "r").retry_reason)
+            )
         )
         fill(world.a, "t", 1, 5)
         await until(lambda: everything(world.b, "t") == list(range(5)))
