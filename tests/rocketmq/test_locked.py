@@ -129,7 +129,7 @@ async def test_a_sender_that_reads_back_needs_to_read(cluster: broker.Cluster) -
     [
         (Code.UNLOCK_BATCH_MQ, "Group:G", "may not consume as group 'G'"),
         (Code.UNLOCK_BATCH_MQ, "Topic:T", "may not consume topic 'T'"),
-        (Code.GET_MAX_OFFSET, "Topic:T", "may not look at topic 'T'"),
+        (Code.GET_MAX_OFFSET, "Topic:T", "may not query topic 'T'"),
     ],
 )
 async def test_a_right_that_one_broker_does_not_give(cluster: broker.Cluster, code: int, resource: str, words: str) -> None:

@@ -43,8 +43,8 @@ _ACTION_WORDS = {
     ("Pub", ResourceType.TOPIC): "produce to",
     ("Sub", ResourceType.TOPIC): "consume",
     ("Sub", ResourceType.GROUP): "consume as",
-    ("Get", ResourceType.TOPIC): "look at",
-    ("Get", ResourceType.GROUP): "look at",
+    ("Get", ResourceType.TOPIC): "query",
+    ("Get", ResourceType.GROUP): "query",
     ("Create", ResourceType.TOPIC): "create",
     ("Delete", ResourceType.TOPIC): "delete",
     ("Delete", ResourceType.GROUP): "delete",
@@ -54,7 +54,7 @@ _ACTION_WORDS = {
 
 
 def access_refused(denial: AccessDenial, code: int, address: str, access_key: str | None, lasting: Failure) -> AccessRefused:
-    """Make the error for a denied request. `lasting` is the reaction to refused credentials."""
+    """Return the error for a denied request. `lasting` is its `failure` if the credentials are refused."""
     if denial.of_credentials:
         return AccessRefused(_credentials_problem(denial, code, address, access_key), lasting, of_credentials=True)
     return AccessRefused(_permission_problem(denial, code, address, access_key), Failure.FATAL, of_credentials=False)
@@ -86,7 +86,7 @@ def _permission_problem(denial: AccessDenial, code: int, address: str, access_ke
     needed = "Sub,Get" if action in ("Sub", "Get") and kind is not ResourceType.CLUSTER else action
     return (
         f"{problem} ({asked}, from {denial.source}): grant it with "
-        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {needed} -d Allow`, which replaces what it may do there now"
+        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {needed} -d Allow`, which replaces its permissions there"
     )
 
 

@@ -1,7 +1,7 @@
 """Administration of topics and brokers. Groups are in `group_admin`, offsets in `positions`, single messages in `query`.
 
-A topic exists at brokers, each with its own queues; name servers only show what brokers register. So changes go to every master,
-and are complete once the route shows them.
+A topic exists at brokers, each with its own queues; name servers only return what brokers register. So a change is sent to every
+master, and is complete once the route contains it.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.admin import ClusterHeader, CreateTopicHeader, TopicHeader
 
 SHOWN_TIMEOUT_S = 30.0
-"""A broker registers a new topic with the name servers at once, and all topics every 30 s."""
+"""Timeout of the wait for a route. A broker registers a new topic with the name servers at once, and all topics every 30 s."""
 SHOWN_POLL_S = 0.05
 SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
 REPLY_SUFFIX = "_REPLY_TOPIC"
@@ -47,11 +47,14 @@ class Admin:
         found = await self._client.name_servers.ask(
             Code.GET_BROKER_CLUSTER_INFO, {}, lambda answer: ClusterInfo.decode(answer.body)
         )
-        assert found is not None  # noqa: S101 - nothing is absent here
+        assert found is not None  # noqa: S101 - this request has no response for a missing object
         return found
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Return the masters' addresses by broker name, sorted; of one cluster or all. FATAL if the cluster does not exist."""
+        """Return the addresses of the masters of one cluster, or all, by broker name, sorted.
+
+        Raises ClusterError: FATAL for an unknown cluster, RETRY while no master is registered.
+        """
         info = await self.cluster()
         names = sorted(info.brokers) if cluster is None else sorted(info.clusters.get(cluster, ()))
         found = {name: info.brokers[name].addresses for name in names if name in info.brokers}
@@ -59,13 +62,16 @@ class Admin:
         if cluster is not None and cluster not in info.clusters:
             raise ClusterError(f"there is no cluster {cluster!r}; there are: {', '.join(sorted(info.clusters))}", Failure.FATAL)
         if not masters:
-            raise ClusterError("the name servers know no master now: do the brokers run, and do they reach them?", Failure.RETRY)
+            raise ClusterError(
+                "no master is registered with the name servers: do the brokers run, and reach them?", Failure.RETRY
+            )
         return masters
 
     async def route(self, topic: str, *, fresh: bool = False) -> TopicRoute | None:
-        """Return the route of a topic, None if it does not exist; RETRY while the name servers know no master.
+        """Return the route of a topic, None if it does not exist. Raises ClusterError (RETRY) while no master is registered.
 
-        They drop the topics of a broker that stops. A broker that came back in the meantime has registered its topics again.
+        Name servers drop the topics of a broker that stops. So if the route is missing, it is requested again after `masters`: a
+        broker that has restarted has registered its topics by then.
         """
         route = await self._client.routes.get(topic, fresh=fresh)
         if route is None:
@@ -97,7 +103,7 @@ class Admin:
         return sorted(found or ())
 
     async def user_topics(self) -> list[str]:
-        """Return every topic except system topics; each cluster and each broker has one of its name."""
+        """Return every topic except system topics, which include a topic named after each cluster and each broker."""
         topics, info = await asyncio.gather(self.topics(), self.cluster())
         own = {*info.clusters, *info.brokers, *(f"{cluster}{REPLY_SUFFIX}" for cluster in info.clusters)}
         return [topic for topic in topics if not is_system(topic) and topic not in own]
@@ -117,7 +123,7 @@ class Admin:
         """Create or change a topic with this number of queues at every master, and wait until the route shows it.
 
         `read_queues`: default `queues`; to shrink a topic without loss, keep the old number until those queues are consumed.
-        `attributes` (5.x) are like {"message.type": "FIFO"}. RequestTimeout if the route does not show it in time.
+        `attributes` (5.x) are like {"message.type": "FIFO"}. Raises RequestTimeout if the route does not show it in time.
         """
         header = CreateTopicHeader(
             check_topic(topic),
@@ -128,22 +134,24 @@ class Admin:
             attributes=",".join(f"+{name}={value}" for name, value in (attributes or {}).items()) or None,
         )
         ext = header.encode()
-        done = await self.at_masters(lambda one: self._client.request(one, Code.UPDATE_AND_CREATE_TOPIC, ext), cluster)
-        want = dict.fromkeys(done, (header.read_queue_nums if perm & Perm.READ else 0, queues if perm & Perm.WRITE else 0))
-        await self._wait_for(topic, lambda: self._serves(topic, want), timeout)
+        create = Code.UPDATE_AND_CREATE_TOPIC
+        responses = await self.at_masters(lambda address: self._client.request(address, create, ext), cluster)
+        readable, writable = header.read_queue_nums if perm & Perm.READ else 0, queues if perm & Perm.WRITE else 0
+        expected = dict.fromkeys(responses, (readable, writable))
+        await self._wait_for(topic, lambda: self._has_queues(topic, expected), timeout)
 
     async def delete_topic(self, topic: str, *, timeout: float = SHOWN_TIMEOUT_S) -> None:
-        """Delete a topic and its messages everywhere, and wait until no name server shows it.
+        """Delete a topic and its messages at every master, and wait until no name server returns its route.
 
-        Deleting a missing topic is no error.
+        A missing topic is no error.
         """
         ext = TopicHeader(topic).encode()
-        await self.at_masters(lambda one: self._client.request(one, Code.DELETE_TOPIC_IN_BROKER, ext))
+        await self.at_masters(lambda address: self._client.request(address, Code.DELETE_TOPIC_IN_BROKER, ext))
         await self._client.name_servers.each(Code.DELETE_TOPIC_IN_NAMESRV, ext)
-        await self._wait_for(topic, lambda: self._is_gone(topic), timeout)
+        await self._wait_for(topic, lambda: self._is_deleted(topic), timeout)
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """Return a topic's configuration by broker name, of the masters that have it."""
+        """Return a topic's configuration at each master that has the topic, by broker name."""
         ext = TopicHeader(topic).encode()
         accept = frozenset({Status.SUCCESS, Status.TOPIC_NOT_EXIST})
 
@@ -155,19 +163,22 @@ class Admin:
                     raise
             else:
                 return TopicConfig.decode(answer.body) if answer.code == Status.SUCCESS else None
-            every = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # the only request before 5.0
-            return TopicConfigs.decode(every.body).topics.get(topic)
+            configs = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # brokers before 5.0 have only this request
+            return TopicConfigs.decode(configs.body).topics.get(topic)
 
         return {name: config for name, config in (await self.at_masters(at)).items() if config is not None}
 
     async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
-        """Return first and next offset of every queue, and its last write time. FATAL if the topic does not exist."""
+        """Return the first and next offset of every queue, and its last write time.
+
+        Raises ClusterError (FATAL) if the topic does not exist.
+        """
         ext = TopicHeader(topic).encode()
         answers = await self.of_topic(topic, Code.GET_TOPIC_STATS_INFO, ext)
         return {queue: stats for answer in answers for queue, stats in TopicStats.decode(answer.body).queues.items()}
 
     async def of_topic(self, topic: str, code: int, ext: Mapping[str, str]) -> list[Command]:
-        """Return the responses of every master of the topic. FATAL if the topic does not exist."""
+        """Return the responses of every master of the topic. Raises ClusterError (FATAL) if the topic does not exist."""
         route = await self._client.routes.get(topic, fresh=True)
         if route is None:
             raise ServerRefused(f"no name server knows topic {topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
@@ -181,18 +192,18 @@ class Admin:
                 while not await condition():  # noqa: ASYNC110 - other processes decide
                     await asyncio.sleep(SHOWN_POLL_S)
         except TimeoutError as error:
-            problem = f"topic {topic} was changed at its brokers, but the name servers do not show it after {timeout:g} s"
+            problem = f"topic {topic} was changed at its brokers, but the name servers do not show the change after {timeout:g} s"
             raise RequestTimeout(f"{problem}: do the brokers reach them?") from error
 
-    async def _serves(self, topic: str, want: Mapping[str, tuple[int, int]]) -> bool:
-        """Return True if the route shows the wanted numbers of readable and writable queues of every broker."""
+    async def _has_queues(self, topic: str, expected: Mapping[str, tuple[int, int]]) -> bool:
+        """Return True if the route has the expected numbers of readable and writable queues of every broker."""
         route = await self._client.routes.get(topic, fresh=True)
         if route is None:
             return False
         readable, writable = [queue.broker for queue in route.read_queues()], [queue.broker for queue in route.write_queues()]
-        return all((readable.count(name), writable.count(name)) == numbers for name, numbers in want.items())
+        return all((readable.count(name), writable.count(name)) == numbers for name, numbers in expected.items())
 
-    async def _is_gone(self, topic: str) -> bool:
+    async def _is_deleted(self, topic: str) -> bool:
         return await self._client.routes.get(topic, fresh=True) is None
 
 

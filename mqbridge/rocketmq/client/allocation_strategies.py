@@ -1,7 +1,7 @@
 """Allocation strategies: every member of a group computes the same division of a topic's queues and takes its own part.
 
-There is no coordinator. All members must sort queues and members alike and use the same strategy, so this code agrees with Java
-exactly: names are compared by UTF-16 code units, as String.compareTo does, which beyond U+FFFF is not the order of code points.
+There is no coordinator. All members must use the same strategy and the same order of queues and members, so this code agrees
+exactly with Java's. Names are compared by UTF-16 code units, like String.compareTo; beyond U+FFFF, code points order differently.
 """
 
 import hashlib
@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
-"""(our id, sorted queues, sorted members) -> our queues. Our id is among the members."""
+"""(our client id, sorted queues, sorted client ids of all members) -> our queues."""
 
 VIRTUAL_NODES = 10
-"""Virtual nodes of a member on the ring of the consistent hash."""
+"""Virtual nodes per member on the ring of the consistent hash."""
 
 
 def java_order(text: str) -> bytes:
@@ -48,7 +48,7 @@ def circle(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Que
 
 
 def consistent_hash(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
-    """CONSISTENT_HASH: a queue belongs to the next member clockwise, so that few queues move when members come and go."""
+    """CONSISTENT_HASH: a queue belongs to the next member on the ring, so few queues move when members join or leave."""
     ring = {_ring_position(f"{member}-{node}"): member for member in members for node in range(VIRTUAL_NODES)}
     positions = sorted(ring)
     return [queue for queue in queues if ring[positions[bisect_left(positions, _queue_position(queue)) % len(positions)]] == me]
@@ -59,7 +59,7 @@ def _queue_position(queue: Queue) -> int:
 
 
 def _ring_position(text: str) -> int:
-    """Return the first four bytes of the MD5, as Java's ring. It only distributes, it protects nothing."""
+    """Return the first four bytes of the MD5 hash, as Java does. The hash only distributes queues; it is not for security."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4])
 
 

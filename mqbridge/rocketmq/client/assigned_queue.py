@@ -1,7 +1,8 @@
-"""One queue assigned to this consumer: pulls ahead, hands out pull by pull, commits behind.
+"""One queue assigned to this consumer: pulls ahead, delivers pull by pull, and commits acknowledged offsets.
 
-`queue_state` holds its state and offsets; `pull_loop` pulls it; `queue_commits` commits it, `queue_release` releases it. A queue
-that fails for good (a gap, a refusal that a retry does not cure) hands out what it has, then raises; the other queues go on.
+`queue_state` holds the state and offsets of the queue, `pull_loop` pulls, `queue_commits` commits, `queue_release` releases.
+After an error that a retry cannot cure (a gap, a refusal), `receive` returns the buffered pulls, then raises; other queues
+continue.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsumerContext(PullContext, CommitContext, Protocol):
-    """The consumer, as an assigned queue needs it."""
+    """The part of a consumer that its assigned queues use."""
 
     name: str
 
@@ -34,7 +35,7 @@ class ConsumerContext(PullContext, CommitContext, Protocol):
         """Unlock the queue at its broker."""
 
     def dropped(self, assigned: "AssignedQueue") -> None:
-        """The queue has ended: forget it."""
+        """Remove the queue from the consumer: it has ended."""
 
 
 class AssignedQueue:
@@ -46,10 +47,10 @@ class AssignedQueue:
         self.over = asyncio.Event()
         """Set as soon as the queue is revoked, lost or released."""
         self.holds_budget = False
-        """True if taken bytes stay on the budget of all queues until `release_budget`."""
+        """True if the budget of all queues counts taken bytes until `release_budget`."""
         self._context = context
         self._error: MqbridgeError | None = None
-        """The error that `receive` raises once nothing waits."""
+        """The error that `receive` raises once no pull is buffered."""
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._pulls = PullLoop(
@@ -71,12 +72,12 @@ class AssignedQueue:
 
     @property
     def revoked(self) -> bool:
-        """True once it was revoked, lost or released."""
+        """True if the queue was revoked, lost or released."""
         return not self.state.is_ours
 
     @property
     def caught_up(self) -> bool:
-        """True if the last pull reached the end of the queue, and everything was taken."""
+        """True if the last pull reached the end of the queue, and no pull is buffered."""
         return self.state.at_end and not self.state.waiting
 
     @property
@@ -86,12 +87,12 @@ class AssignedQueue:
 
     @property
     def committed(self) -> int:
-        """The offset below which everything is acknowledged."""
+        """The acknowledged offset: all messages below it are acknowledged."""
         return self.state.acknowledged
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait to be taken, or are not yet released from the budget."""
+        """Bytes that are buffered, or taken and not yet released from the budget."""
         return self._pulls.held_bytes
 
     @property
@@ -110,9 +111,9 @@ class AssignedQueue:
         return self._pulls.answered_ms
 
     def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
-        """Start pulling; the budget already counts this queue.
+        """Start pulling at `offset`; the budget already counts this queue.
 
-        `first_start`: the group had no offset; the start that we chose is committed.
+        `first_start`: the group had no offset in this queue, so the start offset is committed.
         """
         self.state.start(offset, first_start=first_start, locked_at=locked_at)
         self._pulls.restart()
@@ -120,7 +121,7 @@ class AssignedQueue:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def take(self) -> PulledRecords | None:
-        """Take the records of one pull; None if nothing waits."""
+        """Return the records of the next buffered pull; None if there is none."""
         pulled = self.state.take(self._loop.time())
         if pulled is not None and self.holds_budget:
             self._pulls.hold(pulled.size)
@@ -142,9 +143,9 @@ class AssignedQueue:
             await self._wait()
 
     async def changed(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until there is something to take or the queue ends; always yields to other tasks.
+        """Wait up to `timeout` seconds until a pull is buffered or the queue ends; always yields to other tasks.
 
-        Raises the error that ended the queue (GapError, ClusterError) once nothing is left to take: no change would follow.
+        Raises the error that ended the queue (GapError, ClusterError) once no pull is buffered, because no change can follow.
         """
         if self.revoked or self.state.can_take(self._loop.time()):
             await asyncio.sleep(0)
@@ -164,35 +165,35 @@ class AssignedQueue:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def commit(self, offset: int, run: int | None = None) -> None:
-        """Everything below `offset` is consumed; the next pull, or a commit within seconds, stores that.
+        """Acknowledge all messages below `offset`; the next pull, or a commit within seconds, stores the offset at the broker.
 
-        No effect for offsets that were not handed out (or no longer count, after a seek), or are committed already. `run` is the
-        run in which they were handed out (`state.run`), None for the current one: messages to be handed out again do not count.
+        Has no effect for an offset that was not delivered in this run, or is acknowledged already. `run` is the run of the queue
+        in which the messages were delivered (`state.run`), None for the current one: a seek or a reset begins a new run.
         """
         if self.state.acknowledge(offset, run) and self.state.nothing_in_flight:
             self._release.all_acknowledged()
 
     def unreported(self) -> int | None:
-        """Return the offset to commit, None if it was already sent to the store."""
+        """Return the offset to commit, None if it was already sent to the broker."""
         return self.state.unreported(self._loop.time())
 
     def mark_reported(self, offset: int | None) -> None:
-        """`offset` is being sent to the store; None if that failed."""
+        """Record that `offset` is being sent to the broker; None records that this failed."""
         self.state.mark_reported(offset)
 
     async def flush(self) -> None:
-        """Wait until the store has the offset that is acknowledged. Raises ClusterError."""
+        """Wait until the acknowledged offset is committed. Raises ClusterError."""
         await self._commits.flush()
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, offset: int) -> None:
-        """Continue at `offset`. Going back to uncommitted messages changes no commit; any other offset is committed."""
+        """Continue at `offset`, and commit it unless it is the offset of a delivered message that is not committed."""
         if not self.rewind(offset):
             await self._move(offset)
 
     def rewind(self, offset: int, run: int | None = None) -> bool:
-        """Hand out again from `offset`, if it was handed out and is not committed; else return False without effect."""
+        """Deliver again from `offset`, if it was delivered and is not committed; else return False without effect."""
         if not self.state.rewind(offset, run):
             return False
         self._error = None
@@ -200,7 +201,7 @@ class AssignedQueue:
         return True
 
     async def reset(self, offset: int, why: str) -> None:
-        """Continue at an offset that the broker sets."""
+        """Continue at an offset that the broker sets; `why` is the reason for the log."""
         if self.state.may(Event.MOVE):
             log.warning("%s: continuing at offset %d instead of %d, %s", self, offset, self.position, why)
             await self._move(offset)
@@ -215,39 +216,39 @@ class AssignedQueue:
             await self._commits.save()
 
     def _ended_by(self, error: MqbridgeError) -> None:
-        """Pulling ended with an error; what waits can still be taken."""
+        """Record the error that ended the pulling; buffered pulls can still be taken."""
         self._error = error
         self._changed.set()
 
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def lock_renewed(self, at: float) -> None:
-        """The queue's lock was renewed, at this loop time; records that waited for it can be taken."""
+        """Record that the queue's lock was renewed, at this loop time; pulls that needed the lock can be taken."""
         self.state.lock_renewed(at)
         self._changed.set()
 
     def lock_lost(self) -> None:
-        """Another member may hold the lock and read on: nothing may be committed from now on."""
+        """End the queue without a commit: its lock expired, so another member may consume it already."""
         if self._leave(Event.LOSE_LOCK, f"{self} was lost: its lock could not be renewed") and not self._release.has_begun:
             self._context.dropped(self)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the queue: acknowledged messages are committed, the rest will be delivered again.
+        """Release the queue: commit acknowledged messages; all others will be delivered again.
 
-        Waits for the end, also of a release that another call began; at `deadline` (loop time) it is cut short.
+        Waits for the end of the release, also if another call began it; at `deadline` (loop time) the release is cut short.
         """
         self._leave(Event.RELEASE, f"{self} was released")
         await self._release.wait(deadline)
 
     async def revoke(self) -> None:
-        """Another member gets the queue. With a lock, messages in flight get a moment to be acknowledged first."""
+        """Give the queue to another member. With a lock, first wait a moment for messages in flight to be acknowledged."""
         self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
         await self._release.wait(None)
 
     def _leave(self, event: Event, why: str) -> bool:
-        """Stop pulling and handing out; False if it had stopped already."""
+        """Stop pulling and delivering; return False if the queue had stopped already."""
         if not self.state.leave(event):
             return False
         if not self.over.is_set():

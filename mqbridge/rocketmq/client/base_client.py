@@ -35,15 +35,12 @@ from mqbridge.rocketmq.wire.ids import UniqueIds
 log = logging.getLogger(__name__)
 
 Handler = Callable[[str, Command], Command | None]
-"""Gets the address of a broker and its request; returns the response.
-
-None: no response, or `answer` sends it later.
-"""
+"""(address of the broker, its request) -> the response; None for no response, or if `answer` sends it later."""
 SUCCESS = frozenset({Status.SUCCESS})
 MAX_SENDS_IN_FLIGHT = 1000
-"""Limit of one client. A broker queues 10000 sends of all its producers, and drops those that waited for 200 ms."""
+"""Limit of sends per client. A broker queues 10000 sends of all its producers, and drops those that waited for 200 ms."""
 MAX_BYTES_IN_FLIGHT = 64 << 20
-"""Limit of one client; a broker on a fast network needs far less in flight."""
+"""Limit of bytes of sends per client; a broker on a fast network needs far less in flight."""
 
 _instances = itertools.count()
 
@@ -60,7 +57,7 @@ class Timing:
 
 
 class BaseClient:
-    """Create it inside a running loop; call `connect` first and `close` last, or use `async with`.
+    """Client of one cluster. Create it inside a running loop; call `connect` first and `close` last, or use `async with`.
 
     `name_servers` are `host:port`. `instance` replaces the part of the client id that is otherwise unique. `credentials` sign
     every request.
@@ -105,7 +102,7 @@ class BaseClient:
         return self._client_id
 
     async def connect(self) -> None:
-        """Connect to a name server. Raises Unreachable, which names all of them."""
+        """Connect to a name server, and start heartbeats and route updates. Raises Unreachable with the error of each server."""
         local = await self.name_servers.connect()
         if not self._client_id:
             self._client_id = f"{local}@{self._instance}"
@@ -177,14 +174,14 @@ class BaseClient:
         """Send a request without a response. Raises Unreachable or ConnectionLost."""
         (await self.pool.get(address)).oneway(code, ext or {}, body, remark)
 
-    # --- requests of brokers----------------------------------------------------------------------------------------
+    # --- requests of brokers ----------------------------------------------------------------------------------------
 
     def on(self, code: int, handler: Handler) -> None:
         """Set the handler of requests with this code, replacing the previous one."""
         self._handlers[code] = handler
 
     def answer(self, address: str, request: Command, response: Command) -> None:
-        """Send the response to a request whose handler returned None. Dropped if the connection is gone."""
+        """Send the response to a request whose handler returned None; it is dropped if the connection is lost."""
         connection = self.pool.ready(address)
         if connection is not None and not request.is_oneway:
             connection.answer(request, response)
@@ -206,7 +203,7 @@ class BaseClient:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def add_producer(self, group: str) -> None:
-        """Announce this producer group in heartbeats, until `remove_producer` was called as often."""
+        """Add this producer group to heartbeats. Each call needs one of `remove_producer`."""
         self._heartbeats.add_producer(group)
 
     async def remove_producer(self, group: str) -> None:
@@ -214,7 +211,7 @@ class BaseClient:
         await self._heartbeats.remove_producer(group)
 
     def add_consumer(self, consumer: ConsumerData) -> None:
-        """Announce this consumer group in heartbeats, replacing its earlier data; see `heartbeat`."""
+        """Add this consumer group to heartbeats, replacing its earlier data; `heartbeat` sends it at once."""
         self._heartbeats.consumers[consumer.group] = consumer
 
     replace_consumer = add_consumer
@@ -228,7 +225,7 @@ class BaseClient:
         await self._heartbeats.beat()
 
     def broker_version(self, address: str) -> int | None:
-        """Return the version (its ordinal) from a broker's response to a heartbeat."""
+        """Return the version number that the broker announced in its response to a heartbeat; None before one."""
         return self._heartbeats.versions.get(address)
 
     async def _greet(self, connection: Connection) -> None:
@@ -241,7 +238,7 @@ class BaseClient:
 
 
 def connectivity_of(name: str, name_servers: Sequence[str]) -> Connectivity:
-    """Make the connectivity of a cluster with these name servers. Raises ValueError for an invalid address."""
+    """Return the connectivity of a cluster with these name servers. Raises ValueError for an invalid address."""
     return Connectivity(name, (split_address(address, DEFAULT_PORT) for address in name_servers))
 
 

@@ -1,4 +1,4 @@
-"""Offsets of broadcasting groups: brokers do not keep them, each member has its own in a store that the caller supplies."""
+"""Offsets of broadcasting groups. Brokers do not store them; each member has its own, in a store that the caller supplies."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,13 +7,13 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 
 class BroadcastOffsets(Protocol):
-    """Keeps offsets across restarts. Raises ClusterError on failure, and is called again later."""
+    """Stores offsets across restarts. Methods raise ClusterError on failure, and are called again later."""
 
     async def load(self, queue: Queue) -> int | None:
-        """Return the offset saved last; None if there is none."""
+        """Return the saved offset; None if there is none."""
 
     async def save(self, offsets: Mapping[Queue, int]) -> None:
-        """Save these, keeping those of other queues."""
+        """Save the offsets of these queues; those of other queues stay."""
 
 
 class MemoryOffsets:

@@ -1,4 +1,4 @@
-"""Handles requests of brokers to consumers: members changed, reset offsets, report the state, consume one message.
+"""Handles the requests that brokers send to consumers: members changed, reset offsets, report the state, consume one message.
 
 A client has one handler for all of its groups.
 """
@@ -30,7 +30,7 @@ _handlers_by_client: "WeakKeyDictionary[BaseClient, BrokerRequestHandler]" = Wea
 
 
 class ServedConsumer(Protocol):
-    """A consumer, as the handler of broker requests sees it."""
+    """The part of a consumer that the handler of broker requests uses."""
 
     settings: ConsumerSettings
     membership: Membership
@@ -38,14 +38,14 @@ class ServedConsumer(Protocol):
     gaps: dict[Queue, int]
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
-        """Continue a queue that is at a gap, or was released at one."""
+        """Continue at `offset` in a queue that stopped, or was released, at a gap."""
 
     def request_rebalance(self) -> None:
         """Rebalance soon."""
 
 
 class BrokerRequestHandler:
-    """Answers for the groups of one client; `of` returns the client's handler."""
+    """Handles requests for all consumer groups of one client; `of` returns the client's handler."""
 
     def __init__(self, client: BaseClient) -> None:
         self._consumers: dict[str, ServedConsumer] = {}
@@ -65,7 +65,7 @@ class BrokerRequestHandler:
     def admit(self, group: str, consumer: ServedConsumer) -> None:
         """Register a consumer. Raises LocalProtocolError if the client has a member of the group already."""
         if group in self._consumers:
-            raise LocalProtocolError(f"this client has a member of group {group} already; another one needs a client of its own")
+            raise LocalProtocolError(f"this client has a member of group {group} already; another member needs its own client")
         self._consumers[group] = consumer
 
     def dismiss(self, group: str, consumer: ServedConsumer) -> bool:
@@ -79,7 +79,7 @@ class BrokerRequestHandler:
         group = GroupHeader.decode(request.ext).consumer_group
         consumer = self._consumers.get(group)
         if consumer is not None:
-            log.debug("%s says that the members of group %s changed", address, group)
+            log.debug("broker %s: the members of group %s changed, rebalancing", address, group)
             consumer.request_rebalance()
 
     def _reset(self, address: str, request: Command) -> None:

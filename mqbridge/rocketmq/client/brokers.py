@@ -1,4 +1,4 @@
-"""Requests to the broker that currently serves a queue."""
+"""Sends requests to the broker that currently serves a queue."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Brokers:
-    """Routes requests from a queue to its broker; failures invalidate the route."""
+    """Finds the broker of a queue in the route and sends requests to it; failures invalidate the route."""
 
     def __init__(self, client: BaseClient) -> None:
         self.client = client
@@ -28,7 +28,7 @@ class Brokers:
         return address
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
-        """Return the address to pull from, and True if it is the master. Raises ClusterError (REFRESH) if the broker is gone."""
+        """Return the address to pull from, and True if it is the master's. Raises ClusterError (REFRESH) without one."""
         if (found := self.known_reader(topic, broker)) is not None:
             return found
         route = await self.client.routes.usable(topic)
@@ -38,15 +38,15 @@ class Brokers:
         return address, address == route.master(broker)
 
     def known_reader(self, topic: str, broker: str) -> tuple[str, bool] | None:
-        """Return the same from a cached route; None if there is none, or it lacks the broker."""
+        """Return the result of `reader` from a cached route; None if no route is cached, or it lacks the broker."""
         route = self.client.routes.fresh(topic)
         address = route.reader(broker) if route is not None else None
         return None if route is None or address is None else (address, address == route.master(broker))
 
     def lost(self, topic: str, broker: str) -> ClusterError:
-        """Make the error for a broker that the route lacks."""
+        """Invalidate the route, and return the error for a broker that it lacks."""
         self.client.routes.invalidate(topic)
-        return ClusterError(f"no address of broker {broker} is known for topic {topic} at the moment", Failure.REFRESH)
+        return ClusterError(f"the route of topic {topic} has no address of broker {broker} now", Failure.REFRESH)
 
     async def ask(
         self,
@@ -58,7 +58,7 @@ class Brokers:
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Send a request to the master of a queue. Raises as `BaseClient.request`."""
+        """Send a request to the master of a queue. Raises the errors of `BaseClient.request`."""
         address = await self.master(queue.topic, queue.broker)
         return await self.ask_at(address, queue.topic, code, ext, body, timeout=timeout, accept=accept)
 
@@ -93,7 +93,7 @@ class Brokers:
 
 
 async def twice(call: Callable[[], Awaitable[T]]) -> T:
-    """Call an idempotent request; once more over a new connection if the connection was lost."""
+    """Call an idempotent request; if the connection was lost, call it once more, over a new connection."""
     try:
         return await call()
     except ConnectionLost:

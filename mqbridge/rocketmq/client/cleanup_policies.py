@@ -1,4 +1,4 @@
-"""Cleanup policies of topics, which do not change while a topic is read."""
+"""Cleanup policies of topics. They are cached, because the policy of a topic does not change while it is read."""
 
 from mqbridge.errors import ServerRefused
 from mqbridge.rocketmq.client.brokers import Brokers
@@ -9,7 +9,7 @@ from mqbridge.rocketmq.wire.headers.admin import TopicHeader
 
 
 class CleanupPolicies:
-    """Caches the cleanup policy of each topic."""
+    """Cache of the cleanup policy of each topic."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -18,7 +18,7 @@ class CleanupPolicies:
     async def compacted(self, queue: Queue) -> bool:
         """Return True if the topic keeps only the newest message per key, so that missing offsets are normal.
 
-        A broker that does not know the request has no such topics. Raises ClusterError, ProtocolError.
+        A broker that refuses the request is too old for such topics. Raises ClusterError, ProtocolError.
         """
         known = self._compacted.get(queue.topic)
         if known is None:

@@ -1,4 +1,4 @@
-"""A client of one cluster: administration, positions, groups, and producers of wire bytes."""
+"""Client of one cluster: administration, positions, groups, and producers of encoded messages."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ __all__ = ["ClusterClient", "Timing"]
 
 
 class ClusterClient(BaseClient):
-    """See `BaseClient` for how it is made; `admin`, `positions` and `groups` ask its brokers."""
+    """A `BaseClient` with `admin`, `positions` and `groups`, which send requests to the brokers, and with producers."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ClusterClient(BaseClient):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         fail_behind: bool = False,
     ) -> QueueProducer:
-        """A producer of a topic; see `Producer`. Raises ClusterError (FATAL) for names that cannot be."""
+        """Return a producer for a topic; see `QueueProducer`. Raises ClusterError (FATAL) for invalid names."""
         return QueueProducer(
             self,
             group,

@@ -1,8 +1,8 @@
-"""Workarounds for brokers before 5.0.
+"""Workarounds for brokers before 5.0, which are recognized by the version in their responses.
 
-Every response carries the server's version. The time search of these brokers returns the message nearest to the time: possibly
-one before it, or one in the middle of several of the same millisecond. For a group that never committed they return 0 while a
-queue's first message is in memory. They delay messages by levels only, and deliver messages with a timer at once.
+- Their search by time returns the message nearest to the time: possibly one before it, or any of several in one millisecond.
+- For a group that never committed they return offset 0 as long as a queue's first message is in memory.
+- They delay messages only by levels, and deliver messages with a timer at once.
 """
 
 import logging
@@ -24,33 +24,33 @@ from mqbridge.rocketmq.wire.tags import TAG
 log = logging.getLogger(__name__)
 
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""The default of messageDelayLevel."""
+"""The default of a broker's `messageDelayLevel`."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ANSWERS = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED})
 
 
 def is_old(answer: Command) -> bool:
-    """Return True if the server that responded is a 4.x one."""
+    """Return True if the response is from a 4.x server."""
     return answer.version < V5_0_0
 
 
 async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
     """Return the broker's delays (ms) from level 1 on; empty for a broker that delays messages until any time.
 
-    A broker that refuses to show its settings counts as such. Raises ClusterError.
+    A broker that refuses to return its settings counts as a 5.x broker. Raises ClusterError.
     """
     try:
         answer = await client.request(address, Code.GET_BROKER_CONFIG)
     except AccessRefused:
         raise
     except ServerRefused as error:
-        log.info("%s refuses to show its settings, assuming a broker of 5.x: %s", address, error)
+        log.info("broker %s refuses to return its settings, assuming version 5.x: %s", address, error)
         return ()
     if not is_old(answer):
         return ()
     levels = tuple(_milliseconds(text) for text in (decode_settings(answer.body).get("messageDelayLevel") or LEVELS).split())
     log.warning(
-        "%s is a broker before 5.0: delayed messages wait for the next of its %d levels, %d s at most",
+        "broker %s is older than 5.0: each delay is rounded up to the next of its %d levels, %d s at most",
         address,
         len(levels),
         max(levels) // 1000,
@@ -62,7 +62,7 @@ def _milliseconds(text: str) -> int:
     """Parse a duration like `10s`. Raises RemoteProtocolError."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_MS or not number.isdecimal():
-        raise RemoteProtocolError(f"a broker's messageDelayLevel has {text!r}")
+        raise RemoteProtocolError(f"a broker's messageDelayLevel contains {text!r}, which is no duration like 10s")
     return int(number) * _UNITS_MS[unit]
 
 
@@ -71,7 +71,7 @@ async def find_time(
 ) -> int:
     """Return the first offset from `first` on whose message was stored at `timestamp` (ms) or later, `next_` if there is none.
 
-    `upper`: the last one stored until then. Each step of the binary search takes one pull.
+    With `upper`, return the last offset whose message was stored at `timestamp` or earlier. Each step of the search is a pull.
     """
     low, high = first, next_
     while low < high:
@@ -85,7 +85,7 @@ async def find_time(
 
 
 async def _stored_at(client: BaseClient, address: str, queue: Queue, offset: int) -> int:
-    """Return the store time of a message; -1 if it was deleted meanwhile, as it is older than all others."""
+    """Return the store time of a message (ms); -1 if it was deleted, which makes it older than all others."""
     header = PullHeader(READER_GROUP, queue.topic, queue.id, offset, 1, PullFlag.SUBSCRIPTION, 0, 0, 0, "*", TAG)
     answer = await client.request(address, Code.PULL_MESSAGE, header.encode(), accept=_ANSWERS)
     records = decode_records(answer.body) if answer.code == Status.SUCCESS else []
@@ -93,6 +93,6 @@ async def _stored_at(client: BaseClient, address: str, queue: Queue, offset: int
 
 
 async def topics_with_offsets(client: BaseClient, address: str, group: str) -> set[str]:
-    """Return the topics with commits of the group at this broker: its statistics list them if the request names no topic."""
+    """Return the topics with commits of the group at this broker, from statistics requested without a topic."""
     answer = await client.request(address, Code.GET_CONSUME_STATS, ConsumeStatsHeader(group).encode())
     return {queue.topic for queue in ConsumeStats.decode(answer.body).offsets}

@@ -1,7 +1,7 @@
-"""One connection: requests in both directions, matched by opaque, with responses in any order.
+"""One connection: requests in both directions, each matched to its response by the opaque; responses come in any order.
 
-There is no handshake. Each direction has its own numbers: a broker's request may carry the opaque of a pending request of ours. A
-late response to a request that timed out is dropped.
+There is no handshake. Each direction numbers its requests independently: a broker's request may have the opaque of a pending
+request of ours. A late response to a request that timed out is dropped.
 
 With credentials every request is signed, as the last step before encoding; see `signed_requests`.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 3.0
 """The Java clients' default."""
 REQUEST_TIMEOUT_S = 10.0
-"""Timeout of one response. The Java clients wait 3 s; a repeated send may be stored twice, so we wait longer."""
+"""Timeout of one response. It is longer than the 3 s of the Java clients, because a repeated send may be stored twice."""
 
 PLAIN_REFUSED = "does it take TLS only (tls.server.mode=enforcing)? Then switch on the option `tls`"
 TLS_REFUSED = "or does it take no TLS (tls.server.mode=disabled)? Then leave out the option `tls`"
@@ -39,7 +39,7 @@ OnLost = Callable[["Connection", Exception], None]
 
 
 class Connection:
-    """A connection made by `open_connection`. `on_request` gets the broker's requests, `on_lost` is called once at the end."""
+    """A connection made by `open_connection`. `on_request` gets the broker's requests; `on_lost` is called once, at the end."""
 
     def __init__(self, address: str, on_request: OnRequest, on_lost: OnLost, credentials: Credentials | None = None) -> None:
         self.address = address
@@ -64,9 +64,10 @@ class Connection:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def post(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> "asyncio.Future[Command]":
-        """Send a request now; the future gets the response, whatever its code, or RequestTimeout or ConnectionLost.
+        """Send a request now; return a future for its response, whatever its code.
 
-        Denied access becomes AccessRefused instead of a response. Raises ConnectionLost if the connection has ended.
+        The future may fail with RequestTimeout, ConnectionLost, or AccessRefused for denied access. Raises ConnectionLost if the
+        connection has ended.
         """
         opaque = _int32(next(self._opaques))
         if (signed := self._signed) is None:
@@ -83,7 +84,7 @@ class Connection:
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
         """Send a request and wait for its response, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
 
-        A peer that has sent nothing at all since the request counts as dead: the connection ends.
+        If the request times out and the peer has sent nothing since the request, the connection is closed.
         """
         sent_at = self._loop.time()
         try:
@@ -93,7 +94,7 @@ class Connection:
             raise
 
     def suspect(self, since: float, error: Exception) -> None:
-        """A request from `since` (loop time) timed out: end the connection if the peer has been silent ever since."""
+        """Close the connection if the peer has sent nothing since `since` (loop time), when a request that timed out was sent."""
         if self.alive and self.endpoint.received_at <= since:
             self.endpoint.abort(PeerSilent(f"{self.address} has been silent: {error}"))
 
@@ -128,7 +129,7 @@ class Connection:
         self._on_lost(self, lost)
 
     def _perhaps_wants_tls(self, lost: ConnectionLost) -> bool:
-        """Return True if the server closed a plain connection without a byte, and never accepted us before."""
+        """Return True if the server closed a plain connection without sending a byte, and has never accepted this client."""
         link, silent = self.endpoint.link, isinstance(lost, PeerSilent)
         unknown = link is None or not link.admitted
         return self.endpoint.tls is None and unknown and not (self.endpoint.heard or silent or self._closing)
@@ -136,7 +137,7 @@ class Connection:
     # --- denied access ----------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """The server accepted us."""
+        """Record that the server accepted our credentials."""
         if self.endpoint.link is not None:
             self.endpoint.link.admit()
 
@@ -163,7 +164,7 @@ class Connection:
 
 
 class _Local(Endpoint):
-    """Endpoint that knows our local address, a part of client ids, and decodes frames in place."""
+    """Endpoint that records our local address, which is a part of client ids, and decodes frames in place."""
 
     local_host = ""
 
@@ -181,7 +182,7 @@ class _Local(Endpoint):
 
 
 def _never(_: list[bytes]) -> None:
-    raise AssertionError("frames are read where they are")
+    raise AssertionError("`_take` decodes all frames in place")
 
 
 def _frame(
@@ -204,7 +205,7 @@ def _frame(
 
 
 def _int32(number: int) -> int:
-    """Opaques wrap through the negative numbers, as Java's do."""
+    """Return the number as a signed 32-bit integer: opaques wrap to negative numbers, as in Java."""
     return (number + 0x80000000 & 0xFFFFFFFF) - 0x80000000
 
 

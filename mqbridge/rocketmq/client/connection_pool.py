@@ -1,7 +1,7 @@
-"""Connections by address: one each, opened on demand, shared, replaced when lost.
+"""One shared connection per address, opened on demand and replaced when lost.
 
-A new connection is handed out after its greeting: a broker without a heartbeat over this very connection knows none of our
-groups.
+A new connection is used only after its greeting, a heartbeat: a broker knows the groups of a client only from heartbeats over the
+same connection.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class ConnectionPool:
 
     @property
     def is_locked(self) -> bool:
-        """True if servers may refuse us: with TLS or credentials."""
+        """True if the client has TLS or credentials, so servers may refuse it."""
         return self._tls is not None or self._credentials is not None
 
     async def read_credentials(self) -> None:
@@ -50,18 +50,18 @@ class ConnectionPool:
             await self._credentials.read()
 
     def ready(self, address: str) -> Connection | None:
-        """Return the connection to an address if it is up; costs nothing."""
+        """Return the connection to an address if it is open, without waiting."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.alive else None
 
     def live(self) -> list[Connection]:
-        """Return every connection that is up."""
+        """Return every open connection."""
         return [connection for connection in self._connections.values() if connection.alive]
 
     async def get(self, address: str) -> Connection:
         """Return the connection to an address; connect if there is none. Raises ClusterError.
 
-        Concurrent callers share one attempt, and its failure.
+        Concurrent calls share one attempt and its error.
         """
         connection = self.ready(address)
         if connection is not None:
@@ -77,7 +77,7 @@ class ConnectionPool:
             raise
 
     def retire(self, connection: Connection) -> None:
-        """Stop handing out this connection: its broker is going away, and closes it after the last pending response."""
+        """Stop using this connection for new requests: its broker shuts down, and closes it after the last pending response."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             self._retired.add(connection)
@@ -113,7 +113,7 @@ class ConnectionPool:
         if self._closed:  # it was open before `close`, but not yet in the table
             connection.endpoint.abort(closed(), wanted=True)
         else:
-            self._connections[address] = connection  # at once: later corrections of the greeting use it
+            self._connections[address] = connection  # before any await: a change of groups must reach this broker too
         return connection
 
     def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
@@ -126,11 +126,11 @@ class ConnectionPool:
             del self._connections[connection.address]
             if not self._closed:
                 self._on_lost(connection, error)
-                if connection.endpoint.heard:  # at once: name servers drop a dead broker's routes, and nothing else would retry
+                if connection.endpoint.heard:  # reconnect: name servers drop a dead broker's routes, so no request would retry
                     self._begin(connection.address)
 
     async def close(self) -> None:
-        """Close all connections; requests that wait fail."""
+        """Close all connections; pending requests fail."""
         self._closed = True
         await cancel(*self._dialing.values())
         await asyncio.gather(*(connection.close() for connection in [*self._connections.values(), *self._retired]))
@@ -139,5 +139,5 @@ class ConnectionPool:
 
 
 def closed() -> ClusterError:
-    """Make the error for requests of a closed client."""
+    """Return the error for requests of a closed client."""
     return ClusterError("the client is closed", Failure.FATAL)

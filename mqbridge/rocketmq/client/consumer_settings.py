@@ -12,9 +12,9 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 MAX_BYTES = 64 << 20
 MAX_MSGS = 4096
-"""Messages requested in one pull. Brokers return 32 by default, see `pull_request`."""
+"""Messages requested per pull. Brokers return at most 32 by default, see `pull_request`."""
 READER_GROUP = "TOOLS_CONSUMER"
-"""The group of readers without a group; every broker has it from the start, so readers leave no trace."""
+"""The group in requests of readers without a group. Every broker has this group, so readers create nothing there."""
 
 
 class MessageModel(Enum):
@@ -29,11 +29,11 @@ class MessageModel(Enum):
 
 
 class StartOffset(Enum):
-    """The start of a queue without a committed offset, in the words of heartbeats."""
+    """The start of a queue without a committed offset. Values are those of heartbeats."""
 
     EARLIEST = "CONSUME_FROM_FIRST_OFFSET"
     LATEST = "CONSUME_FROM_LAST_OFFSET"
-    """Messages stored after joining; all messages of a queue that is added to the topic later."""
+    """Messages stored after joining, and all messages of a queue that is added to the topic later."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
     """Messages stored at `start_ms` or later."""
 
@@ -49,9 +49,12 @@ class ConsumerSettings:
     start_ms: int = 0
     """Store time, ms since the epoch."""
     came_later: Callable[[Queue], bool] | None = None
-    """True for a queue that was added after the group's start, besides those seen to be added: it is read from its beginning."""
+    """Return True for a queue that was added to the topic after the group started; it is read from its beginning.
+
+    Queues that this consumer sees being added are always read from their beginning.
+    """
     orderly: bool = False
-    """Hold the queue's lock at its broker while reading it."""
+    """Hold the lock of each assigned queue at its broker."""
     retries: bool = True
     """Also consume the group's retry topic; with CLUSTERING only."""
     strategy: Strategy = averagely
@@ -59,20 +62,22 @@ class ConsumerSettings:
     offsets: Mapping[Queue, int] = field(default_factory=dict)
     """Start offsets of ASSIGNED queues, which override all others."""
     store: BroadcastOffsets | None = None
-    """Keeps the offsets with BROADCASTING; without it every run starts each queue at `start`."""
+    """Store of the offsets with BROADCASTING; without one, every restart begins each queue at `start`."""
     max_bytes: int = MAX_BYTES
-    """Limit of pulled bytes that wait to be taken, all queues together."""
+    """Limit of buffered bytes of all queues together."""
     max_msgs: int = MAX_MSGS
 
     def __post_init__(self) -> None:
         if self.model is MessageModel.ASSIGNED:
             known = {subscription.topic for subscription in self.subscriptions}
             if not self.queues or {queue.topic for queue in self.queues} - known:
-                raise LocalProtocolError("an assigned consumer names its queues and has a subscription for each of their topics")
+                raise LocalProtocolError(
+                    "a consumer of assigned queues needs `queues`, and a subscription to each of their topics"
+                )
         elif not self.group or not self.subscriptions:
             raise LocalProtocolError("a member of a group needs the group's name and a subscription")
         if self.orderly and self.model is not MessageModel.CLUSTERING:
-            raise LocalProtocolError(f"queues are locked for clustering groups only, not with {self.model.value}")
+            raise LocalProtocolError(f"`orderly` requires the message model CLUSTERING, not {self.model.value}")
         if len({subscription.topic for subscription in self.subscriptions}) != len(self.subscriptions):
             raise LocalProtocolError(f"group {self.group} subscribes to a topic twice")
 

@@ -1,4 +1,4 @@
-"""The keys that sign requests. They are read again while the client runs, because short-lived keys come in files.
+"""The keys that sign requests. They are read again while the client runs, because files with temporary keys change.
 
 They are read before each connection, with each heartbeat, and after a broker has refused a signature.
 """
@@ -13,7 +13,7 @@ from mqbridge.rocketmq.wire.signing import UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERS
 from mqbridge.secret import Secret
 
 RENEW_PAUSE_S = 1.0
-"""Pause between readings that found unchanged keys after a refusal: not every refused request runs a command again."""
+"""Pause before keys are read again that were unchanged after a refusal, so that refused requests run no command each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,15 @@ class Keys:
     """One reading of the credentials."""
 
     access_key: str
-    """A user's name, which may be shown."""
+    """The user name; it may be logged."""
     secret_key: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
 
     def sign(self, command: Command) -> None:
         """Sign a request, whose fields and body must be final.
 
-        Queries by unique key have a field that is not verified by 4.x brokers, nor by 5.3 for clients up to 4.9.3.
+        A query by unique key has a field that 4.x brokers do not sign, and 5.3 brokers not for clients up to 4.9.3. So the
+        request announces that version.
         """
         if UNIQUE_KEY_QUERY in command.ext:
             command.version = UNSIGNED_QUERY_VERSION
@@ -54,13 +55,13 @@ class Credentials:
         return self._keys
 
     async def read(self, *, instead_of: Keys | None = None) -> None:
-        """Read the keys. `instead_of` are refused keys: if the current keys differ already, nothing is read.
+        """Read the keys. With `instead_of`, the refused keys, read only if the current keys are still those.
 
-        Nor is anything when a moment ago nothing new was found in their place. Raises ClusterError (FATAL) when they cannot be
-        read and never were.
+        Keys that were unchanged after a refusal are not read again within RENEW_PAUSE_S. Raises ClusterError (FATAL) if the keys
+        cannot be read and never were.
         """
         loop = asyncio.get_running_loop()
-        if self._lock is None or self._lock[0] is not loop:  # a cluster may be used in several loops, one after the other
+        if self._lock is None or self._lock[0] is not loop:  # a cluster may be used in several event loops, one after the other
             self._lock = loop, asyncio.Lock()
         async with self._lock[1]:  # an earlier reading must not replace a later one
             if instead_of is not None and (self._keys != instead_of or time.monotonic() - self._unchanged_at < RENEW_PAUSE_S):

@@ -104,7 +104,7 @@ async def test_a_topic_is_made_at_every_master_and_shown(cluster: Cluster, clien
 
 async def test_a_topic_that_is_never_shown(cluster: Cluster, client: ClusterClient):
     cluster.on[Code.UPDATE_AND_CREATE_TOPIC] = success
-    with pytest.raises(RequestTimeout, match="do not show it"):
+    with pytest.raises(RequestTimeout, match="do not show the change"):
         await client.admin.create_topic("new", 3, timeout=0.1)
     for name in ("a b", "SCHEDULE_TOPIC_XXXX"):
         with pytest.raises(ClusterError, match=r"cannot be a topic|belongs to the system"):

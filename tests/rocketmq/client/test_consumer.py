@@ -218,7 +218,7 @@ async def test_sql_goes_with_the_heartbeat(scene: Scene) -> None:
 
 async def test_a_client_has_one_member_of_a_group(scene: Scene) -> None:
     await scene.join()
-    with pytest.raises(LocalProtocolError, match="a client of its own"):
+    with pytest.raises(LocalProtocolError, match="needs its own client"):
         await join(scene.clients[0], ConsumerSettings("G", (everything("T"),)))
     assert scene.cluster.asked[Code.UNREGISTER_CLIENT] == []
 

@@ -24,7 +24,7 @@ MAX = Code.GET_MAX_OFFSET
 FAILED = "check signature failed."
 OLD_FAILED = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=app, org.apache.rocketmq"
 NO_TOPIC = "User:app has no permission to access Topic:T from 10.0.0.1, no matched policies."
-REPLACES = ", which replaces what it may do there now"
+REPLACES = ", which replaces its permissions there"
 FIRST, SECOND = "first-secret-of-app", "second-secret-of-app"
 
 
@@ -259,7 +259,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             16,
             NO_TOPIC,
             (
-                "access key 'app' may not look at topic 'T' (GET_MAX_OFFSET at a:10911, from 10.0.0.1): "
+                "access key 'app' may not query topic 'T' (GET_MAX_OFFSET at a:10911, from 10.0.0.1): "
                 "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Sub,Get -d Allow`" + REPLACES
             ),
         ),
