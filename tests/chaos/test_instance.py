@@ -9,7 +9,9 @@ import pytest
 from tests.chaos.instance import Instance
 from tests.kit.tcp_proxy import Network
 
-STRANDED = "WARNING persistent://t-0: no entry for 60 s, although the topic has entries up to (3, 7): subscribing again"
+STRANDED = (
+    "WARNING persistent://t-0: no entry has arrived for 60 s, although the topic has entries up to (3, 7): subscribing again"
+)
 WENT_BACK = (
     "WARNING t/0 ends at 5, before the delivered position 9: it was created anew, or its broker lost acknowledged messages"
 )

@@ -338,7 +338,7 @@ REFUSED = {
     _tubemq_with_a_name_that_is_none: "'with-dashes' cannot be a topic of TubeMQ",
     _pulsar_without_admin: "set admin_url of cluster 'real'",
     _pulsar_with_a_wrong_admin_url: "http://127.0.0.1:1 cannot be reached",
-    _pulsar_with_another_page_as_admin_url: "as Pulsar's REST interface does not",
+    _pulsar_with_another_page_as_admin_url: "like Pulsar's REST interface",
     _pulsar_without_the_namespace: "Namespace",
     _pulsar_with_a_topic_that_cannot_grow: "is unpartitioned and cannot get 3",
     _pulsar_with_a_group_that_is_not_made: "has no subscription 'g'",

@@ -172,7 +172,7 @@ async def test_unloading_the_topic_loses_nothing_and_keeps_the_order(pulsar, cli
     await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
     seen = numbers(await drain(consumer))
     assert sorted(set(seen)) == list(range(2000))
-    assert consumer.sessions > 1
+    assert consumer.registrations > 1
     # What was stored before the unload and not receipted may be stored again, as a run that repeats, never out of order.
     assert list(dict.fromkeys(seen)) == list(range(2000))
     await producer.close()
@@ -384,7 +384,7 @@ async def test_an_unload_repeats_nothing_for_an_ordered_consumer(pulsar, client,
     consumer.acknowledge_up_to((entries[1].ledger, entries[1].entry))
     await asyncio.to_thread(pulsar.admin, "PUT", f"{path_of(topic)}/unload")
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while consumer.sessions < 2:
+        while consumer.registrations < 2:
             await asyncio.sleep(0.01)
     assert numbers(await take(consumer, 4)) == [6, 7, 8, 9]
     assert not await consumer.has_more()
@@ -456,7 +456,7 @@ async def test_a_consumer_holds_no_more_than_it_may(pulsar, client, subscribe):
             total += (await consumer.receive()).count
     # The broker rounds credit up to whole reads: at most 5 MiB at a time.
     assert most <= (1 << 20) + (5 << 20)
-    assert consumer.sessions == 1
+    assert consumer.registrations == 1
     await producer.close()
 
 

@@ -132,7 +132,7 @@ async def test_what_is_acknowledged_while_the_connection_is_lost_covers_no_chunk
     consumer._connection().endpoint.abort(ConnectionLost("cut"))
     await until(lambda: consumer._connection() is None, pause_s=0)
     consumer.acknowledge_up_to(between.place)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     await consumer.confirm_acks()
     await send_chunk(1, b"two")
     await send_chunk(2, b"six")

@@ -95,10 +95,10 @@ class Traffic:
 
     async def reconnected(self) -> None:
         """Lose every connection, as when a broker is started anew, and go on."""
-        sessions = self.producer.sessions
+        sessions = self.producer.registrations
         for connection in list(self.client._pool._connections.values()):
             connection.endpoint.abort(ConnectionLost("cut by the test"))
-        await until(lambda: self.producer.sessions > sessions)
+        await until(lambda: self.producer.registrations > sessions)
         count = len(self.received)
         await until(lambda: len(self.received) > count + 20)
 
@@ -128,7 +128,7 @@ async def test_a_token_is_exchanged_while_messages_flow(pulsar_locked: LockedPul
             await until(lambda: len(traffic.received) > count + 100)
     finally:
         await cancel(renewing)
-    assert (traffic.producer.sessions, traffic.consumer.sessions) == (1, 1)
+    assert (traffic.producer.registrations, traffic.consumer.registrations) == (1, 1)
     assert traffic.client._pool.connectivity.failures == 0
     assert traffic.received == sorted(traffic.sent)
 

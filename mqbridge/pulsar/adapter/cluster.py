@@ -55,7 +55,7 @@ class Pulsar:
             log.warning(
                 "cluster %s: %s is sent over connections without TLS, readable by anybody on the network path",
                 name,
-                self._auth.shown,
+                self._auth.description,
             )
         self._topics = Topics(self._client, name, config.namespace)
         self._admin: Admin | None = None
@@ -97,7 +97,7 @@ class Pulsar:
     @property
     def credentials_end(self) -> float | None:
         """Expiry time of the credentials that were read last, s since the epoch; None if never or unknown."""
-        return self._auth.ends
+        return self._auth.expires_at
 
     # --- topics -----------------------------------------------------------------------------------------------------
 

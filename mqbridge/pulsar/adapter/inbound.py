@@ -123,9 +123,9 @@ class PulsarInbound:
                 lane = self._held[partition] = PulsarLane(
                     partition, consumer, self._options.batch_bytes, self._budget.max_bytes // BATCHES_AHEAD
                 )
-                term = consumer.term  # it may end, and the next one begin, before a waiting task runs
+                deactivations = consumer.deactivations  # it may end, and the next one begin, before a waiting task runs
                 self._new_lanes.put_nowait(lane)
-                await consumer.wait_over(term)
+                await consumer.wait_deactivated(deactivations)
                 lane.revoke()
         except ClusterError as error:
             if is_missing(error):

@@ -77,7 +77,7 @@ class PulsarLane:
                 if entries := self._take_entries():
                     self._charged_batch = batch = self._batch_of(entries)
                     return batch
-                self._consumer.give_back()
+                self._consumer.release_taken()
             else:
                 await self._idle()
 
@@ -85,14 +85,14 @@ class PulsarLane:
         """Make a batch of the entries taken last."""
         if not self._ordered:
             return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].place, entries))
-        ledger, entry = end = self._consumer.handed_out
+        ledger, entry = end = self._consumer.last_delivered
         return make_batch(self.partition, entries, Delivery(self._consumer.generation, end, ()), (ledger, entry + 1, 0))
 
     def _release_charge(self, batch: Batch | None = None) -> None:
         """Stop charging the last batch to the consumer's budget, if it is this one (None: any)."""
         if self._charged_batch is not None and (batch is None or batch is self._charged_batch):
             self._charged_batch = None
-            self._consumer.give_back()
+            self._consumer.release_taken()
 
     async def _idle(self) -> None:
         """Wait for an entry, and check for the end of the topic. Raises the error that ended the consumer."""
@@ -104,7 +104,7 @@ class PulsarLane:
     def _take_entries(self) -> list[Entry]:
         """Take the waiting entries within the limits; half of the budget stays free for the next ones."""
         self._end.invalidate()
-        entries = self._consumer.lend(min(self._batch_bytes, self._consumer.share // 2), self._batch_memory, MAX_ENTRIES)
+        entries = self._consumer.take_many(min(self._batch_bytes, self._consumer.share // 2), self._batch_memory, MAX_ENTRIES)
         if (begin := self._seek_position) is not None:
             self._seek_position = None
             if entries[0].place == begin[:2] and not keep_messages(entries[0], begin[2]):

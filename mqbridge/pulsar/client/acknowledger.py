@@ -1,8 +1,8 @@
-"""Acknowledgements and redeliveries of a consumer: positive, negative, and by acknowledgement timeout.
+"""Acknowledgements of a consumer, and redeliveries after a negative acknowledgement or an acknowledgement timeout.
 
-Acknowledgements are collected (see `pending_acks.py`) and sent by time or number. They are fire and forget, unless `confirm`
-requests receipts. A cumulative acknowledgement is repeated on the next connection if it may be lost; individual ones of a lost
-connection are not, because their entries are redelivered.
+Acknowledgements are collected (see `pending_acks.py`) and sent after a short time or a certain number. They are fire and forget,
+unless `confirm` requests receipts. After the loss of a connection a cumulative acknowledgement is repeated if it may be lost.
+Individual ones are not repeated, because their entries are redelivered.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 ACK_DELAY_S = 0.1
 ACK_GROUP = 1000
-"""Acknowledgements are sent after ACK_DELAY_S or when there are ACK_GROUP of them, whichever comes first."""
+"""Acknowledgements are sent after ACK_DELAY_S, or as soon as there are ACK_GROUP of them."""
 
 
 class Acknowledger:
-    """Acknowledger of one consumer. `redeliver` is called with the entries whose timer has expired."""
+    """Acknowledger of one consumer. It calls `redeliver` with the entries whose redelivery time has come."""
 
     def __init__(
         self,
@@ -43,54 +43,60 @@ class Acknowledger:
         self._state, self._inbox, self._connection, self._redeliver = state, inbox, connection, redeliver
         self._acks = PendingAcks(subscription.batch_index_ack)
         self.partial = self._acks.partial
-        """Partly acknowledged entries."""
-        self._due = RedeliveryTimer()
+        """Partly acknowledged batches."""
+        self._redeliveries = RedeliveryTimer()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._due_timer: asyncio.TimerHandle | None = None
+        self._redelivery_wakeup: asyncio.TimerHandle | None = None
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
-    def entry(self, entry: EntryId) -> None:
-        """Acknowledge a message with all of its chunks."""
+    def acknowledge(self, entry: EntryId) -> None:
+        """Acknowledge an entry with all of its chunks."""
         self._state.acknowledged_individually()
-        self._due.discard(entry)
-        for each in self._inbox.settle(entry):
-            self._acks.entry(each)
+        self._redeliveries.discard(entry)
+        for each in self._inbox.pop_chunks(entry):
+            self._acks.add_entry(each)
         self._send_soon()
 
-    def messages(self, entry: EntryId, done: int, count: int) -> bool:
-        """Acknowledge the messages of the mask `done` of a batch of `count`; return True if the entry is now complete."""
-        if done == full_mask(count) or self._acks.messages(entry, done, count):
-            self.entry(entry)
+    def acknowledge_messages(self, entry: EntryId, done: int, count: int) -> bool:
+        """Acknowledge the messages in the bit mask `done` of a batch of `count` messages.
+
+        Return True if the whole entry is acknowledged now.
+        """
+        if done == full_mask(count) or self._acks.add_messages(entry, done, count):
+            self.acknowledge(entry)
             return True
         self._state.acknowledged_individually()
         self._send_soon()
         return False
 
-    def up_to(self, entry: EntryId, index: int | None, count: int) -> None:
-        """Acknowledge up to this entry, or up to its message `index`. Does nothing for an entry of another generation."""
+    def acknowledge_up_to(self, entry: EntryId, index: int | None, count: int) -> None:
+        """Acknowledge everything up to this entry, or up to its message `index`.
+
+        Does nothing for an entry of another generation.
+        """
         is_whole = index is None or index + 1 >= count
         if not self._state.acknowledged(entry, whole=is_whole):
             return
-        whole = self._state.acked_up_to  # beyond `entry`, if a message that was given up late is acknowledged after others
-        if self._due:
-            self._due.discard_up_to(whole)
-        safe, chunks = self._inbox.settle_up_to(whole, entry)
+        whole = self._state.acked_up_to  # later than `entry` if `entry` is a message that expired after later ones
+        if self._redeliveries:
+            self._redeliveries.discard_up_to(whole)
+        safe, chunks = self._inbox.pop_chunks_up_to(whole, entry)
         if safe == whole < entry:
-            self._acks.cumulative(entry, index, count)
+            self._acks.add_cumulative(entry, index, count)
         elif safe == whole:
-            self._acks.cumulative(whole)
+            self._acks.add_cumulative(whole)
         else:
-            self._acks.cumulative(safe)
+            self._acks.add_cumulative(safe)
             for chunk in chunks:
-                self._acks.entry(chunk)
+                self._acks.add_entry(chunk)
         self._send_soon()
 
-    def undelivered(self, entries: Iterable[EntryId]) -> None:
+    def acknowledge_undelivered(self, entries: Iterable[EntryId]) -> None:
         """Acknowledge entries that will never be delivered to the application."""
         for entry in entries:
-            self._acks.entry(entry)
+            self._acks.add_entry(entry)
             self._send_soon()
 
     def _send_soon(self) -> None:
@@ -100,32 +106,32 @@ class Acknowledger:
             self._timer = self._loop.call_later(ACK_DELAY_S, self.flush)
 
     def flush(self) -> None:
-        """Send the pending acknowledgements now; without a connection they wait for the next one."""
+        """Send the pending acknowledgements now; without a connection they are sent over the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         connection = self._connection()
         if connection is None or not connection.alive:
             return
-        if (mark := self._take_mark()) is not None:
-            connection.endpoint.send(commands.ack(self._id, True, [mark]))
+        if (ack_id := self._take_cumulative()) is not None:
+            connection.endpoint.send(commands.ack(self._id, True, [ack_id]))
         for group in self._acks.take_individual():
             connection.endpoint.send(commands.ack(self._id, False, group))
 
-    def _take_mark(self, *, again: bool = False) -> pb.MessageIdData | None:
-        """Take the cumulative acknowledgement to send now; with `again` also one that was sent before."""
+    def _take_cumulative(self, *, again: bool = False) -> pb.MessageIdData | None:
+        """Return the cumulative acknowledgement to send now, None if there is none; with `again` also one already sent."""
         state = self._state
-        mark = self._acks.take_cumulative()
-        if mark is None and (state.ack_may_be_lost or again):
-            mark = state.last_sent_ack
-        if mark is not None:
-            state.ack_sent(mark)
-        return mark
+        ack_id = self._acks.take_cumulative()
+        if ack_id is None and (state.ack_may_be_lost or again):
+            ack_id = state.last_sent_ack
+        if ack_id is not None:
+            state.ack_sent(ack_id)
+        return ack_id
 
     async def confirm(self, connection: Connection) -> None:
-        """Send the pending acknowledgements and wait for receipts. After a ClusterError they are sent again."""
-        mark = self._take_mark(again=True)
-        requests = [] if mark is None else [self._confirm(connection, True, [mark])]
+        """Send the pending acknowledgements and wait for their receipts. Raises ClusterError; they are then sent again."""
+        ack_id = self._take_cumulative(again=True)
+        requests = [] if ack_id is None else [self._confirm(connection, True, [ack_id])]
         requests += [self._confirm(connection, False, group) for group in self._acks.take_individual()]
         for result in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(result, BaseException):
@@ -150,76 +156,82 @@ class Acknowledger:
 
     # --- redelivery -------------------------------------------------------------------------------------------------
 
-    def handed_out(self, entry: EntryId) -> None:
-        """Start the acknowledgement timeout of a delivered entry; for subscriptions with an `ack_timeout_s`."""
+    def start_ack_timeout(self, entry: EntryId) -> None:
+        """Start the acknowledgement timeout of a delivered entry. The subscription must have an `ack_timeout_s`."""
         assert self._ack_timeout_s is not None  # noqa: S101 - else there is no timeout
         self._start_timer(entry, self._ack_timeout_s)
 
-    def negative(self, entry: EntryId, delay_s: float) -> None:
-        """Have an entry redelivered after a delay."""
+    def negative_acknowledge(self, entry: EntryId, delay_s: float) -> None:
+        """Request the redelivery of an entry after a delay."""
         self._start_timer(entry, delay_s)
 
     def _start_timer(self, entry: EntryId, delay_s: float) -> None:
         at = self._loop.time() + delay_s
-        self._due.add(entry, at)
-        self._set_due_timer(at)
+        self._redeliveries.add(entry, at)
+        self._schedule_wakeup(at)
 
-    def _set_due_timer(self, at: float) -> None:
-        if self._due_timer is not None:
-            if self._due_timer.when() <= at + TICK_S:
+    def _schedule_wakeup(self, at: float) -> None:
+        if self._redelivery_wakeup is not None:
+            if self._redelivery_wakeup.when() <= at + TICK_S:
                 return
-            self._due_timer.cancel()
-        self._due_timer = self._loop.call_at(at + TICK_S, self._on_due)
+            self._redelivery_wakeup.cancel()
+        self._redelivery_wakeup = self._loop.call_at(at + TICK_S, self._redeliver_expired)
 
-    def _on_due(self) -> None:
-        self._due_timer = None
-        entries = self._due.pop(self._loop.time())
+    def _redeliver_expired(self) -> None:
+        self._redelivery_wakeup = None
+        entries = self._redeliveries.pop(self._loop.time())
         if entries:
             self._redeliver(entries)
-        if (at := self._due.next_at()) is not None:
-            self._set_due_timer(at)
+        if (at := self._redeliveries.next_at()) is not None:
+            self._schedule_wakeup(at)
 
     # --- reset ------------------------------------------------------------------------------------------------------
 
-    def disconnected(self, *, skips: bool) -> None:
-        """Note the end of the connection: unacknowledged entries are redelivered by the broker, here or to another consumer.
+    def disconnected(self, *, skips_delivered: bool) -> None:
+        """Note the loss of the connection: the broker redelivers unacknowledged entries to this consumer or to another one.
 
-        If this consumer `skips` delivered entries, their timers stay: the application would wait for the redelivery in vain.
-        The subscription may be reset while no consumer is connected. A shared cursor does not show that, so all messages of an
-        entry are delivered again: some twice rather than some never.
+        With `skips_delivered` this consumer drops redelivered entries that the application already has. Their redelivery timers
+        continue: otherwise an entry with a negative acknowledgement would never be delivered again.
+
+        A subscription can be reset while no consumer is connected, and the cursor of a shared subscription does not show it. So
+        for those the acknowledged messages of partly acknowledged entries are forgotten: they are delivered twice rather than
+        never.
         """
-        if not skips:
-            self._due.clear()
+        if not skips_delivered:
+            self._redeliveries.clear()
         if self._ordered:
-            self.partial.give_all_back()
+            self.partial.release_all()
         else:
             self.partial.clear()
 
-    def rewind(self) -> None:
-        """Stop all timers, because everything unacknowledged is redelivered."""
-        self._due.clear()
+    def stop_timers(self) -> None:
+        """Stop all redelivery timers, because the broker redelivers everything unacknowledged."""
+        self._redeliveries.clear()
 
     def forget(self) -> None:
-        """Discard pending acknowledgements, because all positions are discarded: they would move the cursor."""
+        """Discard pending acknowledgements and redeliveries, because all positions are discarded.
+
+        A pending acknowledgement would move the cursor away from its new position.
+        """
         self._acks.clear()
-        self._due.clear()
+        self._redeliveries.clear()
 
     def send_redeliver(self, entries: Sequence[EntryId]) -> None:
-        """Have these entries, with all chunks of their messages, redelivered; for shared subscriptions."""
+        """Request the redelivery of these entries with all chunks of their messages; for shared subscriptions."""
         connection = self._connection()
         if connection is None or not connection.alive:
             return
         with_chunks: list[EntryId] = []
         for entry in entries:
-            self._due.discard(entry)
-            with_chunks += self._inbox.settle(entry)
-        self.partial.give_back(with_chunks)
+            self._redeliveries.discard(entry)
+            with_chunks += self._inbox.pop_chunks(entry)
+        self.partial.release(with_chunks)
         for start in range(0, len(with_chunks), IDS_PER_COMMAND):
             group = [ids.message_id(*entry) for entry in with_chunks[start : start + IDS_PER_COMMAND]]
             connection.endpoint.send(commands.redeliver(self._id, group, None))
 
     def stop(self) -> None:
         """Cancel the timers."""
-        for timer in (self._timer, self._due_timer):
+        for timer in (self._timer, self._redelivery_wakeup):
             if timer is not None:
                 timer.cancel()

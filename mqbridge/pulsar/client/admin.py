@@ -1,6 +1,6 @@
 """The part of Pulsar's admin REST interface (base path /admin/v2) that the binary protocol has no commands for.
 
-Calls about subscriptions are in `admin_subscriptions`; both go through `AdminHttp`, which turns HTTP's errors into ours.
+Calls about subscriptions are in `admin_subscriptions`. Both modules call `AdminHttp`, which turns HTTP errors into ClusterError.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from mqbridge.pulsar.wire.names import TopicName
 
 
 class TopicStats(NamedTuple):
-    """Counts of a topic since its broker loaded it, over all partitions; `raw` is the whole response."""
+    """Statistics of a topic over all partitions, counted since the broker loaded the topic; `raw` is the whole response."""
 
     messages_in: int
     bytes_in: int
@@ -28,9 +28,9 @@ class TopicStats(NamedTuple):
 
 
 class Admin(AdminSubscriptions):
-    """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code.
+    """Calls to one cluster. Each raises ClusterError; the `code` of ServerRefused is the HTTP status.
 
-    `url` is one address or several, see `parse_admin_url`. With `is_guess`, errors mention that the address was guessed.
+    `url` contains one address or several, see `parse_admin_url`. With `is_guess`, errors mention that the address was guessed.
     """
 
     def __init__(
@@ -46,13 +46,16 @@ class Admin(AdminSubscriptions):
         await self._http.close()
 
     async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
-        """Make any call below /admin/v2; return the parsed response, None if empty. With `repeats` it may be made twice."""
+        """Make any call below /admin/v2; return the parsed response, None if it is empty.
+
+        `repeats` is True for an idempotent call, which may be executed twice.
+        """
         return await self._http.call(method, path, body, repeats=repeats)
 
     # --- tenants and namespaces -------------------------------------------------------------------------------------
 
     async def clusters(self) -> list[str]:
-        """Return the clusters known to this one, itself included."""
+        """Return the names of all clusters that this cluster knows, including its own."""
         return list(await self.call("GET", "/clusters"))
 
     async def tenants(self) -> list[str]:
@@ -60,12 +63,12 @@ class Admin(AdminSubscriptions):
         return list(await self.call("GET", "/tenants"))
 
     async def create_tenant(self, tenant: str, clusters: Sequence[str]) -> None:
-        """Create a tenant for these clusters. Refused with code 409 if it exists."""
+        """Create a tenant for these clusters. Raises ServerRefused with code 409 if it exists."""
         body = {"allowedClusters": list(clusters), "adminRoles": []}
         await self.call("PUT", f"/tenants/{quote(tenant, safe='')}", body)
 
     async def delete_tenant(self, tenant: str) -> None:
-        """Delete a tenant without namespaces."""
+        """Delete a tenant, which must have no namespaces."""
         await self.call("DELETE", f"/tenants/{quote(tenant, safe='')}")
 
     async def namespaces(self, tenant: str | None = None) -> list[str]:
@@ -76,19 +79,19 @@ class Admin(AdminSubscriptions):
         return namespaces
 
     async def create_namespace(self, namespace: str) -> None:
-        """Create `tenant/namespace`. Refused with code 409 if it exists."""
+        """Create `tenant/namespace`. Raises ServerRefused with code 409 if it exists."""
         await self.call("PUT", f"/namespaces/{namespace}")
 
     async def delete_namespace(self, namespace: str) -> None:
-        """Delete a namespace without topics."""
+        """Delete a namespace, which must have no topics."""
         await self.call("DELETE", f"/namespaces/{namespace}")
 
     async def policies(self, namespace: str) -> dict[str, Any]:
-        """Return all policies of a namespace by Pulsar's names; policies never set are missing or null."""
+        """Return all policies of a namespace by their names in Pulsar; a policy that was never set is missing or null."""
         path = f"/namespaces/{namespace}"
         found = await self.call("GET", path)
         if not isinstance(found, dict):
-            raise self._http.something_else("GET", path)
+            raise self._http.not_pulsar_error("GET", path)
         return found
 
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
@@ -97,18 +100,18 @@ class Admin(AdminSubscriptions):
         await self.call(method, f"/namespaces/{namespace}/{policy}", value, repeats=True)
 
     async def set_deduplication(self, namespace: str, is_on: bool) -> None:
-        """Enable or disable deduplication of a namespace; topics in use follow after a moment."""
+        """Enable or disable deduplication in a namespace; loaded topics change after a moment."""
         await self.set_policy(namespace, "deduplication", is_on)
 
     async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
-        """Set time and size of retention after acknowledgement; -1 is unlimited."""
+        """Set how long and how much acknowledged data is retained; -1 is unlimited."""
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         await self.set_policy(namespace, "retention", body)
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self, namespace: str) -> list[str]:
-        """Return the full names of the persistent topics, each partition by itself."""
+        """Return the full names of the persistent topics, each partition separately."""
         return list(await self.call("GET", f"/persistent/{namespace}"))
 
     async def partitioned_topics(self, namespace: str) -> list[str]:
@@ -116,18 +119,21 @@ class Admin(AdminSubscriptions):
         return list(await self.call("GET", f"/persistent/{namespace}/partitioned"))
 
     async def create(self, topic: TopicName, partitions: int) -> None:
-        """Create a partitioned topic, or an unpartitioned one for 0. Refused with code 409 if it exists."""
+        """Create a topic with this number of partitions, 0 for an unpartitioned topic.
+
+        Raises ServerRefused with code 409 if it exists.
+        """
         if partitions:
             await self.call("PUT", f"{path_of(topic)}/partitions", partitions)
         else:
             await self.call("PUT", path_of(topic))
 
     async def grow(self, topic: TopicName, partitions: int) -> None:
-        """Increase the number of partitions."""
+        """Increase the number of partitions to this number."""
         await self.call("POST", f"{path_of(topic)}/partitions", partitions)
 
     async def delete(self, topic: TopicName, *, force: bool = False) -> bool:
-        """Delete a topic; with `force` also with subscriptions and producers. Return True if it existed."""
+        """Delete a topic; with `force` also if it has subscriptions or producers. Return True if the topic existed."""
         try:
             partitions = (await self.call("GET", f"{path_of(topic)}/partitions"))["partitions"]
             path = f"{path_of(topic)}{'/partitions' if partitions else ''}?force={str(force).lower()}"
@@ -147,32 +153,32 @@ class Admin(AdminSubscriptions):
         await self.call("POST", f"{path_of(topic)}/terminate")
 
     async def set_topic_policy(self, topic: TopicName, policy: str, value: Any) -> None:
-        """Set a topic's own policy by the name of its path, such as `deduplicationEnabled` (true)."""
+        """Set a policy of one topic by its path, such as `deduplicationEnabled` (true)."""
         await self.call("POST", f"{path_of(topic)}/{policy}", value, repeats=True)
 
     async def applied_policy(self, topic: TopicName, policy: str) -> Any:
-        """Return the policy in force for an existing topic: its own, its namespace's or the broker's."""
+        """Return the effective policy of an existing topic: its own, that of its namespace, or the broker's default."""
         return await self.call("GET", f"{path_of(topic)}/{policy}?applied=true")
 
     async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
-        """Return the counts of a topic; `partitions` is their number, 0 for an unpartitioned topic or one partition."""
+        """Return the statistics of a topic; `partitions` is 0 for an unpartitioned topic or a single partition."""
         path = f"{path_of(topic)}/{'partitioned-stats?perPartition=false' if partitions else 'stats'}"
         stats = await self.call("GET", path)
         backlog = {name: int(each["msgBacklog"]) for name, each in stats["subscriptions"].items()}
         return TopicStats(int(stats["msgInCounter"]), int(stats["bytesInCounter"]), int(stats["storageSize"]), backlog, stats)
 
     async def stats_by_partition(self, topic: TopicName, partitions: int) -> dict[str, dict[str, Any]]:
-        """Return the raw statistics by partition topic, in one call; `partitions` is their number, 0 if unpartitioned."""
+        """Return partition name -> raw statistics, with one call; `partitions` is 0 for an unpartitioned topic."""
         if not partitions:
             return {str(topic): (await self.stats(topic)).raw}
         return dict((await self.call("GET", f"{path_of(topic)}/partitioned-stats?perPartition=true"))["partitions"])
 
     async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
-        """Return ledgers and cursors of a partition or an unpartitioned topic."""
+        """Return the ledgers and cursors of a partition or an unpartitioned topic."""
         return dict(await self.call("GET", f"{path_of(topic)}/internalStats"))
 
     async def last_id(self, topic: TopicName) -> EntryId:
-        """Return the newest entry of a partition or an unpartitioned topic; entry -1 if there is none."""
+        """Return the newest entry of a partition or an unpartitioned topic; its entry id is -1 if the topic is empty."""
         response = await self.call("GET", f"{path_of(topic)}/lastMessageId")
         return int(response["ledgerId"]), int(response["entryId"])
 
@@ -183,4 +189,4 @@ class Admin(AdminSubscriptions):
 
 
 _PUT_POLICIES = frozenset({"schemaCompatibilityStrategy"})
-"""RetentionPolicies that are set by PUT; all others by POST."""
+"""Policies that are set by PUT; all others are set by POST."""

@@ -4,18 +4,18 @@ SCHEMES = ("http://", "https://")
 
 
 def parse_admin_url(text: str) -> list[str]:
-    """Return one URL per address, each with the scheme and the credentials of the first. Raises ValueError."""
+    """Return one URL per address; all have the scheme and the credentials of the first address. Raises ValueError."""
     first, *others = (part.strip().rstrip("/") for part in text.split(","))
     scheme = next((scheme for scheme in SCHEMES if first.startswith(scheme)), None)
     if scheme is None or first == scheme:
         raise ValueError(f"{first!r} is not http://host:port")
     credentials, at, _ = first.removeprefix(scheme).rpartition("@")
-    found = [first]
+    urls = [first]
     for other in others:
         host = other.removeprefix(scheme)
         if not host or "://" in host:
-            raise ValueError(f"{other!r} is not {scheme}host:port, as the first address is")
+            raise ValueError(f"{other!r} is not {scheme}host:port like the first address")
         if "@" in host:
-            raise ValueError("the first address alone has user and password; a comma in these is written %2C")
-        found.append(f"{scheme}{credentials}{at}{host}")
-    return found
+            raise ValueError("only the first address may contain user and password; write a comma in these as %2C")
+        urls.append(f"{scheme}{credentials}{at}{host}")
+    return urls

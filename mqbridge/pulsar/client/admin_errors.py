@@ -1,7 +1,7 @@
-"""Meaning of HTTP 401 and 403 of the admin interface: refused credentials, or a missing permission.
+"""Errors for HTTP 401 and 403 of the admin interface: refused credentials, or a missing permission.
 
-Pulsar refuses credentials with an HTML page of its web server, and a missing permission, as 401 or 403, in JSON with a `reason`
-that names the operation. The permissions that operations need were measured with 4.0.8.
+For refused credentials Pulsar's web server returns 401 with an HTML page. For a missing permission it returns 401 or 403 with
+JSON whose `reason` names the operation. The permission that each operation needs was measured with Pulsar 4.0.8.
 """
 
 import re
@@ -14,42 +14,44 @@ from mqbridge.pulsar.client.authorization import CONSUME, EITHER, AccessDenied, 
 
 UNAUTHENTICATED, FORBIDDEN = 401, 403
 _OPERATION = re.compile(r"operation \[(\w+)\]")
-_LOOKED_UP = frozenset({"LOOKUP", "GET_STATS", "GET_METADATA", "GET_TOPIC", "GET_TOPICS"})
-_CONSUMED = frozenset(
+# Operations that the reason may name: allowed by the permission to produce or consume, or only by the permission to consume.
+_NEEDS_EITHER = frozenset({"LOOKUP", "GET_STATS", "GET_METADATA", "GET_TOPIC", "GET_TOPICS"})
+_NEEDS_CONSUME = frozenset(
     {"CONSUME", "SUBSCRIBE", "UNSUBSCRIBE", "SKIP", "RESET_CURSOR", "PEEK_MESSAGES", "EXPIRE_MESSAGES", "GET_SUBSCRIPTIONS"}
 )
 
 
 def are_credentials_refused(answer: httpx.Response) -> bool:
-    """Return True if the response refuses the credentials rather than the call."""
+    """Return True if the response refuses the credentials, False if it refuses the operation or nothing."""
     return answer.status_code == UNAUTHENTICATED and not _is_json(answer)
 
 
 def refused_credentials(answer: httpx.Response, call: str, origin: str, auth: Auth, failure: Failure) -> ServerRefused:
     """Return the error for refused credentials."""
-    problem = f"{origin} refuses {auth.shown}: {auth.advice} ({call}: HTTP {answer.status_code})"
+    problem = f"{origin} refuses {auth.description}: {auth.remedy} ({call}: HTTP {answer.status_code})"
     return ServerRefused(problem, answer.status_code, failure)
 
 
-def denied(answer: httpx.Response, call: str, auth: Auth) -> AccessDenied | None:
+def missing_permission(answer: httpx.Response, call: str, auth: Auth) -> AccessDenied | None:
     """Return the error for a missing permission; None for other responses."""
     if answer.status_code not in (UNAUTHENTICATED, FORBIDDEN):
         return None
     reason = _reason(answer)
-    problem = f"{principal_text(auth.principal)} may not {call}: {_needs(reason)} (HTTP {answer.status_code}: {reason})"
+    problem = f"{principal_text(auth.principal)} may not {call}: {_remedy(reason)} (HTTP {answer.status_code}: {reason})"
     return AccessDenied(problem, answer.status_code, Failure.FATAL)
 
 
-def _needs(reason: str) -> str:
+def _remedy(reason: str) -> str:
+    """Return which permission the operation needs."""
     found = _OPERATION.search(reason)
     operation = found[1] if found else ""
     if "superuser" in reason.lower():
-        return "it needs a super user (superUserRoles of the brokers)"
-    if operation in _CONSUMED:
-        return f"grant it {CONSUME} there"
-    if operation in _LOOKED_UP:
-        return f"grant it {EITHER.replace(',', ' or ')} there"
-    return "it needs an administrator of the tenant (adminRoles)"
+        return "this needs a super user (superUserRoles of the brokers)"
+    if operation in _NEEDS_CONSUME:
+        return f"grant the role the permission to {CONSUME} in this namespace"
+    if operation in _NEEDS_EITHER:
+        return f"grant the role the permission to {EITHER.replace(',', ' or ')} in this namespace"
+    return "this needs an administrator of the tenant (adminRoles)"
 
 
 def _is_json(answer: httpx.Response) -> bool:

@@ -10,7 +10,7 @@ from mqbridge.pulsar.wire.names import TopicName
 
 
 class AdminSubscriptions:
-    """The subscriptions of topics. Each call raises ClusterError."""
+    """Calls about the subscriptions of topics. Each call raises ClusterError."""
 
     def __init__(self, http: AdminHttp) -> None:
         self._call = http.call
@@ -20,38 +20,44 @@ class AdminSubscriptions:
         return sorted(await self._call("GET", f"{path_of(topic)}/subscriptions"))
 
     async def mark_delete_positions(self, topic: TopicName) -> Mapping[str, EntryId]:
-        """Return subscription -> last entry acknowledged without a gap; of a partition or an unpartitioned topic."""
+        """Return subscription -> mark-delete position (all entries up to it are acknowledged).
+
+        `topic` is a partition or an unpartitioned topic.
+        """
         stats = await self._call("GET", f"{path_of(topic)}/internalStats")
-        # Only in this response are names encoded as in a URL's query.
+        # This response, unlike all others, encodes subscription names as in the query of a URL.
         return {unquote_plus(name): _entry_id(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()}
 
     async def create_subscription(self, topic: TopicName, name: str, at: EntryId | None = None) -> None:
-        """Create a subscription at this entry (of a partition or unpartitioned topic), or at the end; code 409 if it exists."""
+        """Create a subscription at the end of a topic; or at entry `at` of a partition or an unpartitioned topic.
+
+        Raises ServerRefused with code 409 if it exists.
+        """
         body = None if at is None else _message_id(at)
         await self._call("PUT", _path(topic, name), body)
 
     async def delete_subscription(self, topic: TopicName, name: str, *, force: bool = False) -> None:
-        """Delete a subscription; with `force` also while it has consumers."""
+        """Delete a subscription; with `force` also if it has consumers."""
         await self._call("DELETE", f"{_path(topic, name)}?force={str(force).lower()}")
 
     async def reset_to_time(self, topic: TopicName, name: str, publish_time: int) -> None:
-        """Reset a subscription to this publish time (ms); of a topic, partitioned or not."""
+        """Reset a subscription of a topic, partitioned or not, to this publish time (ms)."""
         await self._call("POST", f"{_path(topic, name)}/resetcursor/{publish_time}", repeats=True)
 
     async def reset_to(self, topic: TopicName, name: str, entry: EntryId) -> None:
-        """Reset a subscription to this entry; of a partition or an unpartitioned topic."""
+        """Reset a subscription of a partition or an unpartitioned topic to this entry."""
         await self._call("POST", f"{_path(topic, name)}/resetcursor", _message_id(entry), repeats=True)
 
     async def skip(self, topic: TopicName, name: str, messages: int) -> None:
-        """Acknowledge the next entries; of a partition or an unpartitioned topic."""
+        """Skip this number of messages of a partition or an unpartitioned topic, as if they were acknowledged."""
         await self._call("POST", f"{_path(topic, name)}/skip/{messages}")
 
     async def skip_all(self, topic: TopicName, name: str) -> None:
-        """Acknowledge everything."""
+        """Skip all messages, as if they were acknowledged."""
         await self._call("POST", f"{_path(topic, name)}/skip_all")
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> None:
-        """Acknowledge all older messages."""
+        """Skip all messages older than `older_than_s` seconds, as if they were acknowledged."""
         await self._call("POST", f"{_path(topic, name)}/expireMessages/{older_than_s}")
 
 

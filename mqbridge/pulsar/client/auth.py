@@ -1,7 +1,7 @@
-"""Authentication methods. A method has a name and returns its current credentials on request.
+"""Authentication methods: each has a name and returns its current credentials on request.
 
-Credentials are read at every connection, at every call of the REST interface, and when a broker requests fresh ones, so a
-replaced file is used from then on. Texts for people name the source of credentials, never the secret.
+Credentials are read for every connection, for every call of the REST interface, and when a broker requests fresh ones. So a
+replaced credentials file takes effect without a restart. Error and log texts name the source of credentials, never the secret.
 """
 
 import asyncio
@@ -14,76 +14,77 @@ from mqbridge.pulsar.client.jwt import Claims, claims_of
 from mqbridge.secret import Secret
 
 METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
-"""HTTP header with the method's name, for web services with several methods; brokers get it in CONNECT."""
+"""HTTP header with the method's name, for web services that accept several methods. Brokers get the name in CONNECT."""
 
 
 class Auth:
-    """Base class of authentication methods, also of plugins."""
+    """Base class of all authentication methods, including those of plugins. The base class sends no credentials."""
 
     method = "none"
     """Name of the method at brokers."""
 
-    async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - by those that have a source
-        """Return the current credentials for CONNECT; `fresh` ones if the last ones were refused or have expired.
+    async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - for methods with a source
+        """Return the current credentials for CONNECT. Raises ClusterError.
 
-        Raises ClusterError.
+        `fresh` is True if the broker has refused the last credentials or they have expired.
         """
         return b""
 
-    async def headers(self, *, fresh: bool = False) -> dict[str, str]:  # noqa: ARG002 - by those that have a source
-        """Return the current headers for the REST interface. Raises ClusterError."""
+    async def headers(self, *, fresh: bool = False) -> dict[str, str]:  # noqa: ARG002 - for methods with a source
+        """Return the current HTTP headers for the REST interface; `fresh` as in `credentials`. Raises ClusterError."""
         return {}
 
     @property
     def principal(self) -> str | None:
-        """Our role in the cluster; None if unknown."""
+        """Role of this client in the cluster; None if unknown."""
         return None
 
     @property
-    def ends(self) -> float | None:
-        """Expiry time of the credentials that were read last, s since the epoch; None if never or unknown."""
+    def expires_at(self) -> float | None:
+        """Expiry time of the last read credentials, in seconds since the epoch; None if they never expire or it is unknown."""
         return None
 
     @property
-    def shown(self) -> str:
-        """Description of the credentials and their source, for people; never the secret."""
-        return "no credentials"
+    def description(self) -> str:
+        """Description of the credentials and their source for error messages; never contains the secret."""
+        return "a connection without credentials"
 
     @property
-    def advice(self) -> str:
-        """Remedy for a refusal."""
-        return "the cluster demands some: give them as `auth` of the cluster"
+    def remedy(self) -> str:
+        """What the user can do if the credentials are refused; the end of an error message."""
+        return "configure `auth` for this cluster"
 
     async def close(self) -> None:
         """Release resources."""
 
 
 NO_AUTH = Auth()
-"""For clusters without authentication."""
+"""Method for clusters without authentication."""
 
 
 class TokenAuth(Auth):
-    """A token that brokers verify with a key: usually a JWT, whose subject is the role."""
+    """A token that brokers verify with a key: usually a JWT, with the role as its subject."""
 
     method = "token"
 
     def __init__(self, token: Secret) -> None:
         self._secret = token
         self._claims = Claims()
-        self._seen = ""
+        self._last_token = ""
+        """The token whose claims are in `_claims`."""
 
     async def credentials(self, *, fresh: bool = False) -> bytes:
         """Return the token."""
         return (await self._read(fresh)).encode()
 
     async def headers(self, *, fresh: bool = False) -> dict[str, str]:
-        """Return the token as bearer authorization."""
+        """Return the token as an HTTP bearer token."""
         return {"Authorization": f"Bearer {await self._read(fresh)}", METHOD_HEADER: self.method}
 
     async def _read(self, fresh: bool) -> str:
         token = await self._secret.read(fresh=fresh)
-        if token != self._seen:
-            self._seen, self._claims = token, claims_of(token)
+        if token != self._last_token:
+            self._last_token, self._claims = token, claims_of(token)
         return token
 
     @property
@@ -92,25 +93,25 @@ class TokenAuth(Auth):
         return self._claims.subject
 
     @property
-    def ends(self) -> float | None:
+    def expires_at(self) -> float | None:
         """Expiry time of the token that was read last."""
-        return self._claims.ends
+        return self._claims.expires_at
 
     @property
-    def shown(self) -> str:
-        """The token's source, with its role if known."""
+    def description(self) -> str:
+        """The token's source and, if known, its role."""
         return f"a token from {self._secret.source}" + (f" (role {self.principal!r})" if self.principal else "")
 
     @property
-    def advice(self) -> str:
-        """Remedy for an expired token, or one of another cluster."""
-        if self.ends is not None and self.ends <= time.time():
-            return f"it expired at {utc(self.ends)}: put a new one there"
-        return "it must be signed by the key that the brokers verify by (tokenSecretKey or tokenPublicKey)"
+    def remedy(self) -> str:
+        """Remedy for an expired token, or for a token of another cluster."""
+        if self.expires_at is not None and self.expires_at <= time.time():
+            return f"it expired at {utc(self.expires_at)}: put a new token there"
+        return "it must be signed with the key that the brokers verify tokens with (tokenSecretKey or tokenPublicKey)"
 
 
 class BasicAuth(Auth):
-    """A user with a password, which is sent in clear text."""
+    """A user name and a password, sent in clear text."""
 
     method = "basic"
 
@@ -122,7 +123,7 @@ class BasicAuth(Auth):
         return f"{self._user}:{await self._password.read(fresh=fresh)}".encode()
 
     async def headers(self, *, fresh: bool = False) -> dict[str, str]:
-        """Return HTTP basic authentication."""
+        """Return the user and password as HTTP basic authentication."""
         text = base64.b64encode(await self.credentials(fresh=fresh)).decode()
         return {"Authorization": f"Basic {text}", METHOD_HEADER: self.method}
 
@@ -132,14 +133,14 @@ class BasicAuth(Auth):
         return self._user
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """The user and the password's source."""
         return f"user {self._user!r} with a password from {self._password.source}"
 
     @property
-    def advice(self) -> str:
+    def remedy(self) -> str:
         """Remedy for a wrong user or password."""
-        return "the brokers' file of users (basicAuthConf) must hold this user with this password"
+        return "the brokers' user file (basicAuthConf) must contain this user with this password"
 
 
 class TlsAuth(Auth):
@@ -151,8 +152,8 @@ class TlsAuth(Auth):
         self._certificate = certificate
         self._name: str | None = None
 
-    async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - connections have the newest one
-        """Return no bytes: the broker has the certificate of the connection."""
+    async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - TLS reads the newest certificate
+        """Return no bytes: the broker gets the certificate from the TLS connection. Update the principal."""
         self._name = await asyncio.to_thread(_common_name, self._certificate)
         return b""
 
@@ -167,24 +168,24 @@ class TlsAuth(Auth):
         return self._name
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """The certificate's file and name."""
         return f"the client certificate {self._certificate}" + (f" (role {self._name!r})" if self._name else "")
 
     @property
-    def advice(self) -> str:
-        """Remedy for a broker that accepts the connection but not the role."""
-        return "the brokers need AuthenticationProviderTls, and its authority in their tlsTrustCertsFilePath"
+    def remedy(self) -> str:
+        """Remedy for a broker that accepts the TLS connection but refuses the role."""
+        return "the brokers need AuthenticationProviderTls, and the certificate's authority in their tlsTrustCertsFilePath"
 
 
 def utc(seconds: float) -> str:
-    """Format a time for people."""
+    """Format a time, in seconds since the epoch, as UTC text for messages."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _common_name(certificate: Path) -> str | None:
     """Return the common name as the broker reads it; None if the file cannot be read now."""
-    from cryptography import x509  # noqa: PLC0415 - 7 MB, and only for certificates of our own
+    from cryptography import x509  # noqa: PLC0415 - 7 MB, and needed only with a client certificate
     from cryptography.x509.oid import NameOID  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""Errors for missing permissions: the role, the action, and the command that grants it."""
+"""Errors for missing permissions, which name the role, the action and the command that grants the permission."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,19 +9,20 @@ from mqbridge.pulsar.wire.names import parse_topic
 
 PRODUCE, CONSUME = "produce", "consume"
 EITHER = f"{PRODUCE},{CONSUME}"
-"""Either permission allows looking up a topic and listing a namespace."""
+"""Either of the two permissions allows to look up a topic and to list a namespace."""
 _PREFIXED = "prefixed by the authentication role"
+"""Part of the broker's message if the namespace requires subscription names that begin with the role."""
 
 
 class AccessDenied(ServerRefused):
-    """A permission is missing."""
+    """The role has no permission for the operation."""
 
 
 @contextmanager
 def explain_denial(action: str, what: str, namespace: str, principal: str | None, actions: str) -> Iterator[None]:
-    """Context of a request to do `action` on `what`: turns AuthorizationError into AccessDenied (FATAL) with role and remedy.
+    """Turn a broker's AuthorizationError within this context into AccessDenied (FATAL), with the role and a remedy.
 
-    `actions` are the permissions of which any is sufficient.
+    `action` and `what` describe the request, such as "look up" and a topic. `actions` are the permissions to grant.
     """
     try:
         yield
@@ -38,18 +39,18 @@ def explain_denial(action: str, what: str, namespace: str, principal: str | None
 
 
 def explain_topic_denial(action: str, topic: str, principal: str | None, actions: str) -> AbstractContextManager[None]:
-    """Context of a request about a topic or a partition, see `explain_denial`."""
+    """Apply `explain_denial` to a request about a topic or a partition."""
     return explain_denial(action, topic, _namespace_of(topic), principal, actions)
 
 
 def explain_subscribe_denial(topic: str, subscription: str, principal: str | None) -> AbstractContextManager[None]:
-    """Context of a SUBSCRIBE, see `explain_denial`."""
+    """Apply `explain_denial` to a SUBSCRIBE."""
     what = f"{topic} with subscription {subscription!r}"
     return explain_denial("consume from", what, _namespace_of(topic), principal, CONSUME)
 
 
 def _namespace_of(topic: str) -> str:
-    """Return the namespace for display; a placeholder for an invalid topic name, which the broker refuses with its own reason."""
+    """Return the topic's namespace for an error message; a placeholder if the topic name is invalid."""
     try:
         name = parse_topic(topic)
     except ValueError:
@@ -58,5 +59,5 @@ def _namespace_of(topic: str) -> str:
 
 
 def principal_text(principal: str | None) -> str:
-    """Return the role's name, if known, for an error message."""
+    """Return the role for an error message, by name if it is known."""
     return f"role {principal!r}" if principal else "the role of these credentials"

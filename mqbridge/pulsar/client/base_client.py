@@ -1,7 +1,7 @@
-"""The lower client of one Pulsar cluster: it owns the connections and opens producers, consumers and topic watches.
+"""Low-level client of one Pulsar cluster: it owns the connections and opens producers, consumers and topic watches.
 
-Its producers and consumers move entries of one concrete topic: a partition, or an unpartitioned topic. `mqbridge.pulsar.library`
-adds partitioned topics, patterns of topics and single messages.
+Its producers and consumers send and receive entries of one concrete topic: a partition, or an unpartitioned topic.
+`mqbridge.pulsar.library` adds partitioned topics, topic patterns and single messages.
 """
 
 import itertools
@@ -28,7 +28,8 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema
 
 REFRESH_S = 60.0
-"""Interval between checks for new partitions and topics; brokers that report topics are only asked to confirm the list."""
+"""Interval between two requests for the topic list, to find new partitions and topics. It is used even if the broker pushes
+changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,17 @@ class Timing:
     """Deadlines in seconds."""
 
     operation: float = OPEN_TIMEOUT_S
-    """For opening a producer or consumer, or a request for metadata, with all repetitions."""
+    """Deadline for opening a producer or consumer, or for a metadata request, including all retries."""
     request: float = REQUEST_TIMEOUT_S
-    """For one response."""
+    """Deadline for one response."""
     connect: float = HANDSHAKE_TIMEOUT_S
+    """Deadline for dialing and the handshake."""
     keep_alive: float = KEEP_ALIVE_S
+    """Interval between two pings."""
 
 
 class BaseClient:
-    """Connects on the first request. Topic names are full names, see `wire.names`."""
+    """Low-level client; it connects on the first request. All topic names are full names, see `wire.names`."""
 
     def __init__(
         self,
@@ -80,26 +83,26 @@ class BaseClient:
     async def partitions(self, topic: str, *, create: bool = False) -> int | None:
         """Return the number of partitions: 0 for an unpartitioned topic, None if it does not exist. Raises ClusterError.
 
-        With `create` the request may create the topic, if the broker is set up so.
+        With `create` the request may create the topic, where the broker allows that.
         """
         return await retrying(lambda: self._lookup.partitions(topic, create=create), self._timing.operation)
 
     async def topics(self, namespace: str, pattern: str | None = None) -> list[str]:
-        """Return the full names of a namespace's persistent topics, each partition by its own name. Raises ClusterError.
+        """Return the full names of a namespace's persistent topics, each partition separately. Raises ClusterError.
 
-        With a pattern (see `wire.topic_lists`) brokers leave out most of what does not match.
+        With a pattern (see `wire.topic_lists`) the broker omits most topics that do not match, but maybe not all.
         """
         found = await retrying(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
         return found.names or []
 
     def watch_topics(self, namespace: str, pattern: str, refresh_s: float = REFRESH_S) -> TopicWatch:
-        """Return a watch on the topics that match; it begins with the first call of `changes`."""
+        """Return a watch on the topics of a namespace that match a pattern. It starts with the first call of `changes`."""
         return TopicWatch(self._lookup, next(self._ids), namespace, pattern, refresh_s, self._timing.request)
 
     # --- schemas ----------------------------------------------------------------------------------------------------
 
     async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
-        """Return the schema of a topic, the latest without a version; None if it has none. Raises ClusterError."""
+        """Return the schema of a topic in this version (None: the latest); None if the topic has none. Raises ClusterError."""
         return await retrying(
             lambda: schema_registry.fetch(self._lookup, topic, version, self._timing.request), self._timing.operation
         )
@@ -121,7 +124,7 @@ class BaseClient:
         codec: int = pb.NONE,
         max_elapsed_s: float | None = None,
     ) -> EntryProducer:
-        """Return a producer of a concrete topic; it opens itself, and takes entries at once."""
+        """Return a producer of a concrete topic. It opens in the background and accepts entries at once."""
         return EntryProducer(
             self._lookup,
             next(self._ids),
@@ -131,13 +134,13 @@ class BaseClient:
             request_timeout_s=self._timing.request,
         )
 
-    async def consumer(self, topic: str, subscription: Subscription, pool: ReceiveBudget | None = None) -> EntryConsumer:
+    async def consumer(self, topic: str, subscription: Subscription, budget: ReceiveBudget | None = None) -> EntryConsumer:
         """Subscribe to a concrete topic. Raises ClusterError.
 
-        Consumers of one pool share its bytes; without a pool the limit is the subscription's `max_bytes`.
+        Consumers with the same budget share its bytes. Without a budget the limit is the subscription's `max_bytes`.
         """
         consumer = EntryConsumer(
-            self._lookup, next(self._ids), topic, subscription, pool=pool, request_timeout_s=self._timing.request
+            self._lookup, next(self._ids), topic, subscription, budget=budget, request_timeout_s=self._timing.request
         )
         try:
             await consumer.open(self._timing.operation)
@@ -147,25 +150,28 @@ class BaseClient:
         return consumer
 
     async def reader(self, topic: str, start: EntryId) -> EntryConsumer:
-        """Open a reader of a concrete topic from this entry on; the broker keeps no position of it. Raises ClusterError."""
+        """Open a reader of a concrete topic that begins at this entry; the broker stores no position. Raises ClusterError."""
         return await self.consumer(topic, await self.reader_subscription(start))
 
     async def reader_subscription(self, start: EntryId) -> Subscription:
-        """Return the subscription of a reader from this entry on. Raises ClusterError."""
-        await retrying(self._pool.service, self._timing.operation)  # from then on our role is known
+        """Return the subscription of a reader that begins at this entry. Raises ClusterError."""
+        await retrying(self._pool.service, self._timing.operation)  # the client's role is known only when it is connected
         return reader(start, self._pool.auth.principal)
 
     async def check_producing(self, topic: str) -> None:
-        """Raises AccessDenied when we may not produce to this concrete topic. Changes nothing there."""
+        """Check the permission to produce to this concrete topic; raise AccessDenied without it. Changes nothing there."""
         key = next(self._ids)
         await retrying(lambda: check_produce_permission(self._lookup, key, topic, self._timing.request), self._timing.operation)
 
     async def check_consuming(self, topic: str, subscription: str) -> None:
-        """Raises AccessDenied when we may not consume from this concrete topic with this subscription. Changes nothing there."""
+        """Check the permission to consume from this concrete topic with this subscription. Changes nothing there.
+
+        Raises AccessDenied without the permission.
+        """
         key = next(self._ids)
         probe = lambda: check_consume_permission(self._lookup, key, topic, subscription, self._timing.request)  # noqa: E731
         await retrying(probe, self._timing.operation)
 
     async def close(self) -> None:
-        """Close every connection. The caller closes producers and consumers first."""
+        """Close all connections. The caller must close producers and consumers first."""
         await self._pool.close()

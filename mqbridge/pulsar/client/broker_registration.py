@@ -1,8 +1,8 @@
-"""Registration of a producer or consumer at the topic's owner, and its repetition.
+"""Registration of a producer or consumer at the broker that owns its topic, repeated whenever it ends.
 
-The broker may close it (the topic moves, and the broker may name the new owner), redirect it to another cluster, or the
-connection may end. Each time the owner of the topic is looked up again, because owners move. A registration without a response
-is closed before the next one.
+A registration ends when its connection is lost, when the topic migrates to another cluster, or when the broker closes it because
+the topic moves; then the broker may name the new owner. Otherwise the owner is looked up again. If a registration got no
+response, it is closed at that broker before the next one.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.connection import Connection, PushHandler
 from mqbridge.pulsar.client.connection_pool import Address
-from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, Lookup
+from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MAX_DELAY_S, Lookup
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
@@ -30,20 +30,23 @@ class Registrable(PushHandler, Protocol):
     """A producer or consumer that is registered at a broker."""
 
     async def register(self, connection: Connection) -> None:
-        """Register at this broker. Raises MqbridgeError; after a RequestTimeout the broker may know it nevertheless."""
+        """Register at this broker. Raises MqbridgeError; after a RequestTimeout the broker may have registered it."""
 
     def begin(self, connection: Connection) -> None:
-        """Note the success of the registration."""
+        """Note that the registration has succeeded."""
 
-    def gives_up(self, error: ClusterError, delay: float) -> bool:
-        """Return True if this failure is final, False for another attempt after `delay` seconds."""
+    def is_final(self, error: ClusterError, delay: float) -> bool:
+        """Return True if this error is final, False to try again after `delay` seconds."""
 
     def end(self, error: ClusterError) -> None:
         """Note that there will be no further registration."""
 
 
 class BrokerRegistration:
-    """Registration of one producer or consumer. `connection` is None while it is not registered."""
+    """Registration of one producer or consumer. `connection` is None while it is not registered.
+
+    `what` is "producer" or "consumer" for log texts, `key` its id, and `table` returns the handlers of its kind at a connection.
+    """
 
     def __init__(
         self,
@@ -64,10 +67,11 @@ class BrokerRegistration:
         self._registering_at: Connection | None = None
         """Connection of a registration in progress."""
         self._to_close: Connection | None = None
-        """Connection of an old registration that must be closed before the next one."""
+        """Connection of an earlier registration that must be closed before the next one."""
         self._assigned: Closed | None = None
-        """The close command that named the next owner."""
+        """The broker's close command that names the topic's next owner."""
         self._proxied = False
+        """True if the last owner was reached through the service address."""
         self._cluster: list[Address] = []
         """Addresses of the cluster that the topic was migrated to."""
         self._task: asyncio.Task[None] | None = None
@@ -103,44 +107,51 @@ class BrokerRegistration:
             try:
                 return await self._lookup.assigned(*urls, self._proxied)
             except ClusterError as error:
-                log.log(level_of(error, logging.INFO), "%s: cannot use the assigned broker: %s", self._topic, error)
+                log.log(level_of(error, logging.INFO), "%s: cannot connect to the assigned broker: %s", self._topic, error)
         owner = await self._lookup.owner(self._topic, self._cluster)
         self._proxied = owner.proxied
         return owner.connection
 
     def reopen(self, delay: float = 0.0) -> None:
-        """Register in the background until it succeeds or `gives_up`."""
+        """Register in the background, repeatedly until an attempt succeeds or an error `is_final`."""
         if not self.ended and self._task is None:
-            self._task = spawn(self._keep_trying(delay), f"open {self._what} {self._topic}")
+            self._task = spawn(self._retry_until_registered(delay), f"open {self._what} {self._topic}")
 
-    async def _keep_trying(self, delay: float) -> None:
+    async def _retry_until_registered(self, delay: float) -> None:
         await asyncio.sleep(delay)
-        backoff = Backoff(FIRST_DELAY_S, MOST_DELAY_S)
+        backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         while not self.ended:
             try:
                 await self.attach()
             except ClusterError as error:
                 delay = backoff.delay()
-                if self._registrable.gives_up(error, delay):
+                if self._registrable.is_final(error, delay):
                     self._task = None
                     self._registrable.end(_final(f"no {self._what} for {self._topic}: {error}", error))
                     return
-                log.log(level_of(error, logging.INFO), "%s: %s; trying again in %.1f s", self._topic, error, delay)
+                log.log(
+                    level_of(error, logging.INFO),
+                    "%s: registering the %s failed, trying again in %.1f s: %s",
+                    self._topic,
+                    self._what,
+                    delay,
+                    error,
+                )
                 await asyncio.sleep(delay)
-            except Exception as bug:  # the task reports it; waiting tasks must not wait for ever
+            except Exception as bug:  # `spawn` logs it; tasks that wait for the registration must not wait for ever
                 self._task = None
                 self._registrable.end(
-                    ClusterError(f"no {self._what} for {self._topic}: unexpectedly {type(bug).__name__}", Failure.FATAL)
+                    ClusterError(f"no {self._what} for {self._topic}: unexpected {type(bug).__name__}", Failure.FATAL)
                 )
                 raise
             else:
                 break
         self._task = None
 
-    # --- leaving ----------------------------------------------------------------------------------------------------
+    # --- detaching --------------------------------------------------------------------------------------------------
 
-    def leave(self) -> Connection | None:
-        """Forget the registration; return its connection."""
+    def detach(self) -> Connection | None:
+        """Remove the handler from its connection; return the connection, None if it was not registered."""
         connection, self.connection = self.connection, None
         if connection is not None:
             table = self._table(connection)
@@ -148,33 +159,33 @@ class BrokerRegistration:
                 del table[self._key]
         return connection
 
-    def close_first(self) -> None:
-        """Have the current registration closed at the broker before the next one."""
-        if self.connection is not None:  # else keep the connection of an earlier registration
+    def close_before_next(self) -> None:
+        """Request that the current registration is closed at the broker before the next one begins."""
+        if self.connection is not None:  # else an earlier registration may still have to be closed
             self._to_close = self.connection
 
     def on_closed(self, command: Closed) -> None:
-        """Process a close by the broker, which may name the next owner."""
+        """Process the broker's close command, which may name the next owner."""
         if command.assignedBrokerServiceUrl or command.assignedBrokerServiceUrlTls:
             self._assigned = command
 
     def on_migrated(self, command: pb.CommandTopicMigrated) -> bool:
-        """Process a migration to another cluster; a close follows. Return False if its address is unusable."""
+        """Process a migration to another cluster; a close command follows. Return False if the address is unusable."""
         try:
             self._cluster = self._lookup.addresses(command.brokerServiceUrl, command.brokerServiceUrlTls)
         except ClusterError as error:
-            log.warning("%s was migrated to another cluster, but %s", self._topic, error)
+            log.warning("%s was migrated to another cluster, whose address is unusable: %s", self._topic, error)
             return False
         log.warning("%s was migrated to the cluster at %s", self._topic, self._cluster[0])
         return True
 
-    async def stop_trying(self) -> None:
+    async def cancel_attempt(self) -> None:
         """Cancel a registration in progress."""
         await cancel(self._task)
         self._task = None
 
     async def close(self, connection: Connection | None, deadline: float | None = None) -> None:
-        """Close it at every broker that may know it. Waits for the responses up to the deadline."""
+        """Close the registration at every broker that may have it; wait for the responses up to the deadline (loop time)."""
         registering, self._registering_at = self._registering_at, None
         if registering is not None:
             self._table(registering).pop(self._key, None)
@@ -194,11 +205,11 @@ class BrokerRegistration:
                 timeout,
             )
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "%s: closing the %s: %s", self._topic, self._what, error)
+            log.log(level_of(error, logging.INFO), "%s: closing the %s failed: %s", self._topic, self._what, error)
 
 
 def _final(problem: str, error: ClusterError) -> ClusterError:
-    """Return a FATAL error, with the broker's code if there is one. AccessDenied is complete by itself."""
+    """Return a FATAL error with this text and the broker's code, if any. AccessDenied is returned unchanged."""
     if isinstance(error, AccessDenied):
         return error
     if isinstance(error, ServerRefused):

@@ -1,7 +1,7 @@
-"""One connection to a broker: handshake, keep-alive, requests with their responses, and pushed commands.
+"""Connection to a broker: handshake, keep-alive, requests with their responses, and pushed commands.
 
-Producers and consumers are `PushHandler`s of a connection: registered under their id, they receive the commands for that id and
-one call when the connection is lost. All request ids come from one counter, so a response needs no other key.
+Producers, consumers and watchers are `PushHandler`s of a connection, registered under their id. A handler receives the commands
+for its id, and one call when the connection is lost. All request ids come from one counter, so the id alone identifies a request.
 """
 
 import asyncio
@@ -41,20 +41,20 @@ CLIENT_VERSION = f"mqbridge-{__version__}"
 KEEP_ALIVE_S = 30.0
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_SENDS_IN_FLIGHT = 500
-"""Per connection. At 1000 a broker stops reading the socket, including all pings and acknowledgements on it."""
+"""Maximum number of entries in flight per connection. At 1000 a broker stops reading the socket, also pings and acks."""
 MAX_BYTES_IN_FLIGHT = 32 << 20
-"""Per connection; a broker on a fast network has far fewer bytes on the way to disk."""
+"""Maximum bytes in flight per connection. A broker on a fast network has far fewer bytes that are not on disk yet."""
 
 
 class CredentialsRefused(Unreachable):
-    """Credentials refused by a cluster that accepted them before."""
+    """The credentials are refused by a cluster that accepted this client before."""
 
 
 class PushHandler(Protocol):
     """Receiver of the commands that a connection gets for one producer, consumer or watcher."""
 
     def on_push(self, frame: Frame) -> None:
-        """Process a command, in the order of arrival; after a close by the broker the handler is no longer registered."""
+        """Process a command; commands arrive in order. Before a close command the handler is removed from the connection."""
 
     def on_lost(self, error: Exception) -> None:
         """Note the loss of the connection; no further call follows."""
@@ -64,16 +64,16 @@ class ConsumerPushHandler(PushHandler, Protocol):
     """Receiver of a consumer's commands and entries."""
 
     def on_run(self, run: EntryRun) -> None:
-        """Process a run of entries, in the order of arrival together with `on_push`."""
+        """Process a run of entries; calls of `on_run` and `on_push` are in the order of arrival."""
 
 
 class Connection:
-    """A connection after its handshake; made by `open_connection`."""
+    """A connection to a broker, created by `open_connection`."""
 
     def __init__(self, auth: Auth = NO_AUTH, keep_alive_s: float = KEEP_ALIVE_S, link: Link | None = None) -> None:
         self._auth, self._link = auth, link
         self._credentials = b""
-        self._challenged: asyncio.Task[None] | None = None
+        self._challenge_task: asyncio.Task[None] | None = None
         self._keep_alive_s = keep_alive_s
         self._meter = FrameMeter()
         self.endpoint = Endpoint(self._meter.measure, self._on_frames, self._on_lost)
@@ -87,10 +87,10 @@ class Connection:
         self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         self._request_ids = itertools.count(1)
         self._pending: Pending[int, BaseCommand] = Pending("the broker")
-        self._queued: dict[int, asyncio.Future[CommandProducerSuccess]] = {}
-        """Request id -> future of producers that wait for exclusive access."""
+        self._exclusive_waits: dict[int, asyncio.Future[CommandProducerSuccess]] = {}
+        """Request id of PRODUCER -> future, for producers that wait for exclusive access."""
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._tick: asyncio.TimerHandle | None = None
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._pinged_at = 0.0
 
     @property
@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def principal(self) -> str | None:
-        """Our role at the broker, if known."""
+        """This client's role at the broker, if known."""
         return self._auth.principal
 
     # --- handshake and end ------------------------------------------------------------------------------------------
@@ -113,27 +113,31 @@ class Connection:
             async with asyncio.timeout(timeout):
                 await self._connected
         except TimeoutError as error:
-            late = RequestTimeout(f"{self.endpoint.peer} did not answer CONNECT within {timeout:g} s")
-            self.endpoint.abort(late)
-            raise late from error
-        self._tick = asyncio.get_running_loop().call_later(self._keep_alive_s, self._keep_alive)
+            expired = RequestTimeout(f"{self.endpoint.peer} did not answer CONNECT within {timeout:g} s")
+            self.endpoint.abort(expired)
+            raise expired from error
+        self._keep_alive_timer = asyncio.get_running_loop().call_later(self._keep_alive_s, self._keep_alive)
 
     async def close(self) -> None:
-        """Write queued data and close; handlers get `on_lost`."""
+        """Write the queued data and close; then each handler's `on_lost` is called."""
         await self.endpoint.close()
 
     def _on_lost(self, error: Exception) -> None:
-        if self._tick is not None:
-            self._tick.cancel()
-        if self._challenged is not None:
-            self._challenged.cancel()
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
+        if self._challenge_task is not None:
+            self._challenge_task.cancel()
         if not self._connected.done():
             self._connected.set_exception(error)
             self._connected.exception()  # mark as retrieved: nobody may be waiting
-        lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.endpoint.peer}: {error}")
+        lost = (
+            error
+            if isinstance(error, ClusterError)
+            else ConnectionLost(f"the connection to {self.endpoint.peer} was lost: {error}")
+        )
         self._pending.fail_all(lost)
-        for request_id in list(self._queued):
-            self.stop_queueing(request_id, lost)
+        for request_id in list(self._exclusive_waits):
+            self.fail_exclusive_wait(request_id, lost)
         handlers = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
         self.producers.clear()
         self.consumers.clear()
@@ -142,7 +146,7 @@ class Connection:
             handler.on_lost(lost)
 
     def _keep_alive(self) -> None:
-        """Send a ping; abort if nothing was received since the last one."""
+        """Send a ping; abort the connection if nothing was received since the last ping."""
         if self._pinged_at and self.endpoint.received_at < self._pinged_at:
             self.endpoint.abort(PeerSilent(f"{self.endpoint.peer} has sent nothing for {self._keep_alive_s:g} s"))
             return
@@ -150,7 +154,7 @@ class Connection:
             self.endpoint.send(commands.PING)
             loop = asyncio.get_running_loop()
             self._pinged_at = loop.time()
-            self._tick = loop.call_later(self._keep_alive_s, self._keep_alive)
+            self._keep_alive_timer = loop.call_later(self._keep_alive_s, self._keep_alive)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -158,30 +162,32 @@ class Connection:
         """Return an unused request id."""
         return next(self._request_ids)
 
-    async def request(self, make: Callable[[int], bytes], expect: int, what: str, timeout: float) -> Any:
-        """Send the frame that `make` returns for a request id; return the body of the response, which must be of type `expect`.
+    async def request(self, make_frame: Callable[[int], bytes], expect: int, what: str, timeout: float) -> Any:
+        """Send the frame that `make_frame` returns for a request id; return the body of the response.
 
-        Raises ServerRefused, RequestTimeout, ConnectionLost.
+        The response must be a command of type `expect`. Raises ServerRefused, RequestTimeout, ConnectionLost.
         """
         request_id = self.next_request_id()
         future = self._pending.add(request_id, what, timeout)
         try:
-            self.endpoint.send(make(request_id))
+            self.endpoint.send(make_frame(request_id))
         except ConnectionLost as error:
             self._pending.reject(request_id, error)
         command = await future
         if command.type != expect:
-            wrong = RemoteProtocolError(f"{self.endpoint.peer} answered {what} with a command of type {command.type}")
-            self.endpoint.abort(wrong)
-            raise ConnectionLost(str(wrong))
+            violation = RemoteProtocolError(
+                f"{self.endpoint.peer} answered the request for {what} with a command of type {command.type}, expected {expect}"
+            )
+            self.endpoint.abort(violation)
+            raise ConnectionLost(str(violation))
         return RESPONSES[expect](command)
 
-    async def exclusive_access(self, request_id: int) -> CommandProducerSuccess:
-        """Wait, without a deadline, until a producer that was "not ready" is ready. Raises ClusterError."""
+    async def wait_exclusive_access(self, request_id: int) -> CommandProducerSuccess:
+        """Wait, without a deadline, until the producer of this request has exclusive access. Raises ClusterError."""
         try:
-            return await self._queued[request_id]
+            return await self._exclusive_waits[request_id]
         finally:
-            self._queued.pop(request_id, None)
+            self._exclusive_waits.pop(request_id, None)
 
     # --- received commands ------------------------------------------------------------------------------------------
 
@@ -193,44 +199,47 @@ class Connection:
                 consumer.on_run(item)
 
     def _on_frame(self, frame: Frame) -> None:
-        kind, command = frame.type, frame.command
-        if kind in PRODUCER_PUSHES:
-            self._push(self.producers, PRODUCER_PUSHES[kind](command), frame)
-        elif kind in CONSUMER_PUSHES:
-            self._push(self.consumers, CONSUMER_PUSHES[kind](command), frame)
-        elif kind in RESPONSES:
-            awaited = self._pending.resolve(RESPONSES[kind](command).request_id, command)
-            if kind == BaseCommand.PRODUCER_SUCCESS:
+        command_type, command = frame.type, frame.command
+        if command_type in PRODUCER_PUSHES:
+            self._push(self.producers, PRODUCER_PUSHES[command_type](command), frame)
+        elif command_type in CONSUMER_PUSHES:
+            self._push(self.consumers, CONSUMER_PUSHES[command_type](command), frame)
+        elif command_type in RESPONSES:
+            awaited = self._pending.resolve(RESPONSES[command_type](command).request_id, command)
+            if command_type == BaseCommand.PRODUCER_SUCCESS:
                 self._on_producer_success(command.producer_success, awaited)
         else:
-            self._on_control(kind, frame)
+            self._on_control(command_type, frame)
 
     @staticmethod
     def _push(handlers: MutableMapping[int, Any], key: int, frame: Frame) -> None:
-        """Pass a command to its handler. A command for a handler that was just closed is not an error."""
+        """Pass a command to its handler. Commands for unknown handlers are ignored: the handler may just have been closed."""
         handler: PushHandler | None = handlers.pop(key, None) if frame.type in CLOSES else handlers.get(key)
         if handler is not None:
             handler.on_push(frame)
 
     def _on_producer_success(self, response: CommandProducerSuccess, awaited: bool) -> None:
-        """Process PRODUCER_SUCCESS. A producer that must wait gets two; the second one is not the response of a request."""
-        queued = self._queued.get(response.request_id)
-        if queued is None:
+        """Process PRODUCER_SUCCESS; `awaited` is True if it is the response to a pending request.
+
+        A producer that must wait for exclusive access gets two: "not ready" as the response, and "ready" later.
+        """
+        future = self._exclusive_waits.get(response.request_id)
+        if future is None:
             if awaited and not response.producer_ready:
-                self._queued[response.request_id] = asyncio.get_running_loop().create_future()
-        elif response.producer_ready and not queued.done():
-            queued.set_result(response)
+                self._exclusive_waits[response.request_id] = asyncio.get_running_loop().create_future()
+        elif response.producer_ready and not future.done():
+            future.set_result(response)
 
-    def stop_queueing(self, request_id: int, error: ClusterError) -> None:
+    def fail_exclusive_wait(self, request_id: int, error: ClusterError) -> None:
         """Fail the wait for exclusive access of this request."""
-        queued = self._queued.get(request_id)
-        if queued is not None and not queued.done():
-            queued.set_exception(error)
-            queued.exception()  # mark as retrieved: nobody may be waiting
+        future = self._exclusive_waits.get(request_id)
+        if future is not None and not future.done():
+            future.set_exception(error)
+            future.exception()  # mark as retrieved: nobody may be waiting
 
-    def _on_control(self, kind: int, frame: Frame) -> None:
+    def _on_control(self, command_type: int, frame: Frame) -> None:
         command = frame.command
-        match kind:
+        match command_type:
             case BaseCommand.PING:
                 self.endpoint.send(commands.PONG)
             case BaseCommand.PONG:
@@ -245,10 +254,10 @@ class Connection:
                 migrated = command.topicMigrated
                 self._push(self.producers if is_for_producer(migrated) else self.consumers, migrated.resource_id, frame)
             case BaseCommand.AUTH_CHALLENGE:
-                if self._challenged is None or self._challenged.done():
-                    self._challenged = spawn(self._answer_challenge(), f"fresh credentials for {self.endpoint.peer}")
+                if self._challenge_task is None or self._challenge_task.done():
+                    self._challenge_task = spawn(self._answer_challenge(), f"fresh credentials for {self.endpoint.peer}")
             case _:
-                log.warning("%s sent an unexpected command of type %d: ignored", self.endpoint.peer, kind)
+                log.warning("%s sent an unexpected command of type %d: ignored", self.endpoint.peer, command_type)
 
     def _on_connected(self, command: BaseCommand) -> None:
         if self._connected.done():
@@ -265,7 +274,7 @@ class Connection:
         if response.request_id != NO_REQUEST:
             error = codes.refused(response.error, response.message, self.endpoint.peer)
             self._pending.reject(response.request_id, error)
-            self.stop_queueing(response.request_id, error)
+            self.fail_exclusive_wait(response.request_id, error)
             return
         if response.error == codes.AUTHENTICATION:
             self.endpoint.abort(self._refused_credentials(response.message))
@@ -276,18 +285,23 @@ class Connection:
     # --- credentials ------------------------------------------------------------------------------------------------
 
     async def _answer_challenge(self) -> None:
-        """Send fresh credentials, because the broker's have expired. Reading continues meanwhile."""
+        """Answer AUTH_CHALLENGE with fresh credentials: those that the broker has are expired. Reading continues meanwhile."""
         try:
             self._credentials = await self._auth.credentials(fresh=True)
         except ClusterError as error:
-            log.warning("%s requests fresh credentials, sending the last ones: %s", self.endpoint.peer, error)
+            log.warning(
+                "%s requests fresh credentials, but reading them failed; sending the previous ones: %s", self.endpoint.peer, error
+            )
         if self.alive:
             self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
 
     def _refused_credentials(self, message: str) -> ClusterError:
-        """Return the error: temporary if the cluster accepted us before, since renewed credentials will help."""
+        """Return the error for refused credentials: temporary if the cluster accepted this client before.
+
+        Then renewed credentials will help.
+        """
         auth = self._auth
-        problem = f"{self.endpoint.peer} refuses {auth.shown}: {auth.advice} (method {auth.method}; it says: {message})"
+        problem = f"{self.endpoint.peer} refuses {auth.description}: {auth.remedy} (method {auth.method}; it says: {message})"
         if refusal_failure(self._link) is Failure.FATAL:
             return ServerRefused(problem, codes.AUTHENTICATION, Failure.FATAL)
         return CredentialsRefused(problem)

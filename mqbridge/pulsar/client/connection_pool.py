@@ -1,6 +1,6 @@
-"""Connection pool: one connection per (broker, address), replaced when lost.
+"""Connection pool: one connection per (broker, address), replaced when it is lost.
 
-The broker is the logical `host:port`, the address that of the socket; behind a proxy many brokers share one address.
+The broker is a logical `host:port`; the address is that of the socket. Behind a proxy many brokers have the same address.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ TLS_SCHEME = "pulsar+ssl://"
 
 
 REFUSED_PAUSE_S = 1.0
-"""Refused credentials are not sent to the same broker again within this time: hundreds of partitions connect at once."""
+"""Minimum time before refused credentials are sent to the same broker again: hundreds of partitions connect at once."""
 
 
 class Address(NamedTuple):
@@ -49,7 +49,7 @@ def parse_service_url(text: str, tls: bool) -> list[Address]:
 
 
 class ConnectionPool:
-    """The connections of one cluster. `service` are the addresses to begin with, tried in turn."""
+    """The connections of one cluster. `service` are the configured addresses, tried in turn."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ConnectionPool:
         self._refused = False
         """True if the last credentials were refused."""
         self._refusals: dict[tuple[str, Address], tuple[float, str]] = {}
-        """(broker, address) -> loop time and text of the last refusal."""
+        """(broker, address) -> loop time and message of the last refusal."""
         self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
         self._connections: dict[tuple[str, Address], Connection] = {}
         self._dialing: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
@@ -80,7 +80,7 @@ class ConnectionPool:
         return self._tls is not None
 
     async def service(self) -> tuple[Connection, Address]:
-        """Return a connection to one of the service addresses, and that address. Raises the last error if all fail."""
+        """Return a connection to a service address, and this address. Raises the last error if all addresses fail."""
         failed: ClusterError | None = None
         for _ in self._service:
             address = self._service[self._next_service % len(self._service)]
@@ -93,8 +93,11 @@ class ConnectionPool:
         raise failed
 
     async def reach(self, addresses: Sequence[Address]) -> tuple[Connection, Address]:
-        """Return a connection to the first reachable address, and that address. Raises the last error."""
-        failed = ClusterError("no address is given", Failure.FATAL)
+        """Return a connection to the first of these addresses that is reachable, and this address.
+
+        Raises the last error if all addresses fail.
+        """
+        failed = ClusterError("the list of addresses is empty", Failure.FATAL)
         for address in addresses:
             try:
                 return await self.get(address), address
@@ -103,13 +106,13 @@ class ConnectionPool:
         raise failed
 
     def skip_service(self) -> None:
-        """Use the next service address from now on."""
+        """Use the next service address from now on, because the current one is not ready."""
         self._next_service += 1
 
     async def get(self, address: Address, proxy_to: str | None = None) -> Connection:
         """Return the connection to this address, for the broker `proxy_to` if the address is a proxy. Raises ClusterError.
 
-        Concurrent calls share one attempt, and its failure.
+        Concurrent calls share one attempt and its error.
         """
         if self._closed:
             raise ClusterError("the client is closed", Failure.FATAL)
@@ -152,7 +155,7 @@ class ConnectionPool:
         return connection
 
     def _dialled(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:
-        """Store a new connection. An error is raised by the waiting calls."""
+        """Store the new connection. If dialing failed, the waiting calls of `get` raise the error."""
         del self._dialing[key]
         if not task.cancelled() and task.exception() is None:
             self._connections[key] = task.result()

@@ -1,13 +1,13 @@
-"""The broker's side of a consumer: subscribes over any number of connections, receives entries, and grants permits.
+"""Protocol handler of a consumer: it subscribes over successive connections, receives entries, and grants permits.
 
-State and positions are in `consumer_state.py`, the processing of entries is in `entry_receiver.py`; this module has the commands
-around them.
+The state and the positions are in `consumer_state.py`, and the processing of entries is in `entry_receiver.py`. This module
+exchanges the commands with the broker.
 
-Entries wait in a receiver queue that is bounded by bytes: permits are granted accordingly (see `flow_permits.py`), and if
-messages suddenly become much larger, the consumer subscribes again rather than exceed the bound.
+The receiver queue is bounded by memory, and permits are granted accordingly (see `flow_permits.py`). If messages suddenly become
+much larger and the queue overflows, the consumer drops its entries and subscribes again.
 
-A redelivery on an ordered subscription is a new SUBSCRIBE. REDELIVER without ids does not work: brokers send entries that they
-were already reading under the new epoch, so the order breaks and an acknowledgement covers a gap.
+To redeliver entries of an ordered subscription, the consumer sends a new SUBSCRIBE. REDELIVER without ids does not work: brokers
+send entries that they were already reading with the new epoch, so the order breaks and an acknowledgement covers a gap.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsumerHandler:
-    """Base of `EntryConsumer`. Create it inside a running loop."""
+    """Base class of `EntryConsumer`. Create it inside a running loop."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class ConsumerHandler:
         topic: str,
         subscription: Subscription,
         *,
-        pool: ReceiveBudget | None = None,
+        budget: ReceiveBudget | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self.topic = topic
         self.subscription = subscription
-        self.sessions = 0
+        self.registrations = 0
         """Number of successful SUBSCRIBEs."""
         self.at_end = False
         """True if the topic was terminated and everything in it was delivered."""
@@ -61,35 +61,44 @@ class ConsumerHandler:
         """The error that ended the consumer."""
         self.closed = False
         self.on_change: Callable[[], None] | None = None
-        """Called whenever `receive` or `wait_active` may be able to return."""
+        """Callback for every change that may let `receive` or `wait_active` return."""
         self._id = consumer_id
         self._request_timeout_s = request_timeout_s
         name = parse_topic(topic)
         self._state = state = ConsumerState(
-            tracks=subscription.ordered and name.domain == DOMAINS[0],
+            in_order=subscription.ordered and name.domain == DOMAINS[0],
             failover=subscription.type == Types.Failover,
             start=subscription.reader_from,
         )
         self._cursor: EntryId | None = None
         """The broker's cursor at the last SUBSCRIBE, if it was requested."""
-        self._reads = subscription.reader_from is not None
-        pool = pool or ReceiveBudget(subscription.max_bytes)
-        self._inbox = ReceiverQueue(state, not self._reads, pool, subscription.chunk_limits)
+        self._is_reader = subscription.reader_from is not None
+        budget = budget or ReceiveBudget(subscription.max_bytes)
+        self._inbox = ReceiverQueue(state, not self._is_reader, budget, subscription.chunk_limits)
         self._changed = asyncio.Event()
         self._registration = BrokerRegistration(
-            lookup, self, "consumer", topic, consumer_id, lambda at: at.consumers, commands.close_consumer, request_timeout_s
+            lookup,
+            self,
+            "consumer",
+            topic,
+            consumer_id,
+            lambda connection: connection.consumers,
+            commands.close_consumer,
+            request_timeout_s,
         )
         self._acks = Acknowledger(
             consumer_id, topic, subscription, state, self._inbox, self._connection, self.redeliver, request_timeout_s
         )
-        self._intake = EntryReceiver(
+        self._receiver = EntryReceiver(
             state, self._inbox, self._acks, name.partition_index, subscription.chunk_limits.expiry_s, self._connection, self.wake
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self._unsubscribing = False
-        self.term = 0
-        """Number of times that a failover subscription has made this consumer passive."""
-        self._silence = StallDetector(topic, subscription.silence_s, self._is_listening, self._last_unreceived, self._resubscribe)
+        self.deactivations = 0
+        """Number of times that this consumer of a failover subscription has become passive."""
+        self._stall_detector = StallDetector(
+            topic, subscription.silence_s, self._is_listening, self._last_unreceived, self._resubscribe
+        )
 
     @property
     def active(self) -> bool:
@@ -98,16 +107,16 @@ class ConsumerHandler:
 
     @property
     def generation(self) -> int:
-        """Changes when delivered entries will be redelivered: acknowledgements of an older generation have no effect."""
+        """A number that changes when delivered entries will be redelivered; acknowledgements of older entries have no effect."""
         return self._state.generation
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the entries that wait or are still charged, and of the chunks of incomplete messages."""
+        """Memory of queued entries, of taken entries that are still charged, and of the chunks of incomplete messages."""
         return self._inbox.permits.held + self._inbox.chunks.held_bytes
 
     def wake(self) -> None:
-        """Wake all waiting tasks."""
+        """Wake all waiting tasks and call `on_change`."""
         self._changed.set()
         if self.on_change is not None:
             self.on_change()
@@ -127,12 +136,12 @@ class ConsumerHandler:
 
     def on_run(self, run: EntryRun) -> None:
         """Receive a run of entries."""
-        self._received(self._intake.add_run(run))
+        self._received(self._receiver.add_run(run))
 
-    def _received(self, has_more: bool) -> None:
-        """Note received entries; `has_more` is True if the queue has grown."""
-        self._silence.heard = True
-        if not has_more:
+    def _received(self, has_grown: bool) -> None:
+        """Note received entries; `has_grown` is True if they made the queue longer."""
+        self._stall_detector.has_news = True
+        if not has_grown:
             self._grant()
             return
         self.wake()
@@ -143,7 +152,7 @@ class ConsumerHandler:
         """Process an entry, a change of the active consumer, or the end of the registration."""
         match frame.type:
             case BaseCommand.MESSAGE:
-                self._received(self._intake.add(frame))
+                self._received(self._receiver.add(frame))
             case BaseCommand.ACTIVE_CONSUMER_CHANGE:
                 self._on_active(frame.command.active_consumer_change.is_active)
             case BaseCommand.REACHED_END_OF_TOPIC:
@@ -157,34 +166,37 @@ class ConsumerHandler:
             case _:
                 log.info("%s: the broker closed the consumer, looking for its next owner", self.topic)
                 self._registration.on_closed(frame.command.close_consumer)
-                self._leave(closed=True)
-                if self._state.progress is not State.SEEKING and not self._unsubscribing:  # else these come first
+                self._detach(closed=True)
+                if self._state.progress is not State.SEEKING and not self._unsubscribing:  # else the seek or unsubscribe reopens
                     self._reopen()
 
     def on_lost(self, error: Exception) -> None:
         """Subscribe again after the loss of the connection."""
         log.log(level_of(error, logging.INFO), "%s: the consumer lost its connection (%s), reconnecting", self.topic, error)
-        self._leave()
+        self._detach()
         self._reopen()
 
     def _overflow(self) -> None:
-        """Drop all waiting entries, and subscribe again with permits for what fits."""
-        log.warning("%s: %d waiting bytes exceed the limit: subscribing again", self.topic, self.held_bytes)
+        """Drop all queued entries, and subscribe again with fewer permits."""
+        log.warning(
+            "%s: dropping the queued entries, whose %d bytes exceed the limit, and subscribing again", self.topic, self.held_bytes
+        )
         self._inbox.overflow()
         self._resubscribe()
 
     def _on_active(self, active: bool) -> None:
         """Process a change of the active consumer.
 
-        Brokers keep the permits of a passive consumer; those of dropped entries must be granted again, or nothing is delivered.
+        Brokers keep the permits of a passive consumer. The permits of dropped entries must be granted again, else nothing is
+        delivered.
         """
-        self._silence.heard = active
+        self._stall_detector.has_news = active
         if active:
             self._state.activated()
         else:
-            self._acks.flush()  # for entries delivered while active; later ones might undo the next consumer's decisions
+            self._acks.flush()  # they are for entries of the active time; later acks could move the next consumer's cursor
             self._state.deactivated()
-            self.term += 1
+            self.deactivations += 1
             self._forget()
         self._grant()
         self.wake()
@@ -192,7 +204,7 @@ class ConsumerHandler:
     # --- redelivery -------------------------------------------------------------------------------------------------
 
     def redeliver(self, entries: Sequence[EntryId] = ()) -> None:
-        """Have these entries redelivered; on exclusive and failover subscriptions all unacknowledged entries."""
+        """Request the redelivery of these entries; on ordered subscriptions, of all unacknowledged entries."""
         self._acks.flush()
         if not self.subscription.ordered:
             self._acks.send_redeliver(entries)
@@ -200,13 +212,13 @@ class ConsumerHandler:
         self._resubscribe(self._rewind)
 
     def _rewind(self) -> None:
-        """Reset the positions to redeliver everything unacknowledged."""
+        """Set the positions back, so that everything unacknowledged is redelivered."""
         self._state.rewind()
         self._inbox.rewind()
-        self._acks.rewind()
+        self._acks.stop_timers()
 
     async def _last_unreceived(self) -> EntryId | None:
-        """Return the topic's last entry, None if it was received (or acknowledged before)."""
+        """Return the topic's last entry; None if it was received or acknowledged, or if the topic is empty."""
         answer = await retrying(self._requests.last, self._request_timeout_s)
         last = ids.entry_id(answer.last_message_id)
         known = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to)
@@ -215,10 +227,10 @@ class ConsumerHandler:
         return last if last > known and last[1] >= 0 else None
 
     def _is_listening(self) -> bool:
-        """Return True if the broker should be delivering all entries that are not received yet."""
+        """Return True if the broker can deliver: the consumer is subscribed, has permits, and its queue is empty."""
         connection, inbox = self._connection(), self._inbox
-        live = connection is not None and connection.alive and self._state.takes_entries
-        return live and not inbox and not inbox.chunks and inbox.permits.outstanding > 0
+        is_live = connection is not None and connection.alive and self._state.takes_entries
+        return is_live and not inbox and not inbox.chunks and inbox.permits.outstanding > 0
 
     # --- subscribing ------------------------------------------------------------------------------------------------
 
@@ -226,37 +238,40 @@ class ConsumerHandler:
         """Subscribe for the first time. Raises ClusterError."""
         await retrying(self._registration.attach, timeout)
         if self.subscription.ordered:
-            self._silence.begin()
+            self._stall_detector.begin()
 
     def _resubscribe(self, change: Callable[[], None] | None = None) -> None:
-        """Detach, change the positions, and subscribe. The old consumer is closed first, so no old entry arrives in between."""
-        self._registration.close_first()
-        self._leave()
+        """Detach, call `change` to set the positions, and subscribe.
+
+        The old consumer is closed at the broker first, so that none of its entries arrives later.
+        """
+        self._registration.close_before_next()
+        self._detach()
         if change is not None:
             change()
         self._reopen()
 
-    def _leave(self, *, closed: bool = False) -> None:
-        self._registration.leave()
+    def _detach(self, *, closed: bool = False) -> None:
+        self._registration.detach()
         generation = self._state.generation
-        skips = self._state.detached(self._inbox.first_open(self._state.delivered), closed=closed)
+        skips_delivered = self._state.detached(self._inbox.first_open(self._state.delivered), closed=closed)
         if generation == self._state.generation:
             self._inbox.drop()
         else:
             self._inbox.rewind()
-        self._acks.disconnected(skips=skips)
+        self._acks.disconnected(skips_delivered=skips_delivered)
 
     def _forget(self) -> None:
-        """Drop waiting entries and pending acknowledgements, because all positions are discarded."""
+        """Drop queued entries and pending acknowledgements, because all positions are discarded."""
         self._inbox.forget()
         self._acks.forget()
 
     def _reopen(self) -> None:
-        if self.sessions:
+        if self.registrations:
             self._registration.reopen()
 
     async def register(self, connection: Connection) -> None:
-        """Send SUBSCRIBE, and request the cursor if it is needed; no entry arrives before permits are granted."""
+        """Send SUBSCRIBE, and request the cursor if the state needs it. No entry arrives before permits are granted."""
         self._inbox.permits.reset()
         start = self._state.subscribing()
         command = self.subscription.command(self.topic, self._id, start, self._state.epoch)
@@ -267,15 +282,15 @@ class ConsumerHandler:
                 f"SUBSCRIBE {self.subscription.name} to {self.topic}",
                 self._request_timeout_s,
             )
-        asks = self._state.needs_cursor
-        self._cursor = await self._requests.cursor(connection, not self._reads) if asks else None
+        needs_cursor = self._state.needs_cursor
+        self._cursor = await self._requests.cursor(connection, not self._is_reader) if needs_cursor else None
         if self._state.link is not State.SUBSCRIBING:
-            # A redelivery, for instance, was requested meanwhile: start and epoch of this SUBSCRIBE are outdated.
-            raise RequestTimeout(f"the consumer of {self.topic} must subscribe again before it has subscribed")
+            # For example, a redelivery was requested meanwhile, so start and epoch of this SUBSCRIBE are outdated.
+            raise RequestTimeout(f"the consumer of {self.topic} must subscribe again: its start changed during SUBSCRIBE")
 
     def begin(self, connection: Connection) -> None:  # noqa: ARG002 - part of the protocol
-        """Repeat an acknowledgement that may be lost, and grant permits."""
-        self.sessions += 1
+        """Repeat an acknowledgement that may be lost, and grant permits. Discard all positions if the subscription was reset."""
+        self.registrations += 1
         if self._state.subscribed(self._cursor):
             log.warning(
                 "%s: subscription %s was reset to %s, continuing from there", self.topic, self.subscription.name, self._cursor
@@ -285,8 +300,8 @@ class ConsumerHandler:
         self._grant()
         self.wake()
 
-    def gives_up(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - part of the protocol
-        """Return True for a final error; a busy one is not: the broker may still have our consumer of an old connection."""
+    def is_final(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - part of the protocol
+        """Return True for a FATAL or REFUSED error. "Consumer busy" is neither: the broker may still have our old consumer."""
         failure = codes.of(error.code).subscribing if isinstance(error, ServerRefused) else error.failure
         return failure in (Failure.FATAL, Failure.REFUSED)
 
@@ -295,7 +310,7 @@ class ConsumerHandler:
             raise self.ended
         connection = self._connection()
         if connection is None:
-            raise ConnectionLost(f"the consumer of {self.topic} is currently not connected")
+            raise ConnectionLost(f"the consumer of {self.topic} is not connected now; it is reconnecting")
         return connection
 
     def _connection(self) -> Connection | None:
@@ -304,30 +319,33 @@ class ConsumerHandler:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     @property
-    def resumed(self) -> int:
+    def stalls(self) -> int:
         """Number of detected stalls, see `stall_detector`."""
-        return self._silence.resumed
+        return self._stall_detector.stalls
 
     def end(self, error: ClusterError) -> None:
         """End the consumer with this error."""
         self.ended = error
-        self._silence.end()
+        self._stall_detector.end()
         self._registration.ended = True
-        self._leave()
+        self._detach()
         self._inbox.permits.close()
         self._state.ended()
         self.wake()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Send the acknowledgements and close, by this loop time; unacknowledged entries will be redelivered."""
+        """Send the pending acknowledgements and close the consumer; wait for the broker until this deadline (loop time).
+
+        The broker redelivers unacknowledged entries to other consumers.
+        """
         if self.closed:
             return
         self.closed = True
         self._acks.flush()
-        await self._silence.stop()
-        await self._registration.stop_trying()
+        await self._stall_detector.stop()
+        await self._registration.cancel_attempt()
         connection = self._registration.connection
         self.end(ClusterError(f"the consumer of {self.topic} is closed", Failure.FATAL))
         self._acks.stop()
-        self._intake.stop()
+        self._receiver.stop()
         await self._registration.close(connection, deadline)

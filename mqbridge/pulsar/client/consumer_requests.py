@@ -1,4 +1,4 @@
-"""Requests about one consumer's topic and subscription, besides messages."""
+"""Requests of a consumer about its topic and subscription: cursor, last message, seek, unsubscribe, statistics."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class ConsumerStats(NamedTuple):
     available_permits: int
     unacked_messages: int
     blocked: bool
-    """True if the broker delivers nothing because too many messages are unacknowledged."""
+    """True if the broker has stopped delivery because too many messages are unacknowledged."""
     backlog: int
     rate_out: float
     bytes_out: float
@@ -30,15 +30,16 @@ class ConsumerStats(NamedTuple):
 
 
 class ConsumerRequests:
-    """Requests of one consumer; `connection` returns its connection. All calls raise ClusterError."""
+    """Requests of one consumer. `connection` returns its current connection. All calls raise ClusterError."""
 
     def __init__(self, consumer_id: int, topic: str, connection: Callable[[], Connection], timeout_s: float) -> None:
         self._id, self._topic, self._connection, self._timeout_s = consumer_id, topic, connection, timeout_s
 
     async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
-        """Request the last acknowledged entry over this connection; None if the broker does not report it.
+        """Return the last acknowledged entry, requested over this connection; None if the broker does not report it.
 
-        The cursor of a new reader without a reported position is at the newest message. Raises ConnectionLost or RequestTimeout.
+        A reader (`is_durable` False) without a reported position is new: its cursor is the newest message. Raises ConnectionLost
+        or RequestTimeout.
         """
         try:
             answer: pb.CommandGetLastMessageIdResponse = await connection.request(
@@ -58,8 +59,8 @@ class ConsumerRequests:
         return None if is_durable else ids.entry_id(answer.last_message_id)
 
     async def last(self) -> pb.CommandGetLastMessageIdResponse:
-        """Request the newest message of the topic."""
-        answer: pb.CommandGetLastMessageIdResponse = await self._ask(
+        """Return the broker's response about the newest message of the topic."""
+        answer: pb.CommandGetLastMessageIdResponse = await self._request(
             lambda request_id: commands.get_last_message_id(request_id, self._id),
             BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
             "the last message id",
@@ -67,20 +68,22 @@ class ConsumerRequests:
         return answer
 
     async def seek(self, entry: EntryId | None, publish_time: int | None) -> None:
-        """Set the cursor of the subscription."""
-        await self._ask(
+        """Set the cursor of the subscription to an entry or to a publish time (ms)."""
+        await self._request(
             lambda request_id: commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
             BaseCommand.SUCCESS,
             "SEEK",
         )
 
     async def unsubscribe(self, force: bool) -> None:
-        """Delete the subscription."""
-        await self._ask(lambda request_id: commands.unsubscribe(request_id, self._id, force), BaseCommand.SUCCESS, "UNSUBSCRIBE")
+        """Delete the subscription; with `force` also if it has other consumers."""
+        await self._request(
+            lambda request_id: commands.unsubscribe(request_id, self._id, force), BaseCommand.SUCCESS, "UNSUBSCRIBE"
+        )
 
     async def stats(self) -> ConsumerStats:
-        """Request the consumer's statistics."""
-        stats: pb.CommandConsumerStatsResponse = await self._ask(
+        """Return the broker's statistics of this consumer."""
+        stats: pb.CommandConsumerStatsResponse = await self._request(
             lambda request_id: commands.consumer_stats(request_id, self._id),
             BaseCommand.CONSUMER_STATS_RESPONSE,
             "the statistics of the consumer",
@@ -104,5 +107,5 @@ class ConsumerRequests:
             stats.msgRateExpired,
         )
 
-    async def _ask(self, make: Callable[[int], bytes], expect: int, what: str) -> Any:
-        return await self._connection().request(make, expect, f"{what} of {self._topic}", self._timeout_s)
+    async def _request(self, make_frame: Callable[[int], bytes], expect: int, what: str) -> Any:
+        return await self._connection().request(make_frame, expect, f"{what} of {self._topic}", self._timeout_s)

@@ -1,27 +1,30 @@
 """State machine of one consumer and its positions in the topic: a table per axis, a method per transition. No IO.
 
     link   DETACHED -> SUBSCRIBING -> SUBSCRIBED -> DETACHED -> ... -> ENDED
-           SUBSCRIBING and SUBSCRIBED are about one SUBSCRIBE; its number, the `epoch`, is repeated by the broker on entries.
+           Each SUBSCRIBE has a number, the `epoch`, which the broker repeats on entries.
     role   STANDBY <-> ACTIVE
-           The broker's last notice on a failover subscription. Other types are always ACTIVE.
+           The broker's last ACTIVE_CONSUMER_CHANGE on a failover subscription. Other types are always ACTIVE.
     progress  FRESH -> READING -> FRESH -> ...;  SEEKING while a SEEK has no response
            FRESH: nothing was delivered in this generation. A generation begins whenever positions are set back or become invalid.
 
-An entry is accepted only while SUBSCRIBED, ACTIVE and not SEEKING, from the current epoch, and, if one consumer has the whole
-topic in order, only after `delivered`: entries that are repeated after a lost connection are skipped.
+An entry is accepted only while the consumer is SUBSCRIBED, ACTIVE and not SEEKING, and only from the current epoch. If one
+consumer has the whole topic in order, only entries after `delivered` are accepted: entries that the broker repeats after a lost
+connection are skipped.
 
     delivered      the last entry delivered to the application in this generation
-    acked_up_to    everything up to here is acknowledged by the application; never beyond `delivered`
+    acked_up_to    the application has acknowledged everything up to this entry; never after `delivered`
     last_sent_ack  the last cumulative acknowledgement that was sent
-    reader_start   where a reader begins before its first delivery; LATEST is replaced by the cursor at the first subscribing
+    reader_start   where a reader begins before its first delivery; the first SUBSCRIBE replaces LATEST by the cursor
 
     last_sent_ack <= acked_up_to <= delivered, if one consumer has the whole topic and acknowledges cumulatively
 
-All positions are discarded together when something else decides where to continue: a seek, another consumer that takes over
-(failover), a reset by an operator, a migration of the topic to another cluster. On a reset the broker closes the consumer, and
-its cursor is then before `last_sent_ack`, or before the first entry of the generation; an acknowledgement in flight when the
-broker closed the consumer looks the same, and costs a repetition. After a lost connection an older cursor means lost
-acknowledgements (a killed broker forgets those of the last seconds): then positions stay, and `last_sent_ack` is sent again.
+All positions are discarded together when the next position is decided elsewhere: by a seek, by another consumer that becomes
+active (failover), by an operator's reset, or by the migration of the topic to another cluster.
+
+On a reset the broker closes the consumer, and its cursor is then before `last_sent_ack`, or before the first entry of the
+generation. An acknowledgement in flight when the broker closed the consumer looks the same; then entries are delivered twice.
+After a lost connection an older cursor means lost acknowledgements (a killed broker forgets those of the last seconds): then the
+positions stay, and `last_sent_ack` is sent again.
 """
 
 from enum import Enum, auto
@@ -49,7 +52,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """Events of a consumer."""
+    """Events of all three axes."""
 
     SUBSCRIBE = auto()
     SUCCESS = auto()
@@ -72,7 +75,7 @@ LINK = {
     (S.DETACHED, E.SUBSCRIBE): S.SUBSCRIBING,
     (S.DETACHED, E.DETACH): S.DETACHED,  # the broker closes the consumer, then the connection ends
     (S.DETACHED, E.END): S.ENDED,
-    (S.SUBSCRIBING, E.SUBSCRIBE): S.SUBSCRIBING,  # the attempt before has failed
+    (S.SUBSCRIBING, E.SUBSCRIBE): S.SUBSCRIBING,  # the previous attempt has failed
     (S.SUBSCRIBING, E.SUCCESS): S.SUBSCRIBED,
     (S.SUBSCRIBING, E.DETACH): S.DETACHED,
     (S.SUBSCRIBING, E.END): S.ENDED,
@@ -114,7 +117,7 @@ def _next(table: dict[tuple[State, Event], State], state: State, event: Event) -
 
 
 def _last_whole(mark: MessageIdData) -> EntryId:
-    """Return the last entry of which all messages are acknowledged."""
+    """Return the last entry whose messages are all acknowledged by this cumulative acknowledgement."""
     ledger, entry = entry_id(mark)
     return ledger, entry - 1 if mark.ack_set else entry
 
@@ -122,56 +125,59 @@ def _last_whole(mark: MessageIdData) -> EntryId:
 class ConsumerState:
     """State of one consumer.
 
-    `tracks`: it has the whole topic in order, with ascending ids. `start`: of a reader, None for a durable subscription.
+    `in_order` is True if the consumer has the whole topic in order, with ascending ids. `start` is the start of a reader, None
+    for a durable subscription.
     """
 
-    def __init__(self, *, tracks: bool, failover: bool, start: EntryId | None) -> None:
+    def __init__(self, *, in_order: bool, failover: bool, start: EntryId | None) -> None:
         self.link, self.role, self.progress = S.DETACHED, S.STANDBY if failover else S.ACTIVE, S.FRESH
         self.epoch = -1
         self.generation = 0
-        """Number of the generation: acknowledgements and responses of an older one have no effect."""
+        """Number of the generation. Acknowledgements and responses that belong to an older one have no effect."""
         self.reader_start = start
         self.delivered = self.acked_up_to = ids.EARLIEST
         self.last_skipped: EntryId = ids.EARLIEST
-        """The last entry that was not delivered because it only repeated chunks."""
+        """The last entry that was skipped: a repeated chunk, or an entry whose messages are all acknowledged."""
         self.last_sent_ack: MessageIdData | None = None
         self.ack_may_be_lost = False
-        """True if `last_sent_ack` may not have reached the broker and is to be sent again."""
-        self._tracks, self._reads = tracks, start is not None
+        """True if `last_sent_ack` may not have reached the broker and must be sent again."""
+        self._in_order, self._is_reader = in_order, start is not None
         self._resume_at: EntryId = ids.EARLIEST
         self._floor: EntryId = ids.EARLIEST
-        """The cursor that replaced LATEST: SUBSCRIBE names this entry, and it is not delivered."""
+        """The cursor that replaced LATEST: a reader subscribes at this entry, but does not deliver it."""
         self._before_first: EntryId = ids.EARLIEST
-        """The entry before the first of this generation, or a cursor seen since then: a cursor before it means a reset."""
+        """The entry before the first one of this generation, or a later cursor. An earlier cursor means that the subscription
+        was reset."""
         self._start_known = start != ids.LATEST
         self._closed = False
+        """True if the broker has closed the consumer since the last SUBSCRIBE."""
         self._acks_individually = False
-        """True once the application has acknowledged a single entry: it may do so again."""
+        """True after the first individual acknowledgement by the application, which may send more of them."""
 
     # --- link and role ----------------------------------------------------------------------------------------------
 
     def subscribing(self) -> EntryId | None:
-        """Begin a SUBSCRIBE; return where a reader starts."""
+        """Begin a SUBSCRIBE; return the start of a reader, None for a durable subscription."""
         self.link = _next(LINK, self.link, E.SUBSCRIBE)
         self.epoch += 1
-        return self.reader_start if self.progress is S.FRESH or not self._reads else self._resume_at
+        return self.reader_start if self.progress is S.FRESH or not self._is_reader else self._resume_at
 
     @property
     def needs_cursor(self) -> bool:
         """True if `subscribed` needs the broker's cursor."""
-        if self._reads:
+        if self._is_reader:
             return not self._start_known
-        return self.last_sent_ack is not None or (self._closed and self._tracks and self.progress is S.READING)
+        return self.last_sent_ack is not None or (self._closed and self._in_order and self.progress is S.READING)
 
     def subscribed(self, cursor: EntryId | None) -> bool:
         """Note a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker, None if unknown.
 
-        Return True if positions were discarded, because the cursor was reset from outside.
+        Return True if the subscription was reset by somebody else, so that all positions were discarded.
         """
         self.link = _next(LINK, self.link, E.SUCCESS)
         closed, self._closed = self._closed, False
         self.ack_may_be_lost = False
-        if self._reads:
+        if self._is_reader:
             if not self._start_known and cursor is not None:
                 self.reader_start, self._start_known = cursor, True
                 self._floor = cursor
@@ -188,29 +194,30 @@ class ConsumerState:
         return False
 
     def detached(self, first_open: EntryId, *, closed: bool = False) -> bool:
-        """Note the loss of the connection, `closed` by the broker; `first_open` is the first incomplete chunk, or LATEST.
+        """Note the end of the registration: `closed` by the broker, or by a lost connection, or by this client.
 
-        Return True if delivered entries are skipped when they are repeated after the next SUBSCRIBE.
+        `first_open` is the result of `ReceiverQueue.first_open`. Return True if entries that were delivered are skipped when the
+        broker repeats them after the next SUBSCRIBE.
         """
         was_subscribed = self.link is S.SUBSCRIBED
         self.link = _next(LINK, self.link, E.DETACH)
         self._closed |= closed
-        if not self._tracks:
+        if not self._in_order:
             self.delivered = ids.EARLIEST
         elif self._acks_individually:
-            # Single acknowledgements may be lost (a killed broker also forgets those of earlier connections), and no later one
-            # covers them: the entries must be delivered again.
+            # Individual acknowledgements may be lost (a killed broker also forgets those of earlier connections). No later
+            # acknowledgement covers them, so the entries must be delivered again.
             self.rewind()
         if was_subscribed:
             self._resume_at = min(self.delivered, first_open)
-        return self._tracks and not self._acks_individually
+        return self._in_order and not self._acks_individually
 
     def activated(self) -> None:
         """Note that the broker delivers to this consumer."""
         self.role = _next(ROLE, self.role, E.ACTIVATE)
 
     def deactivated(self) -> None:
-        """Note that the broker delivers to another consumer, which decides from now on what is acknowledged."""
+        """Note that the broker delivers to another consumer, whose acknowledgements now move the cursor."""
         self.role = _next(ROLE, self.role, E.DEACTIVATE)
         self.forget()
 
@@ -230,17 +237,22 @@ class ConsumerState:
         return self.takes_entries and (epoch is None or epoch >= self.epoch)
 
     def is_new(self, entry: EntryId) -> bool:
-        """Return False for an entry that was delivered before a connection was lost."""
-        return not self._tracks or entry > self.delivered
+        """Return False for an entry that was already delivered, before its connection was lost."""
+        return not self._in_order or entry > self.delivered
 
     def needs_ack(self, entry: EntryId) -> bool:
-        """Return True if the application acknowledged the entry but the broker does not know: an earlier one was open then."""
+        """Return True if the application has acknowledged the entry, but no acknowledgement was sent to the broker.
+
+        That happens if an earlier chunked message was incomplete at the time.
+        """
         return (
-            self._tracks and entry <= self.acked_up_to and (self.last_sent_ack is None or entry > _last_whole(self.last_sent_ack))
+            self._in_order
+            and entry <= self.acked_up_to
+            and (self.last_sent_ack is None or entry > _last_whole(self.last_sent_ack))
         )
 
     def skip(self, entry: EntryId) -> None:
-        """Note an entry that is not delivered because it repeats a chunk."""
+        """Note an entry that is not delivered: a repeated chunk, or an entry whose messages are all acknowledged."""
         self.last_skipped = max(self.last_skipped, entry)
 
     def deliver(self, entry: EntryId, first_chunk: EntryId | None = None) -> None:
@@ -253,7 +265,10 @@ class ConsumerState:
         self.delivered = max(self.delivered, entry)
 
     def acknowledged(self, entry: EntryId, *, whole: bool = True) -> bool:
-        """Note a cumulative acknowledgement, including the entry if `whole`. Return False for an entry of another generation."""
+        """Note a cumulative acknowledgement before this entry; including the entry if `whole`.
+
+        Return False for an entry of another generation.
+        """
         if self.progress is not S.READING or entry > self.delivered:
             return False
         self.acked_up_to = max(self.acked_up_to, entry if whole else (entry[0], entry[1] - 1))
@@ -261,20 +276,20 @@ class ConsumerState:
 
     def acknowledged_individually(self) -> None:
         """Note the acknowledgement of a single entry on an ordered subscription."""
-        self._acks_individually = self._tracks
+        self._acks_individually = self._in_order
 
     def ack_sent(self, mark: MessageIdData) -> None:
         """Note that a cumulative acknowledgement is sent."""
         self.last_sent_ack, self.ack_may_be_lost = mark, False
 
     def rewind(self) -> None:
-        """Have everything unacknowledged delivered again, by a new SUBSCRIBE."""
+        """Set the positions back to the last acknowledged entry; a new SUBSCRIBE redelivers everything after it."""
         self.progress = _next(PROGRESS, self.progress, E.REWIND)
         self.generation += 1
         self.delivered = self._resume_at = max(self.acked_up_to, self._floor)
 
     def forget(self) -> None:
-        """Discard all positions; the broker's cursor decides."""
+        """Discard all positions; the broker's cursor decides where delivery continues."""
         self.progress = _next(PROGRESS, self.progress, E.FORGET)
         self.generation += 1
         self.delivered = self.acked_up_to = self.last_skipped = ids.EARLIEST
@@ -284,18 +299,22 @@ class ConsumerState:
     def migrated(self) -> None:
         """Note the migration to another cluster, which has other ids; a reader starts at the earliest entry there."""
         self.forget()
-        if self._reads:
+        if self._is_reader:
             self.reader_start, self._start_known = ids.EARLIEST, True
 
     def seeking(self) -> None:
-        """Begin a SEEK: entries may be from before or after it from now on, and an acknowledgement would undo it."""
+        """Begin a SEEK. Entries that arrive now may be from before or after the SEEK, and an acknowledgement would undo it."""
         self.progress = _next(PROGRESS, self.progress, E.SEEK)
         self.last_sent_ack, self.ack_may_be_lost = None, False
 
     def seek_done(self, to: EntryId | None) -> None:
-        """Note the end of a SEEK, also with an unknown result; `to` is None for a time, whose entry the cursor tells."""
+        """Note the end of a SEEK, even if its result is unknown.
+
+        `to` is None for a SEEK to a publish time: then the cursor shows the entry.
+        """
         self.forget()
         self.progress = _next(PROGRESS, self.progress, E.SEEK_DONE)
-        if self._reads:
-            # If the position of a time is lost before it is known, everything is read rather than too little.
+        if self._is_reader:
+            # If the connection is lost before the entry of a publish time is known, the reader starts at the earliest entry:
+            # it reads too much rather than too little.
             self.reader_start, self._start_known = to or ids.EARLIEST, to is not None and to != ids.LATEST

@@ -19,8 +19,9 @@ RESPONSES: dict[int, Callable[[BaseCommand], Any]] = {
     BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: attrgetter("getOrCreateSchemaResponse"),
     BaseCommand.WATCH_TOPIC_LIST_SUCCESS: attrgetter("watchTopicListSuccess"),
 }
-"""Command type -> body of a response; each has a `request_id`."""
+"""Command type -> function that returns the body of a response; each body has a `request_id`."""
 
+# Command type -> function that returns the id of the producer or consumer that a pushed command is for.
 PRODUCER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
     BaseCommand.SEND_RECEIPT: attrgetter("send_receipt.producer_id"),
     BaseCommand.SEND_ERROR: attrgetter("send_error.producer_id"),
@@ -33,6 +34,7 @@ CONSUMER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
     BaseCommand.REACHED_END_OF_TOPIC: attrgetter("reachedEndOfTopic.consumer_id"),
 }
 CLOSES = frozenset({BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER})
+"""Commands with which the broker closes a producer or consumer."""
 
 
 def is_for_producer(migrated: CommandTopicMigrated) -> bool:

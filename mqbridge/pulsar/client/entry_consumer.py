@@ -1,8 +1,8 @@
-"""A consumer of one concrete topic (a partition, or an unpartitioned topic) that reconnects: the calls of an application.
+"""Consumer of one concrete topic (a partition, or an unpartitioned topic): the methods for applications.
 
-After a reconnection the broker delivers again what was not acknowledged; where the order of a topic is one consumer's (exclusive,
-failover, reader) what this one has handed out already is skipped, so the application sees no duplicates while it lives. On shared
-subscriptions duplicates are normal.
+After a reconnection the broker redelivers all unacknowledged entries. On ordered subscriptions (exclusive, failover, reader) the
+consumer drops entries that it has already delivered, so the application sees no duplicates during the life of the consumer. On
+shared subscriptions duplicates are normal.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ NEGATIVE_ACK_DELAY_S = 60.0
 
 
 class EntryConsumer(ConsumerHandler):
-    """A consumer; `open` subscribes it for the first time. Made inside a running loop."""
+    """A consumer that reconnects; `open` subscribes for the first time. Create it inside a running loop."""
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        """Number of entries that `receive` would return at once."""
+        """Number of entries in the receiver queue, which `receive` would return at once."""
         return len(self._inbox)
 
     @property
-    def handed_out(self) -> EntryId:
-        """The furthest entry that was handed out. A message whose last chunks never came may come behind it."""
+    def last_delivered(self) -> EntryId:
+        """The latest entry that was delivered. A chunked message that expires may be delivered after it, with an earlier id."""
         return self._state.delivered
 
     async def receive(self) -> Entry:
-        """Wait for the next entry; return it unpacked. Raises ClusterError when the consumer has ended."""
+        """Wait for the next entry and return it unpacked. Raises ClusterError if the consumer has ended."""
         while True:
             entry = self.take()
             if entry is not None:
@@ -44,63 +44,66 @@ class EntryConsumer(ConsumerHandler):
             await self._wait()
 
     def take(self) -> Entry | None:
-        """Return the next entry if there is one."""
+        """Return the next entry unpacked, None if the receiver queue is empty."""
         entry = self._inbox.take()
         if entry is None:
             return None
         if self.subscription.ack_timeout_s is not None:
-            self._acks.handed_out(entry.place)
+            self._acks.start_ack_timeout(entry.place)
         self._grant()
         entry.unpack()
         return entry
 
-    def lend(self, max_bytes: int, max_memory: int, most: int) -> list[Entry]:
-        """Take the entries that wait, up to `max_bytes` of payload, `max_memory` of memory, or `most`; at least one, if any.
+    def take_many(self, max_bytes: int, max_memory: int, max_entries: int) -> list[Entry]:
+        """Take the next entries, up to any of the limits: bytes received, bytes of memory, number of entries.
 
-        They count as held here until `give_back`.
+        Returns at least one entry unless the receiver queue is empty. Their memory stays charged until `release_taken`.
         """
-        entries = self._inbox.lend(max_bytes, max_memory, most)
+        entries = self._inbox.take_many(max_bytes, max_memory, max_entries)
         for entry in entries:
             entry.unpack()
         if self.subscription.ack_timeout_s is not None:
             for entry in entries:
-                self._acks.handed_out(entry.place)
+                self._acks.start_ack_timeout(entry.place)
         self._grant()
         return entries
 
     @property
     def share(self) -> int:
-        """The bytes that it may hold."""
+        """Bytes of memory that the entries of this consumer may take."""
         return self._inbox.permits.share
 
-    def give_back(self) -> None:
-        """The lent entries are accounted for elsewhere, or dropped: release their bytes."""
+    def release_taken(self) -> None:
+        """Release the memory of the entries from `take_many`, because they were dropped or the caller accounts for them."""
         if self._inbox.permits.deferred:
             self._inbox.permits.release_deferred()
             self._grant()
 
     async def wait_active(self, active: bool) -> None:
-        """Wait until a failover subscription makes this consumer the active one, or no longer does. Raises as `receive`."""
+        """Wait until this consumer of a failover subscription is active or, with `active` False, passive. Raises as `receive`."""
         while self.active is not active:
             if self.ended is not None:
                 raise self.ended
             await self._wait()
 
-    async def wait_over(self, term: int) -> None:
-        """Wait until the consumer has become passive since this `term`, even if it is active again. Raises as `receive`."""
-        while self.active and self.term == term:
+    async def wait_deactivated(self, deactivations: int) -> None:
+        """Wait until the consumer has become passive, even if it is active again by now. Raises as `receive`.
+
+        `deactivations` is the value of that attribute when the caller last saw the consumer active.
+        """
+        while self.active and self.deactivations == deactivations:
             if self.ended is not None:
                 raise self.ended
             await self._wait()
 
     async def changed(self, timeout: float) -> None:
-        """Wait until an entry is there or something else has happened, at most `timeout` seconds."""
+        """Wait until an entry is queued or the consumer's state has changed, at most `timeout` seconds."""
         if not self._inbox and self.ended is None:
             await self.changed_within(timeout)
 
     async def changed_within(self, timeout: float) -> None:
-        """Wait until something has happened, at most `timeout` seconds."""
-        timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)  # a third of what asyncio.timeout takes
+        """Wait for the next change: a new entry or a change of state. Wait at most `timeout` seconds."""
+        timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)  # takes a third of the time of asyncio.timeout
         try:
             await self._wait()
         finally:
@@ -110,34 +113,37 @@ class EntryConsumer(ConsumerHandler):
 
     def acknowledge(self, entry: EntryId) -> None:
         """Acknowledge this entry, with all of its chunks."""
-        self._acks.entry(entry)
+        self._acks.acknowledge(entry)
 
     def acknowledge_message(self, entry: EntryId, index: int, count: int) -> None:
         """Acknowledge message `index` of the batch of `count` in this entry."""
-        self._acks.messages(entry, 1 << index, count)
+        self._acks.acknowledge_messages(entry, 1 << index, count)
 
     def acknowledge_messages(self, entry: EntryId, done: int, count: int) -> bool:
-        """Acknowledge the messages of the bit mask `done` of this entry's `count`; return True if the entry is done with them."""
-        return self._acks.messages(entry, done, count)
+        """Acknowledge the messages in the bit mask `done`, of the entry's `count` messages.
+
+        Return True if the whole entry is acknowledged now.
+        """
+        return self._acks.acknowledge_messages(entry, done, count)
 
     def acknowledge_up_to(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
-        """Acknowledge this entry and all before it, or its messages up to `index` only; exclusive and failover.
+        """Acknowledge all earlier entries and this entry, or only its messages up to `index`; for ordered subscriptions.
 
-        Does nothing for an entry that was not handed out, or will be handed out again.
+        Does nothing if the entry was not delivered, or will be delivered again.
         """
-        self._acks.up_to(entry, index, count)
+        self._acks.acknowledge_up_to(entry, index, count)
 
     def flush_acks(self) -> None:
-        """Send the acknowledgements now; without a connection they wait for the next one."""
+        """Send the pending acknowledgements now; without a connection they are sent over the next one."""
         self._acks.flush()
 
     async def confirm_acks(self) -> None:
-        """Send the acknowledgements and wait until the broker confirms them. Raises ClusterError; they are then sent again."""
+        """Send the pending acknowledgements and wait for their receipts. Raises ClusterError; they are then sent again."""
         await self._acks.confirm(self._live_connection())
 
     def negative_acknowledge(self, entry: EntryId, delay_s: float = NEGATIVE_ACK_DELAY_S) -> None:
-        """Have this entry delivered again after a delay, as `redeliver` does; counted by the broker on shared subscriptions."""
-        self._acks.negative(entry, delay_s)
+        """Request redelivery after a delay, as `redeliver` does. On shared subscriptions the broker counts redeliveries."""
+        self._acks.negative_acknowledge(entry, delay_s)
 
     # --- positions --------------------------------------------------------------------------------------------------
 
@@ -147,33 +153,36 @@ class EntryConsumer(ConsumerHandler):
         return ids.entry_id(answer.last_message_id)
 
     async def last_message(self) -> tuple[int, int, int]:
-        """The newest message: ledger, entry, and index in the entry's batch, -1 where that is none. Raises ClusterError."""
+        """Return ledger and entry of the newest message, and its index in the batch, -1 without a batch. Raises ClusterError."""
         last = (await retrying(self._requests.last, self._request_timeout_s)).last_message_id
         return (*ids.entry_id(last), last.batch_index)
 
     async def has_more(self) -> bool:
-        """Return True if the topic has entries beyond those received, or acknowledged before. Raises ClusterError."""
+        """Return True if entries are queued, or the topic has later ones than those received or acknowledged.
+
+        Raises ClusterError.
+        """
         return bool(self._inbox) or await self._last_unreceived() is not None
 
     async def seek(self, entry: EntryId | None = None, *, publish_time: int | None = None) -> None:
-        """Continue with this entry, or with the first one published at that time (ms) or later. Raises ClusterError.
+        """Move the subscription to this entry, or to the first entry published at this time (ms) or later. Raises ClusterError.
 
-        Acknowledgements that are not sent yet are dropped: they would move the position again.
+        Pending acknowledgements are dropped: they would move the subscription again.
         """
 
-        async def ask() -> None:
+        async def seek_once() -> None:
             try:
                 await self._requests.seek(entry, publish_time)
             except ClusterError:
                 if self._connection() is None:
-                    self._reopen()  # the broker had closed the consumer to seek, and then its answer was lost
+                    self._reopen()  # the broker has closed the consumer to seek, and its response was lost
                 raise
 
         self._state.seeking()
         self._acks.forget()
         self._inbox.drop()
         try:
-            await retrying(ask, self._request_timeout_s)
+            await retrying(seek_once, self._request_timeout_s)
         finally:
             self._state.seek_done(entry)
             self._resubscribe(self._forget)
@@ -183,7 +192,7 @@ class EntryConsumer(ConsumerHandler):
         return await retrying(self._requests.stats, self._request_timeout_s)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription, which ends the consumer. Raises ClusterError if it has other consumers, unless by `force`."""
+        """Delete the subscription and end this consumer. Raises ClusterError, also for other consumers unless `force` is set."""
         self._unsubscribing = True
         try:
             await self._requests.unsubscribe(force)

@@ -1,9 +1,9 @@
-"""A producer of one concrete topic (a partition, or an unpartitioned topic): ordered, many entries in flight, reconnecting.
+"""Producer of one concrete topic (a partition, or an unpartitioned topic): ordered, with many entries in flight, reconnecting.
 
-After a reconnection it sends again what has no receipt, the same bytes under the same sequence ids (see `outbox.py`): a broker
-that deduplicates drops what it has already, and one that does not may store it twice.
+After a reconnection the producer repeats all entries without a receipt, with the same bytes and the same sequence ids (see
+`send_queue.py`). A broker with deduplication drops repeated entries; a broker without it may store them twice.
 
-`send` never blocks and takes whatever it is given: who calls it bounds the bytes that wait.
+`send` never blocks, and its queue is unbounded: the caller must limit the waiting bytes.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from mqbridge.net.connectivity import level_of
 from mqbridge.pulsar.client.authorization import PRODUCE, explain_topic_denial
 from mqbridge.pulsar.client.broker_registration import BrokerRegistration
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, REQUEST_TIMEOUT_S, Lookup
+from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MAX_DELAY_S, REQUEST_TIMEOUT_S, Lookup
 from mqbridge.pulsar.client.pending_entry import PendingEntry, SendReceipt
 from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.send_queue import MAX_SEQUENCE, SendQueue
@@ -29,13 +29,14 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 30.0
-"""Deadline of the first opening, without the wait for exclusive access; later a producer reconnects for as long as it is open."""
+"""Deadline of the first opening, not counting the wait for exclusive access. Later the producer reconnects without deadline."""
 CLOSE_TIMEOUT_S = 10.0
 EXPIRY_CHECK_S = 0.5
+"""Interval between two checks for entries that exceed `max_elapsed_s`."""
 
 
 class EntryProducer:
-    """Sends entries to one topic; opens itself as soon as it is made. Made inside a running loop."""
+    """Sends entries to one topic. It starts to open when it is created, which must be inside a running loop."""
 
     def __init__(
         self,
@@ -53,54 +54,62 @@ class EntryProducer:
         self.last_sequence_id = -1
         """The highest sequence id of this producer name that the broker had stored at the first opening."""
         self.topic_epoch: int | None = None
-        """Counts the producers that have had exclusive access."""
+        """The broker's count of producers that have had exclusive access; None without exclusive access."""
         self.closed = False
         """True once `close` was called."""
-        self.sessions = 0
-        """Number of registrations at a broker."""
+        self.registrations = 0
+        """Number of successful registrations at a broker."""
         self._id = producer_id
         self._open_timeout_s, self._request_timeout_s = open_timeout_s, request_timeout_s
-        self._outbox = SendQueue(topic, producer_id, settings)
+        self._send_queue = SendQueue(topic, producer_id, settings)
         self._epoch = -1
-        self._in_queue: tuple[Connection, int] | None = None
-        """Connection and request with which it waits for exclusive access."""
+        self._exclusive_wait: tuple[Connection, int] | None = None
+        """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
         self._replaced_at: int | None = None
-        """The last sequence id of another producer that used the name, see `ProducerSettings.sole_sender`."""
+        """The last sequence id of another producer that used this producer's name, see `ProducerSettings.sole_sender`."""
         self._ended: ClusterError | None = None
-        self._failing: ClusterError | None = None
-        """Why nothing is taken until all have heard of a failure, see `ProducerSettings.fails_in_order`."""
+        """The error that ended the producer."""
+        self._rejecting_with: ClusterError | None = None
+        """Error for new entries until all callers have been notified of a failed entry, see `ProducerSettings.fails_in_order`."""
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._deadline = self._loop.time() + open_timeout_s
-        self._expiry: asyncio.TimerHandle | None = None
-        self._trouble = Backoff(FIRST_DELAY_S, MOST_DELAY_S)
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._error_backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         self._registration = BrokerRegistration(
-            lookup, self, "producer", topic, producer_id, lambda at: at.producers, commands.close_producer, request_timeout_s
+            lookup,
+            self,
+            "producer",
+            topic,
+            producer_id,
+            lambda connection: connection.producers,
+            commands.close_producer,
+            request_timeout_s,
         )
         self._registration.reopen()
 
     @property
     def pending(self) -> int:
-        """Entries without a receipt."""
-        return len(self._outbox)
+        """Number of entries without a receipt."""
+        return len(self._send_queue)
 
     @property
     def duplicates(self) -> int:
-        """Entries that the broker had stored before."""
-        return self._outbox.duplicates
+        """Number of entries that the broker had already stored."""
+        return self._send_queue.duplicates
 
     @property
     def schema_version(self) -> bytes:
         """Version of the producer's schema at the broker; empty without a schema."""
-        return self._outbox.schema_version
+        return self._send_queue.schema_version
 
     @property
-    def queued(self) -> bool:
-        """True while it waits at the broker for exclusive access."""
-        return self._in_queue is not None
+    def awaits_exclusive_access(self) -> bool:
+        """True while the producer waits at the broker for exclusive access."""
+        return self._exclusive_wait is not None
 
     async def opened(self) -> None:
-        """Wait until the broker has accepted the producer once. Raises ClusterError if the broker refuses."""
+        """Wait until a broker has accepted the producer for the first time. Raises ClusterError if the broker refuses."""
         await asyncio.shield(self._opened)
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -115,62 +124,66 @@ class EntryProducer:
         highest_sequence_id: int | None = None,
         owner: object = None,
     ) -> "asyncio.Future[SendReceipt]":
-        """Send an entry of `count` messages after all before it; the receipt comes when it is stored.
+        """Queue an entry of `count` messages; return a future that is completed with the receipt when the entry is stored.
 
-        Fills producer name, sequence ids, compression, schema version, and the publish time when it is unset. A `sequence_id` of
-        the caller's must be above all that were used; its last message has the `highest_sequence_id`, or one that counts on. The
-        future fails with ClusterError: REFUSED for what the broker does not take, RETRY after `max_elapsed_s` or when its `owner`
-        withdraws it, FATAL when the producer cannot go on.
+        The producer sets the name, sequence ids, compression and schema version, and the publish time if it is unset. If the
+        caller sets a `sequence_id`, it must be greater than all earlier ones; the entry's last message then has the
+        `highest_sequence_id`, by default `sequence_id + count - 1`. The future fails with a ClusterError: REFUSED if the broker
+        does not accept the entry, RETRY after `max_elapsed_s` or after `withdraw` for this `owner`, FATAL if the producer ends.
         """
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
-        error = self._ended or self._failing
+        error = self._ended or self._rejecting_with
         highest = highest_sequence_id
         if sequence_id is not None and not 0 <= sequence_id <= (MAX_SEQUENCE + 1 - count if highest is None else highest):
-            error = ClusterError(f"the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED)
+            error = ClusterError(
+                f"{self.topic}: the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED
+            )
         if error is not None:
             future.set_exception(error)
             return future
         if not metadata.publish_time:
             metadata.publish_time = time.time_ns() // 1_000_000
-        sending = PendingEntry(metadata, payload, count, sequence_id, future, owner, highest)
+        pending = PendingEntry(metadata, payload, count, sequence_id, future, owner, highest)
         if self.settings.max_elapsed_s is not None:
-            sending.since = self._loop.time()
-            if self._expiry is None:
-                self._expiry = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
-        self._outbox.add(sending)
+            pending.added_at = self._loop.time()
+            if self._expiry_timer is None:
+                self._expiry_timer = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
+        self._send_queue.add(pending)
         return future
 
     def withdraw(self, owners: Collection[object]) -> None:
-        """Send nothing more of these owners: what is on the wire stays there, and is not sent again when its session ends."""
-        self._outbox.withdraw(owners)
+        """Stop sending the entries of these owners, see `SendQueue.withdraw`."""
+        self._send_queue.withdraw(owners)
 
     async def flush(self) -> None:
-        """Wait until everything sent so far and since then has its receipt, or has failed."""
-        await self._outbox.idle.wait()
+        """Wait until no entry is pending: each has a receipt or has failed. Entries added during the wait count too."""
+        await self._send_queue.idle.wait()
 
     def _expire(self) -> None:
-        patience = self.settings.max_elapsed_s
-        assert patience is not None  # noqa: S101 - or there is no timer
-        self._expiry = None
-        error = RequestTimeout(f"not stored in {self.topic} within {patience:g} s")
-        if self._outbox.expire(self._loop.time() - patience, error) and self.settings.fails_in_order:
-            self._failing = error
-            # The sender hears of it by the callbacks of callbacks; what it sends before that is behind what failed, too.
-            self._loop.call_soon(self._loop.call_soon, self._loop.call_soon, self._end_failing)
+        """Fail the entries that exceed `max_elapsed_s`, and schedule the next check."""
+        max_elapsed_s = self.settings.max_elapsed_s
+        assert max_elapsed_s is not None  # noqa: S101 - else there is no timer
+        self._expiry_timer = None
+        error = RequestTimeout(f"not stored in {self.topic} within {max_elapsed_s:g} s")
+        if self._send_queue.expire(self._loop.time() - max_elapsed_s, error) and self.settings.fails_in_order:
+            self._rejecting_with = error
+            # The caller is notified by callbacks of callbacks, over several loop iterations. What it sends until then would be
+            # stored before the failed entries, so it fails too.
+            self._loop.call_soon(self._loop.call_soon, self._loop.call_soon, self._stop_rejecting)
         if self.pending:
-            self._expiry = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
+            self._expiry_timer = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
 
-    def _end_failing(self) -> None:
-        self._failing = None
+    def _stop_rejecting(self) -> None:
+        self._rejecting_with = None
 
-    # --- from the broker --------------------------------------------------------------------------------------------
+    # --- commands of the broker -------------------------------------------------------------------------------------
 
     def on_push(self, frame: Frame) -> None:
-        """Handle a receipt, an error, or the end of the registration."""
+        """Process a receipt, an error, or the end of the registration."""
         match frame.type:
             case BaseCommand.SEND_RECEIPT:
-                if self._outbox.on_receipt(frame.command.send_receipt) and self._trouble.begun:
-                    self._trouble.reset()
+                if self._send_queue.on_receipt(frame.command.send_receipt) and self._error_backoff.begun:
+                    self._error_backoff.reset()
             case BaseCommand.SEND_ERROR:
                 self._on_send_error(frame.command.send_error)
             case BaseCommand.TOPIC_MIGRATED:
@@ -178,41 +191,41 @@ class EntryProducer:
             case _:
                 log.info("%s: the broker closed the producer, looking for its next owner", self.topic)
                 self._registration.on_closed(frame.command.close_producer)
-                if self._in_queue is not None:
-                    connection, request_id = self._in_queue
-                    connection.stop_queueing(
+                if self._exclusive_wait is not None:
+                    connection, request_id = self._exclusive_wait
+                    connection.fail_exclusive_wait(
                         request_id, ConnectionLost(f"the broker closed the waiting producer of {self.topic}")
                     )
-                self._leave()
+                self._detach()
                 self._registration.reopen()
 
     def on_lost(self, error: Exception) -> None:
-        """The connection is lost: send again over the next one."""
+        """Register again after the loss of the connection; entries without a receipt are repeated."""
         log.log(level_of(error, logging.INFO), "%s: the producer lost its connection (%s), reconnecting", self.topic, error)
-        self._leave()
+        self._detach()
         self._registration.reopen()
 
-    def _on_send_error(self, said: pb.CommandSendError) -> None:
-        failure = codes.of(said.error).sending
-        error = codes.refused(said.error, said.message, f"sending to {self.topic}")
+    def _on_send_error(self, send_error: pb.CommandSendError) -> None:
+        failure = codes.of(send_error.error).sending
+        error = codes.refused(send_error.error, send_error.message, f"sending to {self.topic}")
         if failure is Failure.RETRY:
-            log.warning("%s: opening the producer again and repeating what has no receipt, of %d entries", error, self.pending)
-            self._registration.close_first()
-            self._leave()
-            self._registration.reopen(self._trouble.delay())
+            log.warning("%s: opening the producer again; %d entries are pending", error, self.pending)
+            self._registration.close_before_next()
+            self._detach()
+            self._registration.reopen(self._error_backoff.delay())
         elif failure is Failure.FATAL:
             self.end(error)
         else:
-            self._outbox.refuse(said.sequence_id, ClusterError(str(error), failure))
+            self._send_queue.refuse(send_error.sequence_id, ClusterError(str(error), failure))
 
-    # --- sessions ---------------------------------------------------------------------------------------------------
+    # --- registration -----------------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        self._registration.leave()
-        self._outbox.detach()
+    def _detach(self) -> None:
+        self._registration.detach()
+        self._send_queue.detach()
 
     async def register(self, connection: Connection) -> None:
-        """Send PRODUCER; if another producer has exclusive access, wait for it where the access mode says so."""
+        """Send PRODUCER; with the access mode `WaitForExclusive`, wait until no other producer has access."""
         self._epoch += 1
         command = self.settings.command(self.topic, self._id, self.name, self._epoch, self.topic_epoch)
         with explain_topic_denial("produce to", self.topic, connection.principal, PRODUCE):
@@ -226,67 +239,72 @@ class EntryProducer:
             answer = await self._wait_for_access(connection, answer.request_id)
         if answer.HasField("topic_epoch"):
             self.topic_epoch = answer.topic_epoch
-        self._outbox.schema_version = answer.schema_version
+        self._send_queue.schema_version = answer.schema_version
         if not self._opened.done():
-            self.name = self._outbox.name = answer.producer_name
-            self.last_sequence_id = self._outbox.answered = answer.last_sequence_id
-        elif self.settings.sole_sender and not self._outbox.may_end_at(answer.last_sequence_id):
+            self.name = self._send_queue.name = answer.producer_name
+            self.last_sequence_id = self._send_queue.last_stored_sequence = answer.last_sequence_id
+        elif self.settings.sole_sender and not self._send_queue.is_own_sequence(answer.last_sequence_id):
             self._replaced_at = answer.last_sequence_id
-        # Somebody else may have used the name meanwhile: what is at or below this is a repetition to a broker that deduplicates.
-        self._outbox.next_sequence = max(self._outbox.next_sequence, answer.last_sequence_id + 1)
+        # Another producer may have used the name meanwhile. A broker with deduplication drops all ids up to this one.
+        self._send_queue.next_sequence = max(self._send_queue.next_sequence, answer.last_sequence_id + 1)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
         log.info("%s: another producer has exclusive access, waiting", self.topic)
-        self._in_queue = (connection, request_id)
+        self._exclusive_wait = (connection, request_id)
         try:
-            return await connection.exclusive_access(request_id)
+            return await connection.wait_exclusive_access(request_id)
         finally:
-            self._in_queue = None
+            self._exclusive_wait = None
             self._deadline = self._loop.time() + self._open_timeout_s
 
     def begin(self, connection: Connection) -> None:
-        """Send the waiting entries."""
-        self.sessions += 1
+        """Send the waiting entries over the new connection; end the producer if another one has used its name."""
+        self.registrations += 1
         if self._replaced_at is not None:
-            self._registration.close_first()
-            problem = f"somebody else has sent as {self.name!r} into {self.topic}, up to sequence id {self._replaced_at}"
+            self._registration.close_before_next()
+            problem = (
+                f"another producer has sent to {self.topic} with the name {self.name!r}, up to sequence id {self._replaced_at}"
+            )
             self.end(ClusterError(problem, Failure.FATAL))
             return
         if not self._opened.done():
             self._opened.set_result(None)
-        self._outbox.attach(connection)
+        self._send_queue.attach(connection)
 
-    def gives_up(self, error: ClusterError, delay: float) -> bool:
-        """At once where it will never be let in; for the first time also after a while, unless it is patient."""
-        patient = self._opened.done() or self.settings.retries_first_opening
-        late = not patient and self._loop.time() + delay > self._deadline
-        return late or error.failure in (Failure.FATAL, Failure.REFUSED)
+    def is_final(self, error: ClusterError, delay: float) -> bool:
+        """Return True if the broker will never accept the producer, or if the deadline of the first opening has passed."""
+        has_deadline = not self._opened.done() and not self.settings.retries_first_opening
+        is_late = has_deadline and self._loop.time() + delay > self._deadline
+        return is_late or error.failure in (Failure.FATAL, Failure.REFUSED)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def end(self, error: ClusterError) -> None:
-        """Fail all pending entries and every later one with this error."""
+        """End the producer: fail all pending entries and every later one with this error."""
         self._ended = error
         self._registration.ended = True
-        self._leave()
+        self._detach()
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # perhaps only the sends are waited for
-        self._outbox.fail_all(error)
+            self._opened.exception()  # mark as retrieved: nobody may be waiting for the opening
+        self._send_queue.fail_all(error)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, deadline: float | None = None) -> None:
-        """Wait for the receipts, at most `timeout` seconds or until `deadline` (loop time), and close; the rest fails."""
+        """Wait for the receipts, at most `timeout` seconds or until `deadline` (loop time), and close.
+
+        Entries that have no receipt by then fail.
+        """
         self.closed = True
         if deadline is None:
             deadline = self._loop.time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._outbox.idle.wait()
+                await self._send_queue.idle.wait()
         except TimeoutError:
             log.warning("%s: closed with %d entries that have no receipt", self.topic, self.pending)
-        await self._registration.stop_trying()
-        if self._expiry is not None:
-            self._expiry.cancel()
-        session = self._registration.connection
+        await self._registration.cancel_attempt()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        connection = self._registration.connection
         self.end(ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL))
-        await self._registration.close(session, deadline)
+        await self._registration.close(connection, deadline)

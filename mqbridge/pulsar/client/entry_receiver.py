@@ -1,6 +1,6 @@
-"""Processing of received MESSAGE frames: queue the entry, keep a chunk until its message is complete, or drop it.
+"""Processing of received MESSAGE frames: each entry is queued, stored as a chunk of an incomplete message, or dropped.
 
-Entries of an older SUBSCRIBE and entries that were delivered before are dropped, and their permits released.
+Entries of an older SUBSCRIBE and entries that were already delivered are dropped, and their memory is released.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from mqbridge.pulsar.wire.ids import full_mask
 
 
 class EntryReceiver:
-    """Receiver of one consumer. `wake` is called when chunks that waited too long become an entry."""
+    """Receiver of one consumer. It calls `wake` when an expired message is queued as an entry."""
 
     def __init__(
         self,
@@ -48,7 +48,10 @@ class EntryReceiver:
         return len(self._inbox) > before
 
     def add_run(self, run: EntryRun) -> bool:
-        """Process a run; return True if the queue has grown. If all entries are new, a run costs little more than one entry."""
+        """Process a run; return True if the queue has grown.
+
+        If all entries are new, a run costs little more than one entry.
+        """
         inbox, state, before = self._inbox, self._state, len(self._inbox)
         if state.is_current(run.epoch) and state.is_new(run.first) and not (self._acks.partial or inbox.awaits_chunks):
             for entry in run.entries:
@@ -61,34 +64,37 @@ class EntryReceiver:
         return len(inbox) > before
 
     def _add(self, entry: Entry, size: int, epoch: int | None, mask: int | None) -> None:
-        """Process an entry of `size` bytes of memory; `mask` is the broker's mask of unacknowledged messages, if it sent one."""
+        """Process an entry that takes `size` bytes of memory.
+
+        `mask` is the broker's mask of the entry's unacknowledged messages, None if it sent none.
+        """
         inbox, entry_id = self._inbox, entry.place
         entry.partition = self._partition
         inbox.permits.received(mask.bit_count() if mask else entry.count, size)
         if not self._state.is_current(epoch):
             inbox.permits.release(size)
-        elif (mask is not None or self._acks.partial) and self._leave_out_acknowledged(entry, mask):
+        elif (mask is not None or self._acks.partial) and self._mask_acknowledged(entry, mask):
             inbox.permits.release(size)
             self._state.skip(entry_id)
-            self._acks.undelivered((entry_id,))
+            self._acks.acknowledge_undelivered((entry_id,))
         else:
             if undelivered := inbox.add(entry, size, self._loop.time()):
-                self._acks.undelivered(undelivered)
+                self._acks.acknowledge_undelivered(undelivered)
             if inbox.chunks and self._chunk_timer is None:
                 self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
 
-    def _leave_out_acknowledged(self, entry: Entry, mask: int | None) -> bool:
-        """Leave out messages that are acknowledged at the broker (`mask`) or here; return True if none is left.
+    def _mask_acknowledged(self, entry: Entry, mask: int | None) -> bool:
+        """Mark the messages that are acknowledged at the broker (`mask`) or in this client; return True if all are.
 
-        A broker need not store acknowledgements of single messages. A damaged entry is one unacknowledged message.
+        A broker may not store acknowledgements of single messages. A damaged entry counts as one unacknowledged message.
         """
-        left = self._acks.partial.redelivered(entry.place)
-        if (mask is None and left is None) or entry.defect is not None:
+        unacknowledged = self._acks.partial.redelivered(entry.place)
+        if (mask is None and unacknowledged is None) or entry.defect is not None:
             return False
-        if mask is None or left is None:
-            mask = left if mask is None else mask
+        if mask is None or unacknowledged is None:
+            mask = unacknowledged if mask is None else mask
         else:
-            mask &= left
+            mask &= unacknowledged
         assert mask is not None  # noqa: S101 - one of the two is set
         if mask.bit_length() > entry.count:
             mask &= full_mask(entry.count)
@@ -96,18 +102,21 @@ class EntryReceiver:
         return not mask
 
     def _expire_chunks(self) -> None:
-        """Give up messages that waited too long for chunks; without permits or a connection, restart their timers instead."""
+        """Expire messages whose chunks did not arrive in time.
+
+        Without permits or a connection no chunk could arrive: then their timers start again.
+        """
         inbox, now = self._inbox, self._loop.time()
         self._chunk_timer = None
         if self._connection() is None or inbox.permits.outstanding <= 0:
             inbox.chunks.restart_timers(now)
-        self._acks.undelivered(inbox.add_joined(inbox.chunks.expire(now)))
+        self._acks.acknowledge_undelivered(inbox.add_joined(inbox.chunks.expire(now)))
         if inbox:
             self._wake()
         if inbox.chunks:
             self._chunk_timer = self._loop.call_later(self._chunk_expiry_s / 4, self._expire_chunks)
 
     def stop(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timer for incomplete messages."""
         if self._chunk_timer is not None:
             self._chunk_timer.cancel()

@@ -1,7 +1,7 @@
-"""Runs: entries of one consumer that arrived in one read, in ascending order.
+"""Runs of entries: ordinary entries of one consumer that arrived in one read of the socket, in ascending order.
 
-The compiled module parses ordinary entries (see `native/src/pulsar/delivered.rs`) without an object per frame. All others, and
-all entries without the compiled module, are parsed by `wire/frame.py` and `wire/entry.py`.
+The compiled module parses ordinary entries (see `native/src/pulsar/delivered.rs`) without an object per frame. `wire/frame.py`
+and `wire/entry.py` parse all other entries, and all entries if the compiled module is not installed.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,12 @@ from mqbridge.pulsar.wire.ids import EntryId
 
 
 class EntryRun(Protocol):
-    """Whole entries, without chunks, of which all messages are to be delivered."""
+    """Entries without chunks, all of whose messages are to be delivered."""
 
     consumer: int
+    """Consumer id at the connection."""
     epoch: int | None
-    """Epoch of the SUBSCRIBE that they were read for; None if the broker does not send it."""
+    """Epoch of the SUBSCRIBE for which the broker read the entries; None if the broker does not send it."""
     entries: list[Entry]
     charges: list[int]
     """Memory of each entry, in bytes."""
@@ -30,7 +31,7 @@ class EntryRun(Protocol):
 def group_runs(frames: list[bytes]) -> Sequence[bytes | EntryRun]:
     """Return the frames with ordinary entries grouped into runs.
 
-    Entries of one consumer stay in order, and so do other frames; only entries of different consumers may be reordered.
+    Entries of one consumer keep their order, and so do other frames; only entries of different consumers may be reordered.
     """
     if native.compiled is None:
         return frames

@@ -1,27 +1,27 @@
-"""Flow permits of a consumer, granted so that the received entries stay within a budget of bytes.
+"""Flow permits of a consumer, granted so that the received entries stay within a memory budget.
 
 Pulsar's permits (FLOW) count messages, not bytes, and cannot be revoked. A broker with n permits reads n whole entries at a time,
-however many messages are in each, and sends them all. So n is the free budget divided by the estimated size of an entry: the
-largest possible size until the first entry, from then on the estimate rises at once and falls slowly. After such a read the
-number of permits is mostly negative; the next grant makes up for that.
+however many messages each contains, and sends them all. So n is the free part of the budget divided by the estimated size of an
+entry. The estimate is the largest possible size until the first entry; then it rises at once and falls slowly. After a read of
+batches the number of permits is usually negative; the next grant compensates for this.
 
-Consumers of one application share a budget. Each may hold and request its share, and all together no more than the budget; but a
-consumer that holds nothing may always request one message, or it would never receive any. That one is not counted.
+Consumers of one application share a budget. Each may hold and request up to its share, and all together up to the budget. But a
+consumer that holds nothing may always request one message, else it might never receive any; that message is not counted.
 """
 
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES, PROPERTY_BYTES, Entry
 
 MAX_OUTSTANDING = 100_000
-"""Maximum number of messages granted and not received; even empty messages cost memory."""
+"""Maximum number of messages that are granted but not received: even empty messages take memory."""
 MAX_GRANT = 0x7FFFFFFF
 _DECAY = 0.05
-"""Fraction of the distance by which the estimate falls towards a smaller entry."""
+"""The estimate falls by this fraction of its difference to a smaller entry."""
 _MIN_DECAY = _DECAY / 1024
 
 
 def entry_memory(entry: Entry, size: int) -> int:
-    """Return the memory of an entry received in `size` bytes once it is unpacked, which is its maximum."""
+    """Return the memory that an entry received in `size` bytes takes when it is unpacked, which is its maximum."""
     metadata = entry.metadata
     if (unpacked := metadata.uncompressed_size) > size:
         size = max(size, min(unpacked, MAX_UNCOMPRESSED_BYTES))
@@ -29,7 +29,7 @@ def entry_memory(entry: Entry, size: int) -> int:
 
 
 class ReceiveBudget:
-    """Bytes that several consumers may hold together. `consumers` is their expected minimum number."""
+    """Memory budget of one or several consumers, in bytes. `consumers` is their expected minimum number."""
 
     __slots__ = ("committed", "consumers", "held", "max_bytes", "members")
 
@@ -73,9 +73,9 @@ class FlowPermits:
         self.held = 0
         """Bytes received and not yet released, including deferred ones."""
         self.deferred = 0
-        """Bytes of taken entries that stay charged until `release_deferred`."""
+        """Bytes of entries taken from the queue that stay charged until `release_deferred`."""
         self.outstanding = 0
-        """Messages granted minus messages received."""
+        """Number of messages granted minus number of messages received."""
 
     @property
     def share(self) -> int:
@@ -84,11 +84,11 @@ class FlowPermits:
 
     @property
     def overflowed(self) -> bool:
-        """True if entries became so much larger that the budget is exceeded, not counting the newest entry."""
+        """True if the budget is exceeded, not counting the newest entry: entries are much larger than estimated."""
         return self._budget.held - max(self._newest, self._exempt) > self._budget.max_bytes
 
     def reset(self) -> None:
-        """Forget the granted messages, as the broker does with a new SUBSCRIBE."""
+        """Discard the granted permits, as the broker does with a new SUBSCRIBE."""
         self.outstanding = 0
         self._update(0)
 
@@ -100,7 +100,7 @@ class FlowPermits:
         self._budget.members.discard(self)
 
     def received(self, messages: int, *sizes: int) -> None:
-        """Charge received entries of these sizes, and subtract their number of messages."""
+        """Charge received entries of these sizes in bytes, which contain `messages` messages."""
         self.outstanding -= messages
         self._newest = sizes[-1]
         estimate = self._estimate
@@ -110,23 +110,24 @@ class FlowPermits:
         self._update(sum(sizes))
 
     def slow_decay(self) -> None:
-        """Let the estimate fall half as fast until `reset_decay`, because all held entries were dropped after an overflow.
+        """Halve the decay of the estimate, until `reset_decay`; called when all queued entries were dropped after an overflow.
 
-        Else a consumer that receives the same small entries again before the large ones would overflow for ever.
+        Otherwise the small entries, redelivered before the large ones, would lower the estimate again, and the consumer would
+        overflow for ever.
         """
         self._decay = max(self._decay / 2, _MIN_DECAY)
 
     def reset_decay(self) -> None:
-        """Restore the decay: the dropped entries were delivered."""
+        """Restore the normal decay, because the dropped entries were delivered."""
         self._decay = _DECAY
 
     def charge(self, size: int) -> None:
-        """Charge a message that was joined from already released chunks; a message of this size is not an overflow."""
+        """Charge a message that was joined from chunks, whose own charges were released. Its size causes no overflow."""
         self._exempt = max(self._exempt, size)
         self._update(size)
 
     def release(self, size: int) -> None:
-        """Release an entry that was taken or dropped."""
+        """Release the charge of an entry that was taken or dropped."""
         self._update(-size)
 
     def defer_release(self, size: int) -> None:
@@ -139,7 +140,7 @@ class FlowPermits:
         self._update(-deferred)
 
     def _update(self, size: int) -> None:
-        """Add to the held bytes, and update the committed bytes of the budget."""
+        """Add `size` to the held bytes, and update the committed bytes of the budget."""
         budget, before = self._budget, self._committed
         self.held += size
         expected = self.outstanding - 1
@@ -148,10 +149,10 @@ class FlowPermits:
         budget.committed += self._committed - before
 
     def grant(self) -> int:
-        """Return the number of messages to request now; 0 if a command is not worthwhile or the budget is used up.
+        """Return the number of messages to request now; 0 if a FLOW is not worthwhile yet or the budget is used up.
 
-        With no message outstanding, a command is worthwhile once half of the limit is free, so that brokers read several entries
-        at once.
+        With no message outstanding, a FLOW is worthwhile when half of the limit is free, so that the broker reads several
+        entries at once.
         """
         budget, held = self._budget, self.held
         limit = min(float(budget.share), budget.max_bytes - budget.committed + self._committed)

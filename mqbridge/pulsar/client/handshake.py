@@ -1,4 +1,4 @@
-"""Opens a connection to a broker: dial, CONNECT with credentials, and clear errors for refusals."""
+"""Opening of a connection to a broker: dial, send CONNECT with credentials, and explain refusals."""
 
 import asyncio
 import ssl
@@ -25,10 +25,10 @@ async def open_connection(
     timeout: float = HANDSHAKE_TIMEOUT_S,
     link: Link | None = None,
 ) -> Connection:
-    """Dial and shake hands, with `fresh` credentials if the last ones were refused.
+    """Dial and complete the handshake, with `fresh` credentials if the last ones were refused.
 
-    Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost. Refused credentials are ServerRefused (FATAL) if the
-    cluster never accepted us, and Unreachable later.
+    Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost. Refused credentials raise ServerRefused (FATAL) if the
+    cluster has never accepted this client, and Unreachable otherwise.
     """
     connection = Connection(auth, keep_alive_s, link)
     credentials = await auth.credentials(fresh=fresh)
@@ -38,16 +38,16 @@ async def open_connection(
     try:
         await connection.handshake(credentials, proxy_to, timeout)
     except RemoteProtocolError as error:
-        raise ClusterError(f"{host}:{port} does not speak Pulsar's protocol: {error}", Failure.FATAL) from error
+        raise ClusterError(f"{host}:{port} is not a Pulsar broker: {error}", Failure.FATAL) from error
     except ServerRefused:
         raise
     except ClusterError as error:
-        found = error if tls is None else _by_tls(error, f"{host}:{port}", tls.settings, refusal_failure(link))
-        if link is not None and found.failure is not Failure.FATAL:
-            link.failed(found)
-        if found is error:
+        explained = error if tls is None else _explain_tls_error(error, f"{host}:{port}", tls.settings, refusal_failure(link))
+        if link is not None and explained.failure is not Failure.FATAL:
+            link.failed(explained)
+        if explained is error:
             raise
-        raise found from error
+        raise explained from error
     except asyncio.CancelledError:
         endpoint.abort(ConnectionLost("the connection is no longer needed"), wanted=True)
         raise
@@ -58,8 +58,11 @@ async def open_connection(
     return connection
 
 
-def _by_tls(error: ClusterError, address: str, settings: TlsSettings, failure: Failure) -> ClusterError:
-    """Explain a TLS error: with TLS 1.3 our certificate is refused only at the first response."""
+def _explain_tls_error(error: ClusterError, address: str, settings: TlsSettings, failure: Failure) -> ClusterError:
+    """Return an error that explains a TLS failure; return other errors unchanged.
+
+    With TLS 1.3 a server refuses our certificate only with its first response, after the dial has succeeded.
+    """
     cause = error.__cause__
     if not isinstance(cause, ssl.SSLError):
         return error

@@ -9,9 +9,9 @@ class Claims(NamedTuple):
     """Claims of a token."""
 
     subject: str | None = None
-    """The role, unless brokers are configured to use another claim."""
-    ends: float | None = None
-    """Expiry time, s since the epoch."""
+    """Role of the client, unless the brokers read the role from another claim."""
+    expires_at: float | None = None
+    """Expiry time in seconds since the epoch."""
 
 
 def claims_of(token: str) -> Claims:
@@ -25,7 +25,7 @@ def claims_of(token: str) -> Claims:
         return Claims()
     if not isinstance(claims, dict):
         return Claims()
-    subject, ends = claims.get("sub"), claims.get("exp")
-    if not isinstance(ends, (int, float)) or isinstance(ends, bool):
-        ends = None
-    return Claims(subject if isinstance(subject, str) else None, ends)
+    subject, expires_at = claims.get("sub"), claims.get("exp")
+    if not isinstance(expires_at, (int, float)) or isinstance(expires_at, bool):
+        expires_at = None
+    return Claims(subject if isinstance(subject, str) else None, expires_at)

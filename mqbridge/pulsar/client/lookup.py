@@ -1,6 +1,6 @@
-"""Lookup of topic owners, partition counts and topic lists. Nothing is cached: owners move.
+"""Lookup of topic owners, partition counts and topic lists. Results are not cached, because owners change.
 
-A topic must be looked up before a producer or consumer is opened on it, also with only one broker: the lookup makes the broker
+A topic must be looked up before a producer or consumer is opened on it, even with only one broker: the lookup makes the broker
 load the topic.
 """
 
@@ -19,17 +19,21 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 MAX_REDIRECTS = 20
 REQUEST_TIMEOUT_S = 10.0
-"""Deadline of one response. The operation has its own, longer deadline and repeats the request."""
-FIRST_DELAY_S, MOST_DELAY_S = 0.1, 10.0
+"""Deadline of one response. The whole operation has a longer deadline and repeats the request."""
+FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
+"""Backoff between attempts."""
 
 T = TypeVar("T")
 
 
 async def retrying(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
-    """EntryRun it until it succeeds, fails for good, or `timeout` seconds have passed: then its last error is raised."""
+    """Repeat `operation` with backoff until it succeeds; return its result.
+
+    Raises its last error if that is FATAL or REFUSED, or if the next attempt would be after `timeout` seconds.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    backoff = Backoff(FIRST_DELAY_S, MOST_DELAY_S)
+    backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
     while True:
         try:
             return await operation()
@@ -41,21 +45,21 @@ async def retrying(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
 
 
 class Owner(NamedTuple):
-    """Connection to the broker that serves a topic; `proxied` if it goes through the service address."""
+    """Connection to the broker that serves a topic; `proxied` is True if it goes through the service address."""
 
     connection: Connection
     proxied: bool
 
 
 class TopicList(NamedTuple):
-    """Topics of a namespace: full names, each partition by itself; None if unchanged since the known hash."""
+    """Topics of a namespace: full names, each partition separately; `names` is None if the known hash is still valid."""
 
     names: list[str] | None
     hash: str
 
 
 class Lookup:
-    """Lookups at the brokers of one cluster. Each call sends one request and raises ClusterError; see `retrying`."""
+    """Lookups at the brokers of one cluster. Each call makes one attempt and raises ClusterError; `retrying` repeats it."""
 
     def __init__(self, pool: ConnectionPool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._pool = pool
@@ -64,9 +68,9 @@ class Lookup:
     async def owner(self, topic: str, service: Sequence[Address] = ()) -> Owner:
         """Return the broker that serves this topic (a partition, or an unpartitioned topic).
 
-        `service` are the addresses to ask if the topic was migrated to another cluster.
+        `service` are the addresses of another cluster if the topic was migrated there.
         """
-        connection, asked = await (self._pool.reach(service) if service else self._pool.service())
+        connection, address = await (self._pool.reach(service) if service else self._pool.service())
         authoritative = False
         for _ in range(MAX_REDIRECTS):
             answer: pb.CommandLookupTopicResponse = await connection.request(
@@ -79,32 +83,32 @@ class Lookup:
                 with explain_topic_denial("look up", topic, connection.principal, EITHER):
                     raise self._refused(answer.error, answer.message, f"looking up {topic}")
             proxied = answer.proxy_through_service_url
-            connection = await self._follow(answer.brokerServiceUrl, answer.brokerServiceUrlTls, asked if proxied else None)
+            connection = await self._follow(answer.brokerServiceUrl, answer.brokerServiceUrlTls, address if proxied else None)
             if answer.response == answer.Connect:
                 return Owner(connection, proxied)
             authoritative = answer.authoritative
         raise ClusterError(f"looking up {topic}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on its owner")
 
     async def assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
-        """Return a connection to the broker that a closing broker named as the next owner. Raises ClusterError."""
+        """Return a connection to the next owner that a broker named in its close command. Raises ClusterError."""
         service = (await self._pool.service())[1] if proxied else None
         return await self._follow(url, url_tls, service)
 
     def addresses(self, url: str, url_tls: str) -> list[Address]:
-        """Return the addresses of a broker's pair of URLs for this client. Raises ClusterError."""
+        """Return the addresses in the URL that fits this client: with TLS or without. Raises ClusterError."""
         tls = self._pool.is_tls
         if tls and not url_tls:
             raise ClusterError(f"the broker at {url} has no address for TLS: set its brokerServicePortTls")
         try:
             return parse_service_url(url_tls if tls else url, tls)
         except ValueError as error:
-            raise ClusterError(f"the broker names an invalid address: {error}") from error
+            raise ClusterError(f"the broker returned an invalid address: {error}") from error
 
     async def _follow(self, url: str, url_tls: str, service: Address | None) -> Connection:
-        """Return the connection to the broker of these URLs, through the proxy `service` if given."""
+        """Return the connection to the broker with these URLs, through the proxy at `service` unless that is None."""
         address, *more = self.addresses(url, url_tls)
         if more:
-            raise ClusterError(f"the broker names several addresses instead of one: {url or url_tls}")
+            raise ClusterError(f"the broker returned several addresses instead of one: {url or url_tls}")
         if service is not None:
             return await self._pool.get(service, None if address == service else str(address))
         return await self._pool.get(address)
@@ -112,7 +116,7 @@ class Lookup:
     async def partitions(self, topic: str, *, create: bool) -> int | None:
         """Return the number of partitions: 0 for an unpartitioned topic, None if the topic (or namespace) does not exist.
 
-        With `create` the broker may auto-create the topic.
+        With `create` the request may create the topic, where the broker allows that.
         """
         connection, _ = await self._pool.service()
         answer: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
@@ -141,10 +145,11 @@ class Lookup:
         return TopicList(list(answer.topics) if answer.changed else None, answer.topics_hash)
 
     async def service(self) -> Connection:
-        """Return a connection for requests that any broker can answer."""
+        """Return a connection to one of the service addresses, for requests that any broker can answer."""
         return (await self._pool.service())[0]
 
     def _refused(self, code: int, message: str, what: str) -> ServerRefused:
+        """Return the error for a refused request; if the broker is not ready, the next request goes to another address."""
         if code == codes.SERVICE_NOT_READY:
             self._pool.skip_service()
         return codes.refused(code, message, what)

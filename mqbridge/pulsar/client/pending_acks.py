@@ -1,8 +1,8 @@
-"""Pending acknowledgements: collected and sent in few commands.
+"""Pending acknowledgements, collected so that few commands are sent.
 
-Of cumulative acknowledgements only the last entry matters. Individual ones are a list of entries, each with the mask of its
-unacknowledged messages. Without batch-index acknowledgement (a broker setting that is off by default) an entry is only
-acknowledged when all of its messages are.
+Only the latest cumulative acknowledgement is stored. Individual ones are entries, each with the mask of its unacknowledged
+messages. Without batch-index acknowledgement (a broker setting that is off by default) an entry is acknowledged only when all its
+messages are acknowledged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,9 @@ class PendingAcks:
     def __init__(self, batch_index: bool) -> None:
         self._batch_index = batch_index
         self._cumulative: tuple[EntryId, int] | None = None
+        """Entry and mask of its unacknowledged messages."""
         self._individual: dict[EntryId, int] = {}
+        """Entry -> mask of its unacknowledged messages."""
         self.partial = PartialAcks()
 
     def __len__(self) -> int:
@@ -39,31 +41,35 @@ class PendingAcks:
         self._individual.clear()
         self.partial.clear()
 
-    def entry(self, entry: EntryId) -> None:
+    def add_entry(self, entry: EntryId) -> None:
         """Acknowledge a whole entry."""
-        self.partial.settle(entry)
+        self.partial.complete(entry)
         self._individual[entry] = 0
 
-    def messages(self, entry: EntryId, done: int, count: int) -> bool:
-        """Acknowledge the messages of the mask `done` of a batch of `count`; return True if the entry is now complete."""
-        left = self.partial.left_of(entry)
-        mask = (full_mask(count) if left is None else left) & ~done
+    def add_messages(self, entry: EntryId, done: int, count: int) -> bool:
+        """Acknowledge the messages in the bit mask `done` of a batch of `count` messages.
+
+        Return True if the whole entry is acknowledged now.
+        """
+        unacknowledged = self.partial.unacknowledged(entry)
+        mask = (full_mask(count) if unacknowledged is None else unacknowledged) & ~done
         if not mask:
-            self.entry(entry)
+            self.add_entry(entry)
             return True
         self.partial.set(entry, mask)
         if self._batch_index:
             self._individual[entry] = mask
         return False
 
-    def message(self, entry: EntryId, index: int, count: int) -> bool:
-        """Acknowledge one message of a batch of `count`; return True if the whole entry is acknowledged now."""
-        return self.messages(entry, 1 << index, count)
+    def add_message(self, entry: EntryId, index: int, count: int) -> bool:
+        """Acknowledge one message of a batch of `count` messages; return True if the whole entry is acknowledged now."""
+        return self.add_messages(entry, 1 << index, count)
 
-    def cumulative(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
-        """Acknowledge everything up to this entry, or up to and including message `index` of it.
+    def add_cumulative(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
+        """Acknowledge everything up to this entry, or up to its message `index`.
 
-        In the middle of a batch, without batch-index acknowledgement, this acknowledges everything before the entry.
+        If `index` is in the middle of the batch and there is no batch-index acknowledgement, only the earlier entries are
+        acknowledged.
         """
         mask = 0 if index is None else full_mask(count) & ~full_mask(index + 1)
         if mask and not self._batch_index:
@@ -71,7 +77,7 @@ class PendingAcks:
         if self._cumulative is None or (entry, -mask) > (self._cumulative[0], -self._cumulative[1]):
             self._cumulative = entry, mask
         if self.partial:
-            self.partial.settle_up_to((entry[0], entry[1] - 1) if mask else entry)
+            self.partial.complete_up_to((entry[0], entry[1] - 1) if mask else entry)
 
     def take_cumulative(self) -> MessageIdData | None:
         """Take the cumulative acknowledgement to send now."""
@@ -79,14 +85,14 @@ class PendingAcks:
         return None if taken is None else message_id(*taken[0], to_words(taken[1]))
 
     def take_individual(self) -> Iterator[list[MessageIdData]]:
-        """Take the individual acknowledgements to send now, in groups per command."""
+        """Take the individual acknowledgements to send now, one group per command."""
         pending, self._individual = self._individual, {}
         message_ids = [message_id(*entry, to_words(mask)) for entry, mask in pending.items()]
         for start in range(0, len(message_ids), IDS_PER_COMMAND):
             yield message_ids[start : start + IDS_PER_COMMAND]
 
     def put_back(self, group: Iterable[MessageIdData]) -> None:
-        """Send these unconfirmed individual acknowledgements again. Messages acknowledged since then stay acknowledged."""
+        """Add individual acknowledgements that were not confirmed. Messages acknowledged since then stay acknowledged."""
         for data in group:
             entry, mask = entry_id(data), from_words(data.ack_set)
             self._individual[entry] = self._individual.get(entry, mask) & mask

@@ -1,4 +1,4 @@
-"""An entry of a producer without a receipt, and the chunks of one."""
+"""Entries of a producer that have no receipt yet, and the chunks of such entries."""
 
 import asyncio
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 COMMAND_RESERVE = 2 << 10
-"""Bytes of the frame's padding for the command; the rest is for the metadata."""
+"""Bytes of the frame's padding that are reserved for the command; the rest is for the metadata."""
 
 
 class SendReceipt(NamedTuple):
-    """The id of a stored entry. The broker reports no id for a duplicate, which was stored before: ledger and entry are -1.
+    """The id of a stored entry. For a duplicate the broker reports no id: ledger and entry are -1.
 
-    A chunked message has the id of its last chunk; `first_chunk` is the id of its first one.
+    A chunked message has the id of its last chunk; `first_chunk` is the id of its first chunk.
     """
 
     ledger: int
@@ -28,13 +28,14 @@ class SendReceipt(NamedTuple):
 
 
 class PendingEntry:
-    """An entry that waits or is in flight; after a reconnection it is sent again with the same bytes.
+    """An entry that is queued or in flight; after a reconnection it is sent again with the same bytes.
 
-    It gets its sequence ids when it is encoded: once, before it is first sent. The chunks of a message share its sequence id and
-    its future.
+    Its sequence ids are assigned when it is encoded: once, before it is first sent. All chunks of a message have the message's
+    sequence id and future.
     """
 
     __slots__ = (
+        "added_at",
         "chunked",
         "count",
         "future",
@@ -44,7 +45,6 @@ class PendingEntry:
         "payload",
         "prefix",
         "sequence",
-        "since",
         "size",
         "withdrawn",
     )
@@ -63,17 +63,20 @@ class PendingEntry:
         self.sequence = -1 if sequence is None else sequence
         self.highest = -1 if highest is None else highest
         self.prefix = b""
+        """The encoded frame up to the payload; empty until `encode`."""
         self.size = len(payload)
-        self.since = 0.0
+        self.added_at = 0.0
+        """Loop time of `EntryProducer.send`; only set if entries can expire."""
         self.future = future
         self.owner = owner
-        """The owner that may withdraw it."""
+        """The owner that may withdraw the entry."""
         self.withdrawn = False
-        """True if it is not to be sent again when its connection ends without a receipt."""
+        """True if the entry must not be sent again after the loss of its connection."""
         self.chunked: ChunkedMessage | None = None
+        """State of the chunked message that this entry is a chunk of."""
 
     def compress(self, codec: int) -> None:
-        """Compress the payload, if that makes it smaller."""
+        """Compress the payload unless it is compressed already or would not become smaller."""
         metadata, payload = self.metadata, self.payload
         if codec and payload and not metadata.compression:
             packed = compress(codec, payload)
@@ -83,7 +86,7 @@ class PendingEntry:
                 self.payload = packed
 
     def encode(self, encoder: SendEncoder, max_message_size: int) -> None:
-        """Encode the frame up to the payload. Raises ClusterError (REFUSED) if the broker would refuse its size."""
+        """Encode the frame up to the payload. Raises ClusterError (REFUSED) if the entry is too large for the broker."""
         payload = self.payload
         if len(payload) > max_message_size:
             raise too_large(len(payload), max_message_size)
@@ -93,7 +96,7 @@ class PendingEntry:
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
-        """Return its chunks, or only itself if it needs none. A batch is never split."""
+        """Return the chunks of this entry, or only the entry itself if it is small enough. A batch is never split."""
         chunk_size = min(chunk_bytes or max_message_size, max_chunk_payload(self.metadata, max_message_size))
         if len(self.payload) <= chunk_size or self.metadata.HasField("num_messages_in_batch") or chunk_size <= 0:
             return [self]
@@ -101,18 +104,18 @@ class PendingEntry:
         chunks = []
         for metadata, payload in split_payload(self.metadata, self.payload, chunk_size):
             chunk = PendingEntry(metadata, payload, 1, self.sequence, self.future, self.owner)
-            chunk.highest, chunk.since, chunk.chunked = self.highest, self.since, message
+            chunk.highest, chunk.added_at, chunk.chunked = self.highest, self.added_at, message
             chunks.append(chunk)
         message.pending = len(chunks)
         return chunks
 
     @property
-    def given_up(self) -> bool:
-        """True for a chunk of a message of which another chunk has failed."""
+    def has_failed_chunk(self) -> bool:
+        """True if another chunk of the same message has failed."""
         return self.chunked is not None and self.future.done() and not self.future.cancelled()
 
     def stored(self, ledger: int, entry: int) -> None:
-        """Process its receipt; a chunked message is stored with the receipt of its last chunk."""
+        """Process the receipt of this entry. A chunked message is complete with the receipt of its last chunk."""
         duplicate = ledger == entry == -1
         first = None
         if self.chunked is not None:
@@ -124,13 +127,13 @@ class PendingEntry:
             self.future.set_result(SendReceipt(ledger, entry, duplicate, first))
 
     def fail(self, error: Exception) -> None:
-        """Fail its future."""
+        """Fail the entry's future."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class ChunkedMessage:
-    """State that the chunks of a message share: the id of the first one, and the number without a receipt."""
+    """State shared by the chunks of a message: the id of the first chunk, and the number of chunks without a receipt."""
 
     __slots__ = ("first", "pending")
 
@@ -140,6 +143,6 @@ class ChunkedMessage:
 
 
 def too_large(size: int, limit: int) -> ClusterError:
-    """Return the failure of an entry beyond the broker's limit."""
+    """Return the error for an entry that exceeds the broker's limit."""
     hint = "raise maxMessageSize at the broker (and its bookies), use compression, or let the producer send chunks"
     return ClusterError(f"an entry of {size} bytes exceeds the broker's limit of {limit}: {hint}", Failure.REFUSED)

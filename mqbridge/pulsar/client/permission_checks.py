@@ -1,4 +1,4 @@
-"""Checks of the permission to produce and to consume that leave no trace in the cluster."""
+"""Checks of the permissions to produce and to consume that change nothing in the cluster."""
 
 from mqbridge.errors import ServerRefused
 from mqbridge.pulsar.client.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
@@ -10,9 +10,9 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 
 async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str, timeout: float) -> None:
-    """Open and close a producer of an existing topic. Raises AccessDenied, and ClusterError if the topic cannot be reached.
+    """Open and close a producer of an existing topic. Raises AccessDenied; ClusterError if the topic's broker is unreachable.
 
-    Any other refusal is ignored: it may have passed by the time of real producing.
+    Any other refusal is ignored, because it may be temporary.
     """
     connection = (await lookup.owner(topic)).connection
     command = ProducerSettings().command(topic, producer_id, None, 0, None)
@@ -37,10 +37,10 @@ async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str,
 
 
 async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str, subscription: str, timeout: float) -> None:
-    """Request what no broker grants, a shared subscription on the compacted topic: brokers check the permission first.
+    """Check the permission with a SUBSCRIBE that brokers always refuse: shared, but reading the compacted topic.
 
-    So no subscription or consumer is created, even for a moment, and existing ones are not disturbed. Raises AccessDenied, and
-    ClusterError if the topic cannot be reached.
+    Brokers check the permission first. So no subscription or consumer is created, even for a moment, and existing ones are not
+    disturbed. Raises AccessDenied; ClusterError if the topic's broker is unreachable.
     """
     connection = (await lookup.owner(topic)).connection
     command = pb.CommandSubscribe(

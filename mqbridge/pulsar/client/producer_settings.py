@@ -1,4 +1,4 @@
-"""Settings with which a producer registers at its broker."""
+"""Settings of a producer, and its PRODUCER command."""
 
 from dataclasses import dataclass
 
@@ -8,36 +8,38 @@ from mqbridge.pulsar.wire.schemas import Schema
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a producer. Without a name the broker makes one."""
+    """Settings of a producer. Without a name the broker generates one."""
 
     name: str | None = None
-    """Key of deduplication; one producer of a topic at a time may have it."""
+    """Name of the producer, by which the broker deduplicates; only one producer of a topic may have it at a time."""
     codec: int = pb.NONE
+    """Compression of payloads."""
     access: int = pb.Shared
-    """`Exclusive` fails where there is another producer, `WaitForExclusive` waits until there is none, `ExclusiveWithFencing`
-    takes the topic from the others."""
+    """Access mode. `Exclusive` fails if there is another producer, `WaitForExclusive` waits until there is none,
+    `ExclusiveWithFencing` closes the others."""
     schema: Schema | None = None
-    """Registered with the topic, or checked against what it has; its version goes with every message."""
+    """Schema to register with the topic, or to check against its schema. Every message carries the schema's version."""
     chunking: bool = False
-    """Cut a message that is larger than the broker takes, rather than refuse it."""
+    """True to split a message that exceeds the broker's maximum size into chunks; False to refuse it."""
     chunk_bytes: int | None = None
-    """Most bytes of a chunk; what the broker takes by default."""
+    """Maximum size of a chunk; None: the broker's maximum message size."""
     properties: tuple[tuple[str, str], ...] = ()
-    """Shown in the topic's statistics."""
+    """Properties that the topic's statistics show with this producer."""
     initial_subscription: str | None = None
-    """A subscription to create with the topic, so that nothing is lost before its first consumer."""
+    """Name of a subscription to create with the topic, so that messages are stored for it before its first consumer connects."""
     max_elapsed_s: float | None = None
-    """An entry without a receipt after so many seconds fails; None: never."""
+    """Time after which an entry without a receipt fails; None: never."""
     retries_first_opening: bool = False
-    """The first opening, too, is retried without a deadline: a broker that recovers its ledgers refuses for minutes."""
+    """True to retry the first opening without a deadline: a broker that recovers its ledgers refuses producers for minutes."""
     sole_sender: bool = False
-    """The producer ends if another one has used its name while the connection was lost: the broker could drop pending entries as
-    duplicates of those that the other producer has stored."""
+    """True to end the producer if another one has used its name while the connection was lost: the broker could drop pending
+    entries as duplicates of entries that the other producer has stored."""
     fails_in_order: bool = False
-    """An entry that exceeds `max_elapsed_s` fails all entries behind it, so that nothing overtakes it when it is sent again."""
+    """True if an entry that exceeds `max_elapsed_s` also fails all entries after it, so that none of them is stored before the
+    failed entry is sent again."""
 
     def command(self, topic: str, producer_id: int, name: str | None, epoch: int, topic_epoch: int | None) -> pb.CommandProducer:
-        """PRODUCER without its request id; `name` is the one in use by now, `topic_epoch` that of an exclusive producer."""
+        """Return PRODUCER without its request id; `name` is the current name, `topic_epoch` the epoch of exclusive access."""
         command = pb.CommandProducer(
             topic=topic,
             producer_id=producer_id,

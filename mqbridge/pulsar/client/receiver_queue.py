@@ -1,12 +1,15 @@
 """Receiver queue of a consumer: received entries before delivery, their permits, and chunks of incomplete messages.
 
-A chunked message has the id of its last chunk, so other messages may lie between its chunks; until it is acknowledged, nothing
-from its first chunk on may be acknowledged cumulatively, and a reader that subscribes again must begin there. Other chunked
-messages that are acknowledged meanwhile have their remaining chunks acknowledged one by one: a part of them could not be joined
-again. The same holds for chunks that were dropped with a connection, until they are redelivered.
+A chunked message has the id of its last chunk, so other messages may lie between its chunks. Until the message is acknowledged:
 
-A message whose last chunks are missing is given up after a while, and delivered as a defect, mostly after entries that are later
-in the topic. It stays open until it is acknowledged itself, or an entry that was delivered after it.
+- no cumulative acknowledgement may reach its first chunk, and a reader that subscribes again must begin at that chunk;
+- if other chunked messages after its first chunk are acknowledged, all their chunks are acknowledged one by one: if only some
+  of the chunks were redelivered, the message could not be joined again.
+
+The same is true for chunks that were dropped with a lost connection, until they are redelivered.
+
+A message whose last chunks do not arrive in time expires. It is delivered as a defective entry, usually after entries with later
+ids. It counts as unacknowledged until the application acknowledges it, or an entry that was delivered after it.
 """
 
 from collections import deque
@@ -31,13 +34,13 @@ class ReceiverQueue:
         self._state, self._acknowledges = state, acknowledges
         self._queue: deque[tuple[Entry, int]] = deque()
         self._chunks_of: dict[EntryId, tuple[EntryId, ...]] = {}
-        """Last chunk -> all chunks, of each chunked message that is queued or not acknowledged."""
-        self._given_up: dict[EntryId, EntryId] = {}
-        """Last chunk -> last entry delivered before, of messages that were given up, in order; LATEST while queued."""
+        """Last chunk -> all chunks, for each chunked message that is queued or unacknowledged."""
+        self._expired: dict[EntryId, EntryId] = {}
+        """Last chunk -> last entry delivered before it, for each expired message, in order; LATEST while it is queued."""
         self._dropped: list[EntryId] = []
         """First chunks of messages that were received over an earlier connection and are not redelivered yet."""
         self._overflowed_at: EntryId | None = None
-        """The last entry that was queued at an overflow, until a later one is delivered."""
+        """The last entry that was queued at an overflow, until a later entry is delivered."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -47,10 +50,13 @@ class ReceiverQueue:
         """True while chunks that were dropped with an earlier connection are not redelivered yet."""
         return bool(self._dropped)
 
-    # --- in and out -------------------------------------------------------------------------------------------------
+    # --- adding and taking ------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
-        """Add an entry that is charged already. Return the entries to acknowledge because they will not be delivered (again)."""
+        """Add an entry whose memory is already charged to the permits; `now` is loop time.
+
+        Return the entries that the caller must acknowledge, because they will not be delivered (again).
+        """
         entry_id = entry.ledger, entry.entry
         if self._dropped:
             self._dropped = [first for first in self._dropped if first > entry_id]
@@ -64,30 +70,33 @@ class ReceiverQueue:
         return (entry_id,) if self._state.needs_ack(entry_id) else ()
 
     def add_run(self, run: EntryRun) -> None:
-        """Add new entries without chunks that are charged already."""
+        """Add new entries, none of them a chunk, whose memory is already charged to the permits."""
         self._queue.extend(zip(run.entries, run.charges, strict=True))
 
     def add_joined(self, joined: Iterable[JoinedMessage]) -> tuple[EntryId, ...]:
-        """Add messages joined from chunks, or given up. Return the entries to acknowledge because they will not be delivered."""
+        """Add messages that were joined from chunks or have expired.
+
+        Return the entries that the caller must acknowledge, because they will not be delivered.
+        """
         undelivered: tuple[EntryId, ...] = ()
-        for entry, chunks, given_up in joined:
+        for entry, chunks, is_expired in joined:
             if entry is None:
                 undelivered += chunks
                 self._state.skip(chunks[-1])
-            elif self._state.is_new(entry.place) or (given_up and entry.place not in self._chunks_of):
+            elif self._state.is_new(entry.place) or (is_expired and entry.place not in self._chunks_of):
                 entry.first_chunk = chunks[0]
                 self._chunks_of[entry.place] = chunks
-                if given_up:
-                    self._given_up[entry.place] = ids.LATEST
+                if is_expired:
+                    self._expired[entry.place] = ids.LATEST
                 size = entry_memory(entry, len(entry.payload))
                 self.permits.charge(size)
                 self._queue.append((entry, size))
             elif self._acknowledges and entry.place not in self._chunks_of:
-                undelivered += chunks  # acknowledged before, but the acknowledgement was lost with its connection
+                undelivered += chunks  # the application has acknowledged it, but that was lost with the connection
         return undelivered
 
     def take(self) -> Entry | None:
-        """Take the next entry, not unpacked; None if the queue is empty."""
+        """Take the next entry without unpacking it; None if the queue is empty."""
         if not self._queue:
             return None
         entry, size = self._queue.popleft()
@@ -95,18 +104,18 @@ class ReceiverQueue:
         self._deliver(entry)
         return entry
 
-    def lend(self, max_bytes: int, max_memory: int, max_entries: int) -> list[Entry]:
-        """Take the next entries, not unpacked, up to these limits of bytes, memory and number, but at least one if there is one.
+    def take_many(self, max_bytes: int, max_memory: int, max_entries: int) -> list[Entry]:
+        """Take the next entries without unpacking them, up to any of the three limits; at least one unless the queue is empty.
 
-        They stay charged to the permits until these release the charge.
+        Their memory stays charged until `FlowPermits.release_deferred`.
         """
         entries: list[Entry] = []
         queue, size, memory = self._queue, 0, 0
         while queue and not (entries and (size >= max_bytes or memory >= max_memory or len(entries) >= max_entries)):
-            entry, held = queue.popleft()
+            entry, charge = queue.popleft()
             entries.append(entry)
             size += entry.size
-            memory += held
+            memory += charge
         self.permits.defer_release(memory)
         if self._chunks_of:
             for entry in entries:
@@ -122,9 +131,9 @@ class ReceiverQueue:
         self._check_overflow()
         if self._chunks_of:
             if not self._acknowledges:
-                self.settle(entry.place)
-            elif entry.place in self._given_up:
-                self._given_up[entry.place] = self._state.delivered
+                self.pop_chunks(entry.place)
+            elif entry.place in self._expired:
+                self._expired[entry.place] = self._state.delivered
 
     def _check_overflow(self) -> None:
         if self._overflowed_at is not None and self._state.delivered > self._overflowed_at:
@@ -136,66 +145,69 @@ class ReceiverQueue:
         self._dropped += self.chunks.first_chunk_ids()
         for entry, size in self._queue:
             self.permits.release(size)
-            self._dropped += self.settle(entry.place)[:1] if entry.place in self._chunks_of else ()
+            self._dropped += self.pop_chunks(entry.place)[:1] if entry.place in self._chunks_of else ()
         self._queue.clear()
         self.chunks.clear()
 
     def overflow(self) -> None:
-        """Note that the queue holds too much, so that all of it is to be redelivered."""
+        """Note an overflow: the queue exceeds its budget, and the caller will have all entries redelivered."""
         self._overflowed_at = max(entry.place for entry, _ in self._queue)
         self.permits.slow_decay()
 
     def rewind(self) -> None:
-        """Drop everything, because all unacknowledged entries will be redelivered."""
+        """Drop everything, because the broker will redeliver all unacknowledged entries."""
         self.drop()
         self._dropped += [chunks[0] for chunks in self._chunks_of.values()]
         self._chunks_of.clear()
-        self._given_up.clear()
+        self._expired.clear()
 
     def forget(self) -> None:
-        """Drop everything, because all positions are discarded."""
+        """Drop everything, including the expected redeliveries, because all positions are discarded."""
         self.rewind()
         self._dropped.clear()
 
     # --- chunked messages -------------------------------------------------------------------------------------------
 
     def chunks_of(self, entry_id: EntryId) -> tuple[EntryId, ...]:
-        """Return the ids of all chunks of the message with this id; only itself if it is not chunked."""
+        """Return the ids of all chunks of the message with this id; only the id itself if the message is not chunked."""
         return self._chunks_of.get(entry_id, (entry_id,)) if self._chunks_of else (entry_id,)
 
-    def settle(self, entry_id: EntryId) -> tuple[EntryId, ...]:
-        """Forget the chunks of an acknowledged message; return them as `chunks_of` does."""
+    def pop_chunks(self, entry_id: EntryId) -> tuple[EntryId, ...]:
+        """Remove the chunks of an acknowledged message; return their ids as `chunks_of` does."""
         if not self._chunks_of:
             return (entry_id,)
-        self._given_up.pop(entry_id, None)
+        self._expired.pop(entry_id, None)
         return self._chunks_of.pop(entry_id, (entry_id,))
 
     def _is_covered(self, last: EntryId, up_to: EntryId) -> bool:
-        """Return True if the message with this last chunk was delivered before everything up to `up_to` was acknowledged."""
-        delivered_before = self._given_up.get(last)
+        """Return True if a cumulative acknowledgement up to `up_to` includes the chunked message that ends at `last`."""
+        delivered_before = self._expired.get(last)
         return last <= up_to if delivered_before is None else delivered_before < up_to
 
-    def settle_up_to(self, up_to: EntryId, given_up: EntryId) -> tuple[EntryId, list[EntryId]]:
-        """Settle all messages up to `up_to`, and `given_up` if that was given up.
+    def pop_chunks_up_to(self, up_to: EntryId, acknowledged: EntryId) -> tuple[EntryId, list[EntryId]]:
+        """Remove the chunks of all messages up to `up_to`; if `acknowledged` is an expired message, also its chunks.
 
         Return the last entry that may be acknowledged cumulatively, and the chunks after it to acknowledge one by one.
         """
-        settled = []
-        while given_up in self._given_up:
-            settled.append(self.settle(next(iter(self._given_up))))  # also those that were delivered before it
-        settled += [self.settle(last) for last in list(self._chunks_of) if self._is_covered(last, up_to)]
+        removed = []
+        while acknowledged in self._expired:
+            removed.append(self.pop_chunks(next(iter(self._expired))))  # also the expired messages delivered before it
+        removed += [self.pop_chunks(last) for last in list(self._chunks_of) if self._is_covered(last, up_to)]
         ledger, entry = first = self.first_open(up_to)
         if first > up_to:
             return up_to, []
         safe = ledger, entry - 1
-        return safe, [chunk for chunks in settled for chunk in chunks if chunk > safe]
+        return safe, [chunk for chunks in removed for chunk in chunks if chunk > safe]
 
     def first_open(self, up_to: EntryId) -> EntryId:
-        """Return the first chunk of all messages that begin up to here and end later or were given up; `LATEST` if none."""
+        """Return the earliest first chunk of the open messages that begin at or before `up_to`; `LATEST` if there is none.
+
+        Open messages are those that end after `up_to`, are expired or incomplete, or have dropped chunks.
+        """
         firsts = [
             chunks[0]
             for last, chunks in self._chunks_of.items()
-            if chunks[0] <= up_to and (up_to < last or last in self._given_up)
+            if chunks[0] <= up_to and (up_to < last or last in self._expired)
         ]
         return min(
             [each for each in (*self.chunks.first_chunk_ids(), *self._dropped) if each <= up_to] + firsts, default=ids.LATEST

@@ -1,6 +1,6 @@
-"""Timers of entries: redelivery after a negative acknowledgement, or after the acknowledgement timeout.
+"""Redelivery times of entries, after a negative acknowledgement or the acknowledgement timeout.
 
-Times are rounded to ticks, so that thousands of entries need one timer and no sorting.
+Times are rounded up to ticks, so that thousands of entries need one timer and no sorting.
 """
 
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from mqbridge.pulsar.wire.ids import EntryId
 
 TICK_S = 0.1
-"""Resolution of the timers, in seconds: an entry may expire so much later than requested."""
+"""Resolution in seconds: an entry may be redelivered this much later than requested."""
 
 
 class RedeliveryTimer:
-    """Entries by expiry time; the caller passes the time."""
+    """Entries by redelivery time (loop time). The caller runs the timer."""
 
     __slots__ = ("_by_tick", "_ticks")
 
@@ -24,7 +24,7 @@ class RedeliveryTimer:
         return len(self._ticks)
 
     def add(self, entry: EntryId, at: float) -> None:
-        """Set the expiry time of an entry, replacing an earlier one."""
+        """Set the redelivery time of an entry, replacing an earlier one."""
         self.discard(entry)
         tick = int(at / TICK_S) + 1
         self._ticks[entry] = tick
@@ -53,12 +53,12 @@ class RedeliveryTimer:
         self._by_tick.clear()
 
     def pop(self, now: float) -> list[EntryId]:
-        """Remove and return the expired entries, in order of time."""
-        late = sorted(tick for tick in self._by_tick if tick * TICK_S <= now)
-        entries = [entry for tick in late for entry in self._by_tick[tick]]
+        """Remove and return the entries whose redelivery time has come, in order of time."""
+        ticks = sorted(tick for tick in self._by_tick if tick * TICK_S <= now)
+        entries = [entry for tick in ticks for entry in self._by_tick[tick]]
         self._discard_all(entries)
         return entries
 
     def next_at(self) -> float | None:
-        """Return the next expiry time; None without entries."""
+        """Return the next redelivery time; None without entries."""
         return min(self._by_tick) * TICK_S if self._by_tick else None

@@ -1,4 +1,4 @@
-"""Access to a cluster's schema registry by the binary protocol."""
+"""Access to a cluster's schema registry over the binary protocol."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class RegisteredSchema(NamedTuple):
 
 
 async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: float) -> RegisteredSchema | None:
-    """Return the schema of a topic, None if it has none. Raises ClusterError."""
+    """Return the schema of a topic in this version (None: the latest); None if the topic has no schema. Raises ClusterError."""
     connection = await lookup.service()
     answer: pb.CommandGetSchemaResponse = await connection.request(
         lambda request_id: get_schema(request_id, topic, version),
@@ -33,7 +33,7 @@ async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: floa
 
 
 async def register(lookup: Lookup, topic: str, schema: Schema, timeout: float) -> bytes:
-    """Register a schema at the topic's owner; return its version. Raises ClusterError."""
+    """Register a schema at the broker that owns the topic; return the schema's version. Raises ClusterError."""
     owner = await lookup.owner(topic)
     answer: pb.CommandGetOrCreateSchemaResponse = await owner.connection.request(
         lambda request_id: get_or_create_schema(request_id, topic, schema),

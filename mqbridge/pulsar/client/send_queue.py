@@ -1,11 +1,11 @@
 """Send queue of one producer: numbers and encodes entries, sends them within the connection's window, and matches receipts.
 
-The order never changes: entries move from `_queue` to `_in_flight`, receipts arrive in the order of sending, and when the
+The order never changes: entries move from `_queue` to `_in_flight`, and receipts arrive in the order of sending. When the
 connection ends, entries in flight return to the front of the queue, with the same bytes and the same sequence ids.
 
-An expired entry leaves the queue and is never sent. If it is already on the wire, its outcome is unknown: it moves to
-`_abandoned`, whose entries are all older than those in flight, and counts against the window until the broker answers or the
-connection ends. It is not sent again.
+A queued entry that expires is removed and never sent. If an entry expires in flight, its outcome is unknown, and it is not sent
+again. It moves to `_abandoned`, whose entries are all older than those in flight. It counts against the window until the broker
+answers or the connection ends.
 """
 
 import asyncio
@@ -28,16 +28,18 @@ MAX_SEQUENCE = (1 << 63) - 1
 
 
 class SendQueue:
-    """Unbounded: the caller of `add` bounds the waiting bytes."""
+    """Send queue of one producer. It is unbounded: the caller of `add` must limit the queued bytes."""
 
     def __init__(self, topic: str, producer_id: int, settings: ProducerSettings) -> None:
         self.name = settings.name or ""
         self.schema_version = b""
         self.next_sequence = 0
-        self.answered = -1
+        self.last_stored_sequence = -1
         """Highest sequence id with a receipt."""
         self.duplicates = 0
+        """Number of entries that the broker had already stored."""
         self.idle = asyncio.Event()
+        """Set while no entry is queued or in flight."""
         self.idle.set()
         self._topic, self._settings = topic, settings
         self._encoder = SendEncoder(producer_id)
@@ -46,36 +48,36 @@ class SendQueue:
         self._abandoned: deque[PendingEntry] = deque()
         self._in_flight_bytes = 0
         """Bytes of entries in flight and abandoned entries."""
-        self._unknown: set[int] = set()
-        """Highest sequence ids of entries that were abandoned or withdrawn on a connection that has ended."""
+        self._unknown_outcomes: set[int] = set()
+        """Highest sequence ids of entries with an unknown outcome: abandoned or withdrawn on a connection that has ended."""
         self._connection: Connection | None = None
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._in_flight)
 
     def add(self, entry: PendingEntry) -> None:
-        """Send an entry after all others."""
+        """Add an entry at the end, and send it if the window has room."""
         self._queue.append(entry)
         self.idle.clear()
         if self._connection is not None:
-            self.pump()
+            self.send_waiting()
 
     def attach(self, connection: Connection) -> None:
-        """Send over this connection from now on; entries that are already encoded are counted as repeated."""
+        """Send over this connection from now on. Entries that were already encoded are counted as repeated."""
         self._connection = connection
         if connection.endpoint.link is not None:
             connection.endpoint.link.repeats(sum(bool(entry.prefix) for entry in self._queue))
-        self.pump()
+        self.send_waiting()
 
     def detach(self) -> None:
-        """Leave the connection: entries in flight return to the front of the queue, except withdrawn ones, which fail."""
+        """Stop using the connection: entries in flight return to the front of the queue; withdrawn ones fail."""
         connection, self._connection = self._connection, None
         if connection is not None:
             sends, size = len(self._in_flight) + len(self._abandoned), self._in_flight_bytes
-            self._unknown.update(entry.highest for entry in self._abandoned)
+            self._unknown_outcomes.update(entry.highest for entry in self._abandoned)
             for entry in self._in_flight:
                 if entry.withdrawn:
-                    self._unknown.add(entry.highest)
+                    self._unknown_outcomes.add(entry.highest)
                     entry.fail(_withdrawn())
             self._queue.extendleft(entry for entry in reversed(self._in_flight) if not entry.withdrawn)
             self._in_flight.clear()
@@ -86,17 +88,17 @@ class SendQueue:
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def pump(self) -> None:
-        """Send waiting entries as long as the connection's window has room."""
+    def send_waiting(self) -> None:
+        """Send queued entries while the connection's window has room."""
         connection, queue = self._connection, self._queue
         while queue and connection is not None and connection.endpoint.alive:
             entry = queue[0]
-            if entry.chunked is not None and entry.given_up:
+            if entry.chunked is not None and entry.has_failed_chunk:
                 queue.popleft()
                 continue
             if not entry.prefix and not self._prepare(connection.max_message_size):
                 continue
-            if not connection.window.take(entry.size, self.pump):
+            if not connection.window.take(entry.size, self.send_waiting):
                 return
             queue.popleft()
             self._in_flight.append(entry)
@@ -105,11 +107,11 @@ class SendQueue:
         self._update_idle()
 
     def _prepare(self, max_message_size: int) -> bool:
-        """Encode the first entry of the queue; return False if it was replaced by its chunks, or failed and was removed."""
+        """Encode the first entry of the queue; return False if it was replaced by its chunks, or was invalid and removed."""
         entry, settings = self._queue[0], self._settings
         try:
             if entry.chunked is None:
-                self._number(entry)
+                self._assign_sequence_ids(entry)
                 entry.compress(settings.codec)
                 chunks = entry.chunks(settings.chunk_bytes, max_message_size) if settings.chunking else []
                 if len(chunks) > 1:
@@ -121,13 +123,14 @@ class SendQueue:
             self._queue.popleft().fail(error)
             return False
         except (EncodeError, ValueError) as error:
-            self._queue.popleft().fail(ClusterError(f"an entry cannot be encoded: {error}", Failure.REFUSED))
+            problem = f"an entry for {self._topic} cannot be encoded: {error}"
+            self._queue.popleft().fail(ClusterError(problem, Failure.REFUSED))
             return False
         self.next_sequence = entry.highest + 1
         return True
 
-    def _number(self, entry: PendingEntry) -> None:
-        """Set its sequence ids and the metadata of its producer."""
+    def _assign_sequence_ids(self, entry: PendingEntry) -> None:
+        """Set the sequence ids of an entry, and the metadata that is the same for all entries of the producer."""
         if entry.sequence < 0:
             entry.sequence = self.next_sequence
         if entry.highest < 0:
@@ -147,7 +150,7 @@ class SendQueue:
     # --- receipts ---------------------------------------------------------------------------------------------------
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> bool:
-        """Complete the oldest entry in flight; return False for a receipt that no entry waits for.
+        """Complete the oldest entry in flight; return False if no entry in flight has this receipt's sequence id.
 
         Raises RemoteProtocolError for an out-of-order receipt.
         """
@@ -155,7 +158,7 @@ class SendQueue:
         if self._abandoned:
             self._release_abandoned(sequence)
         if not in_flight or sequence < in_flight[0].sequence:
-            return False  # of an entry that was abandoned or sent twice
+            return False  # the entry was abandoned or sent twice
         if sequence != in_flight[0].sequence:
             expected = in_flight[0].sequence
             raise RemoteProtocolError(f"out-of-order receipt on {self._topic}: sequence id {sequence}, expected {expected}")
@@ -164,26 +167,32 @@ class SendQueue:
             self.duplicates += 1
             ledger = entry = -1
         stored = self._pop_oldest()
-        self.answered = stored.highest
+        self.last_stored_sequence = stored.highest
         stored.stored(ledger, entry)
         self._update_idle()
         return True
 
-    def may_end_at(self, sequence: int) -> bool:
-        """Return True if this can be the broker's last sequence id without another sender; call it while detached."""
-        if sequence <= self.answered or sequence in self._unknown:
+    def is_own_sequence(self, sequence: int) -> bool:
+        """Return True if the broker's last sequence id can be from this producer; call it while detached.
+
+        False means that another producer has sent with the same name.
+        """
+        if sequence <= self.last_stored_sequence or sequence in self._unknown_outcomes:
             return True
         return any(entry.highest == sequence for entry in self._queue)
 
     def _release_abandoned(self, sequence: int) -> None:
-        """Release abandoned entries up to this sequence id: the broker answers in order, so it has processed them."""
+        """Release the window of abandoned entries up to this sequence id.
+
+        The broker answers in order, so it has processed them.
+        """
         while self._abandoned and self._abandoned[0].sequence <= sequence:
             self._release(self._abandoned.popleft())
 
     def refuse(self, sequence: int, error: ClusterError) -> None:
-        """Fail one entry that the broker refused; the broker names it by its highest sequence id.
+        """Fail one entry that the broker refused; the broker identifies it by its highest sequence id.
 
-        Raises RemoteProtocolError for an entry that was not sent: the entry that is meant would never get a receipt.
+        Raises RemoteProtocolError if no such entry was sent: the entry that the broker refused would never get a receipt.
         """
         for entries in (self._abandoned, self._in_flight):
             for entry in entries:
@@ -210,39 +219,39 @@ class SendQueue:
     # --- expiry and withdrawal --------------------------------------------------------------------------------------
 
     def expire(self, deadline: float, error: ClusterError) -> bool:
-        """Fail entries that were added before this loop time, oldest first; those in flight may be stored nevertheless.
+        """Fail entries that were added at or before `deadline` (loop time), oldest first; return True if any failed.
 
-        With failures in order, one failure fails all later entries too. Return False if none failed.
+        Entries in flight may be stored nevertheless. With `fails_in_order` one expired entry fails all later ones.
         """
         before = len(self)
         oldest = self._in_flight[0] if self._in_flight else self._queue[0] if self._queue else None
-        if self._settings.fails_in_order and oldest is not None and oldest.since <= deadline:
+        if self._settings.fails_in_order and oldest is not None and oldest.added_at <= deadline:
             deadline = math.inf
-        while self._in_flight and self._in_flight[0].since <= deadline:
+        while self._in_flight and self._in_flight[0].added_at <= deadline:
             entry = self._in_flight.popleft()
             self._abandoned.append(entry)
             entry.fail(error)
-        while self._queue and self._queue[0].since <= deadline:
+        while self._queue and self._queue[0].added_at <= deadline:
             self._queue.popleft().fail(error)
         self._update_idle()
         return len(self) < before
 
     def withdraw(self, owners: Collection[object]) -> None:
-        """Stop entry the entries of these owners: waiting ones fail now, those on the wire when the connection ends."""
-        kept: deque[PendingEntry] = deque()
+        """Stop sending the entries of these owners: queued ones fail now, those in flight fail when the connection ends."""
+        remaining: deque[PendingEntry] = deque()
         for entry in self._queue:
             if entry.owner in owners:
                 entry.fail(_withdrawn())
             else:
-                kept.append(entry)
-        self._queue = kept
+                remaining.append(entry)
+        self._queue = remaining
         for entry in self._in_flight:
             if entry.owner in owners:
                 entry.withdrawn = True
         self._update_idle()
 
     def fail_all(self, error: ClusterError) -> None:
-        """Fail all entries; call it after `detach`."""
+        """Fail all queued entries; call it after `detach`."""
         while self._queue:
             self._queue.popleft().fail(error)
         self._update_idle()

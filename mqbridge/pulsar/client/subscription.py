@@ -10,55 +10,59 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema
 
 Types = pb.CommandSubscribe
-MAX_BYTES = 16 << 20
+DEFAULT_MAX_BYTES = 16 << 20
 DEFAULT_CHUNK_LIMITS = ChunkLimits()
-READER_MARK = "mqbridge-reader-"
+READER_PREFIX = "mqbridge-reader-"
+"""Start of the subscription name of a reader; the role may precede it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Settings of a consumer. `reader_from` makes it a reader: it begins with that entry, and the broker keeps no position."""
+    """Settings of a consumer. With `reader_from` it is a reader: it begins at that entry, and the broker stores no position."""
 
     name: str
     type: int = Types.Exclusive
     earliest: bool = True
-    """A new subscription begins at the earliest message, else behind the latest."""
+    """True if a new subscription begins at the earliest message; False if it begins after the latest."""
     consumer_name: str = ""
     reader_from: EntryId | None = None
-    max_bytes: int = MAX_BYTES
-    """Maximum size of the entries that wait at the consumer."""
+    max_bytes: int = DEFAULT_MAX_BYTES
+    """Maximum memory of the entries in the receiver queue, in bytes."""
     batch_index_ack: bool = False
-    """Acknowledge single messages of a batch; only with a broker that is configured for it."""
+    """True to acknowledge single messages of a batch at the broker; the broker must be configured for it."""
     ack_timeout_s: float | None = None
-    """Entries that are not acknowledged so many seconds after they were handed out are delivered again."""
+    """Time after delivery after which an unacknowledged entry is redelivered; None: never."""
     chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS
-    """Limits of chunks that wait for the rest of their message, besides `max_bytes`."""
+    """Limits for chunks of incomplete messages, in addition to `max_bytes`."""
     rollback_s: int = 0
-    """A new subscription begins with messages that were published so many seconds ago."""
+    """A new subscription begins with the messages published this many seconds ago; 0: not used."""
     priority: int = 0
-    """Consumers with a lower number are served first (shared), or become the active one (failover)."""
+    """Shared: consumers with a lower number are served first. Failover: the lowest number becomes the active consumer."""
     read_compacted: bool = False
-    """Only the newest message of each key, where the topic is compacted; exclusive and failover only."""
+    """True to receive only the newest message of each key of a compacted topic; exclusive and failover only."""
     key_ranges: tuple[tuple[int, int], ...] = ()
-    """Of a key_shared subscription: the ranges of hashes (0 to 65535, both ends included) that this consumer gets; all consumers
-    of the subscription must give theirs. Without, the broker divides."""
+    """Key_shared: the hash ranges (0 to 65535, both bounds included) of this consumer. Either all consumers of the subscription
+    set their ranges, or none does, and the broker assigns them."""
     schema: Schema | None = None
-    """Checked against the topic's."""
+    """Schema that the broker checks against the topic's schema."""
     properties: tuple[tuple[str, str], ...] = ()
-    """Kept with the subscription."""
+    """Properties that the broker stores with the subscription."""
     silence_s: float = 30.0
-    """After so many seconds without an entry an exclusive or failover consumer asks for the last one, and resubscribes if it has
-    not been received."""
+    """Time without an entry after which an exclusive or failover consumer requests the topic's last entry. If that entry was not
+    received, the consumer subscribes again."""
     create_topic: bool = True
-    """The broker may create the topic by being asked, if it is set up so."""
+    """True if SUBSCRIBE may create the topic, where the broker allows that."""
 
     @property
     def ordered(self) -> bool:
-        """True if one consumer has the whole topic, and acknowledges cumulatively."""
+        """True if one consumer receives the whole topic in order and acknowledges cumulatively."""
         return self.type in (Types.Exclusive, Types.Failover)
 
     def command(self, topic: str, consumer_id: int, start: EntryId | None, epoch: int) -> pb.CommandSubscribe:
-        """Return SUBSCRIBE without its request id; a reader continues at `start`, and the broker writes `epoch` on entries."""
+        """Return SUBSCRIBE without its request id.
+
+        A reader begins at `start`. On ordered subscriptions the broker repeats `epoch` on every entry.
+        """
         command = pb.CommandSubscribe(
             topic=topic,
             subscription=self.name,
@@ -75,7 +79,7 @@ class Subscription:
         )
         if start is not None:
             command.durable = False
-            command.initialPosition = Types.Latest  # or the broker takes the latest place as "from the beginning"
+            command.initialPosition = Types.Latest  # else the broker treats `start` at the latest entry as "from the beginning"
             command.start_message_id.CopyFrom(ids.message_id(*start))
         if self.type == Types.Key_Shared:
             command.keySharedMeta.keySharedMode = pb.STICKY if self.key_ranges else pb.AUTO_SPLIT
@@ -87,13 +91,13 @@ class Subscription:
 
 
 def reader(start: EntryId, role: str | None = None) -> Subscription:
-    """Return the subscription of a reader under a unique name: two readers of one name would exclude each other.
+    """Return the subscription of a reader, with a unique name: two readers with the same name would exclude each other.
 
-    The name begins with our role if it is known: a namespace may demand that (subscription-auth-mode Prefix).
+    The name begins with the client's role if that is known: a namespace may require this (subscription-auth-mode Prefix).
     """
-    return Subscription(f"{f'{role}-' if role else ''}{READER_MARK}{uuid.uuid4().hex[:10]}", reader_from=start)
+    return Subscription(f"{f'{role}-' if role else ''}{READER_PREFIX}{uuid.uuid4().hex[:10]}", reader_from=start)
 
 
 def is_reader(name: str) -> bool:
     """Return True for the name of a subscription made by `reader`."""
-    return READER_MARK in name
+    return READER_PREFIX in name

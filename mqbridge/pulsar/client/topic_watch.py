@@ -1,7 +1,8 @@
-"""Watches the topics of a namespace that match a pattern.
+"""Watch on the topics of a namespace that match a pattern.
 
-Brokers with topic list watchers (3.0 and later, if announced) report changes; in any case the list is polled with the hash of the
-last response, which costs nothing without changes. Changes name topics, not their partitions.
+Brokers with topic list watchers (3.0 and later, announced in the handshake) push changes. The list is polled in any case: the
+request contains the hash of the last response, so the broker sends no names if nothing has changed. Reported changes name
+topics, not partitions.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import level_of
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, Lookup
+from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MAX_DELAY_S, Lookup
 from mqbridge.pulsar.wire import topic_lists
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -22,48 +23,52 @@ log = logging.getLogger(__name__)
 
 
 class TopicChange(NamedTuple):
-    """A change of the list; full names."""
+    """A change of the topic list, with full topic names."""
 
     added: set[str]
-    """Includes known topics with new partitions."""
+    """New topics, and known topics with new partitions."""
     removed: set[str]
 
 
 class TopicWatch:
-    """One watch; a handler of its connection if the broker reports changes. Made by `BaseClient.watch_topics`."""
+    """One watch, created by `BaseClient.watch_topics`. It is a push handler of a connection while the broker pushes changes."""
 
     def __init__(
         self, lookup: Lookup, watcher_id: int, namespace: str, pattern: str, refresh_s: float, request_timeout_s: float
     ) -> None:
         self.topics: set[str] = set()
-        """Topics as of the last change."""
+        """Topics after the last reported change."""
         self._lookup, self._id = lookup, watcher_id
         self._namespace, self._pattern = namespace, pattern
         self._refresh_s, self._request_timeout_s = refresh_s, request_timeout_s
         self._watched_pattern = pattern
-        """The pattern sent to the broker: brokers refuse to watch patterns of more than 50 characters (a setting)."""
+        """The pattern sent to the broker; `_match_all` if the broker refuses the real one. By default brokers refuse to watch
+        patterns of more than 50 characters."""
         self._match_all = f"{namespace}/.*"
         self._names: set[str] = set()
-        """The broker's list, each partition by itself."""
+        """The broker's current list; it names each partition separately."""
         self._known_names: set[str] = set()
-        """`_names` as of the last refresh."""
+        """`_names` after the last refresh."""
         self._hash: str | None = None
         self._connection: Connection | None = None
         self._refused = False
-        """True if the broker refuses to watch: the list is only polled."""
+        """True if the broker does not support or refuses watches, so that the list is only polled."""
         self._changed = asyncio.Event()
-        self._backoff = Backoff(FIRST_DELAY_S, MOST_DELAY_S)
+        self._backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
 
     @property
     def watching(self) -> bool:
-        """True while the broker reports changes."""
+        """True while the broker pushes changes."""
         return self._connection is not None
 
     async def changes(self) -> TopicChange:
-        """Wait for the next change; the first one has all existing topics, perhaps none. Raises ClusterError (FATAL)."""
+        """Wait for the next change and return it. Raises ClusterError (FATAL).
+
+        The first change has all existing topics; it is returned even if there are none.
+        """
         first = self._hash is None
         while True:
-            self._changed.clear()  # before the refresh: a change reported meanwhile may be newer than the list
+            self._changed.clear()  # before the refresh: a change pushed during the refresh may be newer than the list
             await self._refresh()
             now = topic_lists.parent_topics(self._names, self._pattern)
             added = topic_lists.parent_topics(self._names - self._known_names, self._pattern)
@@ -79,7 +84,7 @@ class TopicWatch:
                 pass
 
     async def _refresh(self) -> None:
-        """Get the current list, with a watch if possible."""
+        """Request the current list, and start a watch if there is none and the broker supports it."""
         while True:
             try:
                 if self._connection is None and not self._refused:
@@ -88,7 +93,7 @@ class TopicWatch:
             except ClusterError as error:
                 if error.failure is Failure.FATAL:
                     raise
-                log.log(level_of(error, logging.INFO), "reading the topics of %s failed: %s", self._namespace, error)
+                log.log(level_of(error, logging.INFO), "requesting the topics of %s failed, retrying: %s", self._namespace, error)
                 await asyncio.sleep(self._backoff.delay())
             else:
                 self._backoff.reset()
@@ -112,7 +117,7 @@ class TopicWatch:
             return
         if connection.watchers.get(self._id) is self:
             self._connection = connection
-        # Against the hash that was sent along: the same hash means that no names follow.
+        # If the hash equals the one in the request, the response contains no names.
         if answer.topics_hash != self._hash:
             self._names, self._hash = set(answer.topic), answer.topics_hash
 
@@ -139,20 +144,20 @@ class TopicWatch:
         self._hash = found.hash
 
     def on_push(self, frame: Frame) -> None:
-        """Process a change reported by the broker."""
+        """Process a change pushed by the broker."""
         update = frame.command.watchTopicUpdate
         self._names = (self._names | set(update.new_topics)) - set(update.deleted_topics)
         self._hash = update.topics_hash
         self._changed.set()
 
     def on_lost(self, error: Exception) -> None:
-        """Note the loss of the connection; the next refresh watches again."""
-        log.log(level_of(error, logging.INFO), "the watch on %s ended: %s", self._namespace, error)
+        """Note the loss of the connection; the next refresh starts a new watch."""
+        log.log(level_of(error, logging.INFO), "the watch on the topics of %s was lost: %s", self._namespace, error)
         self._connection = None
         self._changed.set()
 
     async def close(self) -> None:
-        """End the watch at the broker."""
+        """Close the watch at the broker."""
         connection, self._connection = self._connection, None
         if connection is None or not connection.alive:
             return
@@ -161,8 +166,8 @@ class TopicWatch:
             await connection.request(
                 lambda request_id: topic_lists.watch_topic_list_close(request_id, self._id),
                 BaseCommand.SUCCESS,
-                f"ending the watch on {self._namespace}",
+                f"closing the watch on the topics of {self._namespace}",
                 self._request_timeout_s,
             )
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "ending the watch on %s failed: %s", self._namespace, error)
+            log.log(level_of(error, logging.INFO), "closing the watch on the topics of %s failed: %s", self._namespace, error)

@@ -22,7 +22,7 @@ from mqbridge.library.send_window import MAX_PENDING_BYTES
 from mqbridge.pulsar.client.base_client import REFRESH_S
 from mqbridge.pulsar.client.entry_producer import EntryProducer
 from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import DEFAULT_CHUNK_LIMITS, MAX_BYTES, Subscription
+from mqbridge.pulsar.client.subscription import DEFAULT_CHUNK_LIMITS, DEFAULT_MAX_BYTES, Subscription
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.cluster_client import ClusterClient
 from mqbridge.pulsar.library.consumer import Consumer
@@ -129,7 +129,7 @@ class PulsarClient(ClusterClient):
         namespace: str = DEFAULT_NAMESPACE,
         consumer_name: str = "",
         priority: int = 0,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = DEFAULT_MAX_BYTES,
         batch_index_acks: bool = False,
         ack_timeout_s: float | None = None,
         start_ago_s: int = 0,
@@ -195,7 +195,7 @@ class PulsarClient(ClusterClient):
         *,
         start: Start | datetime = "earliest",
         read_compacted: bool = False,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = DEFAULT_MAX_BYTES,
         refresh_s: float = REFRESH_S,
     ) -> Opening[Reader]:
         """Open a reader of all partitions of topics, which must exist. Raises ClusterError.
@@ -279,7 +279,7 @@ class PulsarClient(ClusterClient):
         namespace: str = DEFAULT_NAMESPACE,
         consumer_name: str = "",
         priority: int = 0,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = DEFAULT_MAX_BYTES,
         batch_index_acks: bool = False,
         ack_timeout_s: float | None = None,
         start_ago_s: int = 0,

@@ -211,7 +211,9 @@ class Consumer:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(self._request_timeout_s):
-                while any(each.ended is None and not each.active and not each.term for each in self._entries.consumers.values()):
+                while any(
+                    each.ended is None and not each.active and not each.deactivations for each in self._entries.consumers.values()
+                ):
                     await self._entries.wait()
         held = [each for each in self._entries.consumers.values() if each.ended is None and each.active]
         if not held:

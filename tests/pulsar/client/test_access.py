@@ -43,7 +43,7 @@ async def test_all_that_a_publication_says(broker: Broker, client):
     assert not asked.HasField("topic_epoch")
     assert (producer.topic_epoch, producer.schema_version) == (4, bytes(8))
     broker.link.drop()
-    await until(lambda: producer.sessions == 2)
+    await until(lambda: producer.registrations == 2)
     assert broker.asked[BaseCommand.PRODUCER][1].topic_epoch == 4, "so that a fenced producer is known as one"
     await producer.close()
 
@@ -59,12 +59,12 @@ async def test_waiting_for_exclusive_access_takes_as_long_as_it_takes(broker: Br
     client = scripted_client(operation=0.2, request=0.05)
     producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))
     sent = producer.send(MessageMetadata(), b"x")
-    await until(lambda: producer.queued)
+    await until(lambda: producer.awaits_exclusive_access)
     await asyncio.sleep(0.5)
     assert not sent.done()
     registered(broker.link, waiting[0], topic_epoch=1, last_sequence_id=6)
     await asyncio.wait_for(sent, PATIENCE_S)
-    assert (producer.topic_epoch, producer.last_sequence_id, producer.queued) == (1, 6, False)
+    assert (producer.topic_epoch, producer.last_sequence_id, producer.awaits_exclusive_access) == (1, 6, False)
     assert len(broker.asked[BaseCommand.PRODUCER]) == 1
     await producer.close()
     await client.close()
@@ -92,7 +92,7 @@ async def test_what_ends_the_wait(broker: Broker, client, how):
 async def test_closed_while_it_waits_it_leaves_the_queue(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = answering(producer_ready=False)
     producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))
-    await until(lambda: producer.queued)
+    await until(lambda: producer.awaits_exclusive_access)
     await producer.close(0.01)
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
     with pytest.raises(ClusterError, match="closed"):
@@ -126,13 +126,13 @@ async def test_a_close_may_say_where_the_topic_is_now(broker: Broker, client):
     url = "pulsar://next:6650"
     assigned = {"request_id": ids.NO_REQUEST, "assignedBrokerServiceUrl": url}
     broker.link.send(close_producer=pb.CommandCloseProducer(producer_id=0, **assigned))
-    await until(lambda: producer.sessions == 2)
+    await until(lambda: producer.registrations == 2)
     broker.links[0].send(close_consumer=pb.CommandCloseConsumer(consumer_id=1, **assigned))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert [link.address for link in broker.links] == ["broker", "next"]
     assert len(broker.asked[BaseCommand.LOOKUP]) == 2, "not looked up again"
     broker.link.drop()
-    await until(lambda: producer.sessions == consumer.sessions == 3)
+    await until(lambda: producer.registrations == consumer.registrations == 3)
     assert len(broker.asked[BaseCommand.LOOKUP]) == 4, "what was said holds once"
     await producer.close()
     await consumer.close()
@@ -144,7 +144,7 @@ async def test_an_assigned_broker_behind_a_proxy_is_reached_through_it(broker: B
     await producer.opened()
     said = pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST, assignedBrokerServiceUrl="pulsar://inner2:1")
     broker.link.send(close_producer=said)
-    await until(lambda: producer.sessions == 2)
+    await until(lambda: producer.registrations == 2)
     assert {link.address for link in broker.links} == {"broker"}
     assert [asked.proxy_to_broker_url for asked in broker.asked[BaseCommand.CONNECT]] == ["", "inner:1", "inner2:1"]
     await producer.close()
@@ -157,7 +157,7 @@ async def test_an_assigned_broker_that_does_not_answer_is_looked_up(broker: Brok
     await producer.opened()
     said = pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST, assignedBrokerServiceUrl=url)
     broker.link.send(close_producer=said)
-    await until(lambda: producer.sessions == 2)
+    await until(lambda: producer.registrations == 2)
     assert len(broker.asked[BaseCommand.LOOKUP]) == 2
     await producer.close()
 
@@ -184,11 +184,11 @@ async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(bro
     await asyncio.wait_for(sent, PATIENCE_S)
     blue.send(topicMigrated=Migrated(resource_id=1, resource_type=Migrated.Consumer, brokerServiceUrl=url))
     blue.send(close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=ids.NO_REQUEST))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert [link.address for link in broker.links] == ["broker", "green-1", "green-2"]
     assert await deliver(2) == (2, 0)
     broker.link.drop()
-    await until(lambda: producer.sessions == consumer.sessions == 3)
+    await until(lambda: producer.registrations == consumer.registrations == 3)
     assert [link.address for link in broker.links][3:] == ["green-2"]
     assert await deliver(3) == (3, 0)
     await producer.close()
@@ -200,7 +200,7 @@ async def test_a_migration_without_a_usable_address_changes_nothing(broker: Brok
     await producer.opened()
     broker.link.send(topicMigrated=Migrated(resource_id=0, resource_type=Migrated.Producer))
     broker.link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
-    await until(lambda: producer.sessions == 2)
+    await until(lambda: producer.registrations == 2)
     assert [link.address for link in broker.links] == ["broker"]
     await producer.close()
 

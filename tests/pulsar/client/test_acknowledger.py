@@ -103,7 +103,7 @@ async def test_after_a_seek_an_unconfirmed_acknowledgement_is_forgotten(broker: 
     broker.link.drop()
     with pytest.raises(ClusterError):
         await confirming
-    await until(lambda: consumer.sessions >= 2)
+    await until(lambda: consumer.registrations >= 2)
     await consumer.close()
     assert acknowledged(broker) == [[1]]
 
@@ -129,7 +129,7 @@ async def test_on_an_ordered_subscription_it_is_about_everything(broker: Broker,
     entries = await deliver(broker, consumer, 3)
     consumer.acknowledge_up_to(entries[0].place)
     consumer.negative_acknowledge(entries[1].place, 0.0)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert redelivered(broker) == []
     for entry in range(1, 3):
         broker.link.message(0, 1, entry, b"again", consumer_epoch=1)
@@ -155,9 +155,9 @@ async def test_a_timeout_on_an_ordered_subscription_rewinds_it_once(broker: Brok
     consumer = await client.consumer(TOPIC, Subscription("s", ack_timeout_s=0.05))
     entries = await deliver(broker, consumer, 3)
     consumer.acknowledge_up_to(entries[1].place)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     await asyncio.sleep(0.3)
-    assert (consumer.sessions, redelivered(broker)) == (2, [])
+    assert (consumer.registrations, redelivered(broker)) == (2, [])
     await consumer.close()
 
 
@@ -165,7 +165,7 @@ async def test_a_new_session_asks_for_nothing_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, ack_timeout_s=0.05))
     await deliver(broker, consumer, 2)
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     await asyncio.sleep(0.3)
     assert redelivered(broker) == []
     await consumer.close()
@@ -177,12 +177,12 @@ async def test_what_is_due_on_an_ordered_subscription_survives_a_lost_connection
     entries = await deliver(broker, consumer, 2)
     consumer.negative_acknowledge(entries[0].place, 0.0)
     broker.link.drop()
-    await until(lambda: consumer.sessions == 3)
+    await until(lambda: consumer.registrations == 3)
     for entry in range(2):
         broker.link.message(0, 1, entry, b"again", consumer_epoch=2)
     assert [(await consumer.receive()).entry for _ in range(2)] == [0, 1]
     await asyncio.sleep(0.3)
-    assert consumer.sessions == 3, "once"
+    assert consumer.registrations == 3, "once"
     await consumer.close()
 
 
@@ -251,7 +251,7 @@ async def test_unsubscribing_is_refused_or_ends_the_consumer(broker: Broker, cli
     consumer = await client.consumer(TOPIC, Subscription("s"))
     with pytest.raises(ServerRefused, match="MetadataError"):
         await consumer.unsubscribe()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     await consumer.unsubscribe(force=True)
     assert [asked.force for asked in broker.asked[BaseCommand.UNSUBSCRIBE]] == [False, True]
     with pytest.raises(ClusterError, match="is deleted"):

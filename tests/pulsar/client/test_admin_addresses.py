@@ -72,10 +72,10 @@ async def test_positions_and_policies_are_set_at_the_next_address(web):
         lambda: admin.set_topic_policy(topic, "messageTTL", 60),
     ):
         web.seen.clear()
-        admin._http._at = 0
+        admin._http._preferred = 0
         await call()
         assert asked(web) == [FIRST, OWNER]
-    admin._http._at = 0
+    admin._http._preferred = 0
     with pytest.raises(ClusterError):
         await admin.skip(topic, "s", 5)
     await admin.close()
@@ -156,8 +156,8 @@ def test_addresses(text, addresses):
         ("http://", "is not http://host:port"),
         ("pulsar://a:6650", "is not http://host:port"),
         ("http://a:8080,", "'' is not http://host:port"),
-        ("http://a,https://b", "'https://b' is not http://host:port, as the first address is"),
-        ("http://a,u:p@b", "the first address alone has user and password"),
+        ("http://a,https://b", "'https://b' is not http://host:port like the first address"),
+        ("http://a,u:p@b", "only the first address may contain user and password"),
     ],
 )
 def test_what_is_no_address(text, problem):

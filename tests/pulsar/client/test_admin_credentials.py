@@ -40,11 +40,11 @@ class Source(Auth):
         return "app"
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         return "a token from somewhere"
 
     @property
-    def advice(self) -> str:
+    def remedy(self) -> str:
         return "put a new one there"
 
 
@@ -109,20 +109,28 @@ async def test_a_refusal_says_what_was_shown_and_what_mends_it(web: Web) -> None
 async def test_nobody_in_particular_is_told_to_give_some(web: Web) -> None:
     web.services = {FIRST: demanding("one")}
     made = web.client()
-    with pytest.raises(ServerRefused, match="give them as `auth` of the cluster"):
+    with pytest.raises(ServerRefused, match="configure `auth` for this cluster"):
         await made.call("GET", "/clusters")
 
 
 @pytest.mark.parametrize(
     ("status", "operation", "needs"),
     [
-        (401, "validateTopicOperation for operation [SKIP] on topic [t]", "grant it consume there"),
-        (401, "validateTopicOperation for operation [LOOKUP] on topic [t]", "grant it produce or consume there"),
-        (401, "validateBothTenantOperationAndSuperUser for operation [LIST_TENANTS] ", "it needs a super user"),
+        (
+            401,
+            "validateTopicOperation for operation [SKIP] on topic [t]",
+            "grant the role the permission to consume in this namespace",
+        ),
+        (
+            401,
+            "validateTopicOperation for operation [LOOKUP] on topic [t]",
+            "grant the role the permission to produce or consume in this namespace",
+        ),
+        (401, "validateBothTenantOperationAndSuperUser for operation [LIST_TENANTS] ", "this needs a super user"),
         (
             403,
             "validateTopicPolicyOperation for operation [WRITE] on policy [P]",
-            "it needs an administrator of the tenant",
+            "this needs an administrator of the tenant",
         ),
     ],
 )

@@ -42,19 +42,19 @@ async def test_a_token_from_a_file_is_read_every_time(tmp_path: Path) -> None:
     file.write_text(first + "\n")
     assert (auth.method, await auth.credentials()) == ("token", first.encode())
     assert auth.principal == "app"
-    assert auth.ends is not None
+    assert auth.expires_at is not None
     file.write_text(second)
     assert await auth.headers() == {"Authorization": f"Bearer {second}", "X-Pulsar-Auth-Method-Name": "token"}
-    assert (auth.principal, auth.ends) == ("other", None)
+    assert (auth.principal, auth.expires_at) == ("other", None)
     file.unlink()
     assert await auth.credentials(fresh=True) == second.encode(), "the last one, while there is none"
-    assert (second in auth.shown + auth.advice, f"file {file}" in auth.shown) == (False, True)
+    assert (second in auth.description + auth.remedy, f"file {file}" in auth.description) == (False, True)
 
 
 async def test_a_token_that_has_expired_says_when(tmp_path: Path) -> None:
     auth = TokenAuth(Secret(jwt(sub="app", exp=1_700_000_000)))
     await auth.credentials()
-    assert auth.advice == "it expired at 2023-11-14 22:13:20 UTC: put a new one there"
+    assert auth.remedy == "it expired at 2023-11-14 22:13:20 UTC: put a new token there"
 
 
 async def test_a_user_with_a_password() -> None:
@@ -63,7 +63,7 @@ async def test_a_user_with_a_password() -> None:
     # RFC 7617
     assert await auth.headers() == {"Authorization": "Basic YXBwOm9wZW4gc2VzYW1l", "X-Pulsar-Auth-Method-Name": "basic"}
     assert auth.principal == "app"
-    assert "sesame" not in auth.shown + auth.advice + repr(auth)
+    assert "sesame" not in auth.description + auth.remedy + repr(auth)
 
 
 async def test_a_client_certificate_says_its_name(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ async def test_a_client_certificate_says_its_name(tmp_path: Path) -> None:
 
 async def test_nobody_in_particular() -> None:
     assert (NO_AUTH.method, await NO_AUTH.credentials(), await NO_AUTH.headers()) == ("none", b"", {})
-    assert (NO_AUTH.principal, NO_AUTH.ends) == (None, None)
+    assert (NO_AUTH.principal, NO_AUTH.expires_at) == (None, None)

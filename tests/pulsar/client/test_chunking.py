@@ -187,7 +187,7 @@ async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_s
         sender.chunk(uuid, number)
     assert (await consumer.receive()).payload == b"a-0a-1a-2"
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     for place, (uuid, number) in enumerate(order):
         sender.chunk(uuid, number, place)
     sender.chunk("b", 2)
@@ -208,7 +208,7 @@ async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_they_
     await until(lambda: acknowledged(broker))
     broker.asked[BaseCommand.ACK].clear()
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     for place, (uuid, number) in enumerate(order):
         sender.chunk(uuid, number, place)
     await until(lambda: (False, [1, 2, 3]) in acknowledged(broker))
@@ -226,7 +226,7 @@ async def test_a_reader_goes_on_where_the_oldest_open_message_begins(broker: Bro
         sender.chunk(uuid, number)
     assert [(await reader.receive()).payload for _ in range(2)] == [b"0", b"a-0a-1a-2"]
     broker.link.drop()
-    await until(lambda: reader.sessions == 2)
+    await until(lambda: reader.registrations == 2)
     asked = broker.asked[BaseCommand.SUBSCRIBE][-1]
     assert ids.entry_id(asked.start_message_id) == (1, 1)
     for place, (uuid, number) in enumerate(order, 1):
@@ -234,7 +234,7 @@ async def test_a_reader_goes_on_where_the_oldest_open_message_begins(broker: Bro
     sender.chunk("b", 2)
     assert (await reader.receive()).payload == b"b-0b-1b-2"
     broker.link.drop()
-    await until(lambda: reader.sessions == 3)
+    await until(lambda: reader.registrations == 3)
     assert ids.entry_id(broker.asked[BaseCommand.SUBSCRIBE][-1].start_message_id) == (1, 6)
     await reader.close()
 
@@ -295,7 +295,7 @@ async def test_a_message_larger_than_the_consumers_budget_still_comes(broker: Br
         metadata = {"uuid": "x", "chunk_id": number, "num_chunks_from_msg": 20, "total_chunk_msg_size": 20 << 20}
         broker.link.message(0, 1, number, bytes(1 << 20), metadata=metadata)
     entry = await consumer.receive()
-    assert (len(entry.payload), entry.defect, consumer.sessions) == (20 << 20, None, 1)
+    assert (len(entry.payload), entry.defect, consumer.registrations) == (20 << 20, None, 1)
     assert consumer.held_bytes == 0
     await consumer.close()
 
@@ -360,7 +360,7 @@ async def test_a_defect_that_the_application_has_does_not_come_twice(broker: Bro
     sender.plain(b"later")
     assert [await take(consumer) for _ in range(2)] == [(1, False), (0, True)]
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     sender.chunk("a", 0, 0)
     sender.plain(b"later", 1)
     await until(lambda: not consumer._inbox.chunks)
@@ -408,7 +408,7 @@ async def test_after_a_redelivery_a_defect_of_before_holds_nothing_back(broker: 
     sender.plain(b"later")
     assert [await take(consumer) for _ in range(2)] == [(1, False), (0, True)]
     consumer.redeliver()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     for place in range(3):
         sender.chunk("a", place, place, consumer_epoch=1)
     assert await take(consumer) == (2, False)
@@ -509,10 +509,10 @@ async def test_after_a_redelivery_chunks_are_not_acknowledged_by_what_was_given_
     assert [await take(consumer) for _ in range(2)] == [(1, False), (3, False)]
     consumer.acknowledge_up_to((1, 3))
     consumer.redeliver()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     sender.chunk("a", 0, 0, consumer_epoch=1)
     assert await take(consumer) == (0, True)
-    consumer.acknowledge_up_to(consumer.handed_out)
+    consumer.acknowledge_up_to(consumer.last_delivered)
     consumer.acknowledge_up_to((1, 0))
     consumer.flush_acks()
     await until(lambda: acknowledged(broker)[-1] != (True, [-1]))
@@ -531,7 +531,7 @@ async def test_chunks_that_do_not_come_again_hold_no_acknowledgement_back(broker
     sender.plain(b"later")
     assert await take(consumer) == (1, False)
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     sender.plain(b"last")
     assert await take(consumer) == (2, False)
     consumer.acknowledge_up_to((1, 2))
@@ -548,7 +548,7 @@ async def test_a_reader_that_is_lost_twice_begins_at_the_first_chunk_again(broke
     assert [await take(consumer) for _ in range(2)] == [(0, False), (2, False)]
     for sessions in (2, 3):
         broker.link.drop()
-        await until(lambda wanted=sessions: consumer.sessions == wanted)
+        await until(lambda wanted=sessions: consumer.registrations == wanted)
     starts = [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]]
     assert starts == [(1, 0), (1, 1), (1, 1)]
     await consumer.close()
@@ -565,7 +565,7 @@ async def test_what_could_not_be_told_because_of_chunks_is_told_when_it_comes_ag
     sender.plain(b"last")
     assert [await take(consumer) for _ in range(3)] == [(0, False), (3, False), (4, False)]
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     sender.chunk("a", 0, 1)
     await until(lambda: consumer._inbox.chunks)
     consumer.acknowledge_up_to((1, 4))
@@ -576,7 +576,7 @@ async def test_what_could_not_be_told_because_of_chunks_is_told_when_it_comes_ag
         broker.link.drop()
     else:
         consumer.redeliver()
-    await until(lambda: consumer.sessions == 3)
+    await until(lambda: consumer.registrations == 3)
     sender.plain(b"last", 4)
     await until(lambda: acknowledged(broker)[-1] == (False, [4]))
     assert consumer.waiting == 0

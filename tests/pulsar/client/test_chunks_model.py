@@ -63,7 +63,7 @@ class Life:
         """Those that the application has: the run, the last place, all places, and how far it had been handed out."""
         self.stored: set[int] = set()
         limits = ChunkLimits(messages=random.choice([1, 2, 10]), expiry_s=3600.0)
-        self.state = ConsumerState(tracks=True, failover=False, start=None)
+        self.state = ConsumerState(in_order=True, failover=False, start=None)
         self.inbox = ReceiverQueue(self.state, True, ReceiveBudget(1 << 20), limits)
         link = lambda: self.connected  # noqa: E731 - given to two
         subscription = Subscription("s", Types.Exclusive, chunk_limits=limits)
@@ -120,9 +120,9 @@ class Life:
 
     def leave(self) -> None:
         self.connected = None
-        skips = self.state.detached(self.inbox.first_open(self.state.delivered))
+        skips_delivered = self.state.detached(self.inbox.first_open(self.state.delivered))
         self.inbox.drop()
-        self.acks.disconnected(skips=skips)
+        self.acks.disconnected(skips_delivered=skips_delivered)
 
     def lose(self) -> None:
         self.hears = self.random.random() < 0.5
@@ -155,14 +155,14 @@ class Life:
         run, last, taken, end = self.batches.pop(0)
         if run == self.state.generation:
             self.stored |= {entry for places in taken for _, entry in places}
-            self.acks.up_to(end, None, 1)
+            self.acks.acknowledge_up_to(end, None, 1)
             if last < end:
-                self.acks.up_to(last, None, 1)
+                self.acks.acknowledge_up_to(last, None, 1)
         return True
 
     def expire(self) -> bool:
         had = bool(self.inbox.chunks)
-        self.acks.undelivered(self.inbox.add_joined(self.inbox.chunks.expire(float("inf"))))
+        self.acks.acknowledge_undelivered(self.inbox.add_joined(self.inbox.chunks.expire(float("inf"))))
         return had
 
     # --- both -------------------------------------------------------------------------------------------------------

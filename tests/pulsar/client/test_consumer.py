@@ -96,7 +96,7 @@ async def test_after_a_lost_connection_it_subscribes_again_and_skips_what_it_han
     assert [(await consumer.receive()).entry for _ in range(3)] == [0, 1, 2]
     consumer.acknowledge_up_to((1, 0))
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     await until(lambda: broker.asked[BaseCommand.FLOW])
     for entry in range(1, 5):
         broker.link.message(0, 1, entry, b"%d" % entry)
@@ -110,7 +110,7 @@ async def test_shared_consumers_take_what_comes_again(broker: Broker, client):
     broker.link.message(0, 1, 0, b"x")
     await consumer.receive()
     broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     broker.link.message(0, 1, 0, b"x")
     assert (await consumer.receive()).entry == 0
     await consumer.close()
@@ -124,7 +124,7 @@ async def test_redelivery_of_everything_subscribes_anew_behind_what_is_acknowled
     consumer.acknowledge_up_to((1, 0))
     consumer.redeliver()
     broker.link.message(0, 1, 4, b"on its way before", consumer_epoch=0)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     broker.link.message(0, 1, 5, b"read for the old registration", consumer_epoch=0)
     for entry in range(1, 5):
         broker.link.message(0, 1, entry, b"again", consumer_epoch=1)
@@ -146,7 +146,7 @@ async def test_seeking_forgets_acknowledgements_and_subscribes_anew(broker: Brok
     await consumer.receive()
     consumer.acknowledge_up_to((1, 9))
     await consumer.seek((1, 2))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     broker.link.message(0, 1, 2, b"x")
     assert (await consumer.receive()).entry == 2
     await asyncio.sleep(0.15)
@@ -160,7 +160,7 @@ async def test_a_broker_that_does_not_close_for_a_seek_is_asked_anew(broker: Bro
     consumer = await client.consumer(TOPIC, Subscription("s"))
     broker.link.message(0, 1, 9, b"old")
     await consumer.seek(publish_time=5)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert consumer.waiting == 0
     assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
     await consumer.close()
@@ -204,7 +204,7 @@ async def test_a_turn_of_another_member_is_noticed_however_short_it_was(broker: 
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
     await asyncio.wait_for(consumer.wait_active(True), PATIENCE_S)
-    over = asyncio.ensure_future(consumer.wait_over(consumer.term))
+    over = asyncio.ensure_future(consumer.wait_deactivated(consumer.deactivations))
     await asyncio.sleep(0)
     for is_active in (False, True):  # in one turn, as of one read
         change = pb.CommandActiveConsumerChange(consumer_id=0, is_active=is_active)
@@ -231,17 +231,17 @@ async def test_a_subscription_that_the_broker_strands_is_taken_up_again(broker: 
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
     broker.link.message(0, 1, 7, b"x")
     assert (await consumer.receive()).entry == 7
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     await until(lambda: len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) > 4)
-    assert (consumer.sessions, consumer.resumed) == (2, 1)
+    assert (consumer.registrations, consumer.stalls) == (2, 1)
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 10)
-    await until(lambda: consumer.sessions == 3)
+    await until(lambda: consumer.registrations == 3)
     for entry in (7, 8, 9, 10):
         broker.link.message(0, 1, entry, b"x")
     assert [(await consumer.receive()).entry for _ in range(3)] == [8, 9, 10]
     asked = len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID])
     await until(lambda: len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) > asked + 2)
-    assert consumer.sessions == 3, "it is at the end"
+    assert consumer.registrations == 3, "it is at the end"
     await consumer.close()
 
 
@@ -273,11 +273,11 @@ def words_of(acks: PendingAcks) -> list[tuple[int, int, list[int]]]:
 
 def test_messages_of_a_batch_one_by_one():
     acks = PendingAcks(batch_index=True)
-    acks.message((1, 0), 0, 3)
+    acks.add_message((1, 0), 0, 3)
     assert words_of(acks) == [(1, 0, [6])]
-    acks.message((1, 0), 2, 3)
+    acks.add_message((1, 0), 2, 3)
     assert words_of(acks) == [(1, 0, [2])]
-    acks.message((1, 0), 1, 3)
+    acks.add_message((1, 0), 1, 3)
     assert words_of(acks) == [(1, 0, [])]
     assert words_of(acks) == []
 
@@ -285,23 +285,23 @@ def test_messages_of_a_batch_one_by_one():
 def test_without_batch_index_an_entry_waits_for_its_last_message():
     acks = PendingAcks(batch_index=False)
     for index in (2, 0):
-        acks.message((1, 0), index, 3)
+        acks.add_message((1, 0), index, 3)
         assert words_of(acks) == []
-    acks.message((1, 0), 1, 3)
+    acks.add_message((1, 0), 1, 3)
     assert words_of(acks) == [(1, 0, [])]
 
 
 def test_cumulative_inside_a_batch():
     acks = PendingAcks(batch_index=True)
-    acks.cumulative((1, 4), 1, 3)
-    acks.cumulative((1, 4), 0, 3)
+    acks.add_cumulative((1, 4), 1, 3)
+    acks.add_cumulative((1, 4), 0, 3)
     taken = acks.take_cumulative()
     assert (ids.entry_id(taken), list(taken.ack_set)) == ((1, 4), [4])
-    acks.cumulative((1, 4), 2, 3)
+    acks.add_cumulative((1, 4), 2, 3)
     assert list(acks.take_cumulative().ack_set) == []
     assert acks.take_cumulative() is None
     plain = PendingAcks(batch_index=False)
-    plain.cumulative((1, 0), 1, 3)
+    plain.add_cumulative((1, 0), 1, 3)
     taken = plain.take_cumulative()
     assert (ids.entry_id(taken), taken.entryId) == ((1, -1), ids.NO_REQUEST)
 
@@ -309,5 +309,5 @@ def test_cumulative_inside_a_batch():
 def test_many_are_cut_for_commands():
     acks = PendingAcks(batch_index=False)
     for entry in range(IDS_PER_COMMAND + 1):
-        acks.entry((1, entry))
+        acks.add_entry((1, entry))
     assert [len(group) for group in acks.take_individual()] == [IDS_PER_COMMAND, 1]

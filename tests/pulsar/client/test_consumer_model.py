@@ -250,14 +250,14 @@ class ConsumerConversation(RuleBasedStateMachine):
     @rule()
     def long_silence(self) -> None:
         """The broker delivers all that it may: the silence watch has no reason to subscribe anew."""
-        before = self.consumer.resumed
+        before = self.consumer.stalls
         for _ in range(TURNS):
             if not self.do(self.broker.deliver, 100):
                 break
             self.take(100)
         self.pass_time(LONG_S)
         if self.kind != "single acks":  # of the last entry, for instance: the watch asks for it once more
-            assert self.consumer.resumed == before
+            assert self.consumer.stalls == before
 
     @precondition(lambda self: self.settled)
     @rule()

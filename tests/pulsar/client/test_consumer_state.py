@@ -26,7 +26,7 @@ class ConsumerLife(RuleBasedStateMachine):
         """Most examples begin when some entries are consumed, as most of what can go wrong needs that."""
         start = {"earliest": ids.EARLIEST, "latest": LATEST}.get(kind)
         self.kind, self.reads = kind, start is not None
-        self.state = ConsumerState(tracks=True, failover=kind == "failover", start=start)
+        self.state = ConsumerState(in_order=True, failover=kind == "failover", start=start)
         self.ledger, self.length, self.cursor = 9, LENGTH, -1
         self.owed = set() if kind == "latest" else set(range(LENGTH))
         self.subscribed_once = False

@@ -47,11 +47,11 @@ class Source(Auth):
         return "app"
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         return "a token from somewhere"
 
     @property
-    def advice(self) -> str:
+    def remedy(self) -> str:
         return "put a new one there"
 
 
@@ -105,7 +105,7 @@ async def test_a_challenge_without_a_source_is_answered_by_the_last_ones(broker:
     broker.link.send(authChallenge=CHALLENGE)
     await until(lambda: broker.asked[BaseCommand.AUTH_RESPONSE])
     assert broker.asked[BaseCommand.AUTH_RESPONSE][0].response.auth_data == b"one"
-    assert "requests fresh credentials, sending the last ones: the vault is sealed" in caplog.text
+    assert "sending the previous ones: the vault is sealed" in caplog.text
     await client.close()
 
 
@@ -352,7 +352,7 @@ async def test_a_bug_while_opening_ends_the_waiting(
     monkeypatch.setattr("mqbridge.pulsar.client.entry_producer.explain_topic_denial", fails)
     client = client_with(Source())
     producer = client.producer(TOPIC)
-    with pytest.raises(ClusterError, match="unexpectedly ArithmeticError"):
+    with pytest.raises(ClusterError, match="unexpected ArithmeticError"):
         await producer.opened()
     assert "ArithmeticError" in caplog.text
     await producer.close()

@@ -83,7 +83,7 @@ async def test_entries_that_become_larger_are_given_back_beyond_the_limit_and_on
         broker.link.message(0, 1, entry, bytes(size))
         assert consumer.held_bytes <= limit + size + 2 * ENTRY_BYTES
     flows = len(broker.asked[BaseCommand.FLOW])
-    await until(lambda: consumer.sessions == 2 and len(broker.asked[BaseCommand.FLOW]) > flows)
+    await until(lambda: consumer.registrations == 2 and len(broker.asked[BaseCommand.FLOW]) > flows)
     assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
     assert broker.asked[BaseCommand.FLOW][flows].messagePermits == 1
     await consumer.close()
@@ -119,8 +119,8 @@ def test_large_entries_are_remembered_longer_until_what_was_given_back_has_come_
 async def test_however_little_there_is_room_for_an_entry_is_lent(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1))
     broker.link.message(0, 1, 0, b"small")
-    assert [entry.entry for entry in consumer.lend(0, 0, 0)] == [0]
-    assert consumer.lend(1, 1, 1) == []
+    assert [entry.entry for entry in consumer.take_many(0, 0, 0)] == [0]
+    assert consumer.take_many(1, 1, 1) == []
     await consumer.close()
 
 
@@ -130,7 +130,7 @@ async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker,
     usual = permits._decay
     for entry in range(2):
         broker.link.message(0, 1, entry, bytes(9000))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert permits._decay < usual
     for entry in range(3):
         broker.link.message(0, 1, entry, b"small")
@@ -145,8 +145,8 @@ async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker,
 class Simulated:
     """A consumer with its broker, which has entries without end: it reads as many as it has permits, and sends them whole."""
 
-    def __init__(self, pool: ReceiveBudget) -> None:
-        self.permits = FlowPermits(pool, 5 << 20)
+    def __init__(self, budget: ReceiveBudget) -> None:
+        self.permits = FlowPermits(budget, 5 << 20)
         self.queue: deque[int] = deque()
         self.sheds = 0
 
@@ -172,21 +172,21 @@ class Simulated:
 @given(st.data(), st.integers(1, 20), st.sampled_from([64 << 10, 1 << 20]), st.booleans())
 def test_all_together_stay_within_the_limit_and_an_entry_each(data, count: int, limit: int, lend: bool):
     """Whatever the sizes are, and however slowly it is taken."""
-    pool = ReceiveBudget(limit)
-    consumers = [Simulated(pool) for _ in range(count)]
+    budget = ReceiveBudget(limit)
+    consumers = [Simulated(budget) for _ in range(count)]
     largest = 0
     for _ in range(data.draw(st.integers(1, 30))):
         consumer = data.draw(st.sampled_from(consumers))
         size = data.draw(st.sampled_from([1800, 10_000, 100_000]))
         largest = max(largest, size)
         consumer.read(data.draw(st.sampled_from([1, 1000])), size)
-        assert pool.held <= limit + count * largest
+        assert budget.held <= limit + count * largest
         if data.draw(st.booleans()):
             consumer.take(data.draw(st.integers(1, 50)), lend=lend)
     for consumer in consumers:
         consumer.take(10_000, lend=False)
         consumer.take(0, lend=False)
-    assert (pool.held, [consumer.permits.held for consumer in consumers]) == (0, [0] * count)
+    assert (budget.held, [consumer.permits.held for consumer in consumers]) == (0, [0] * count)
     for consumer in consumers:
         consumer.permits.reset()
         assert consumer.permits.grant() >= 1
@@ -194,31 +194,31 @@ def test_all_together_stay_within_the_limit_and_an_entry_each(data, count: int, 
 
 @given(st.integers(1, 100), st.sampled_from([1, 7, 1000]), st.integers(1700, 200_000))
 def test_entries_of_one_size_never_overflow(count: int, messages: int, size: int):
-    pool = ReceiveBudget(1 << 20, count)
-    consumers = [Simulated(pool) for _ in range(count)]
+    budget = ReceiveBudget(1 << 20, count)
+    consumers = [Simulated(budget) for _ in range(count)]
     for _ in range(3):
         for consumer in consumers:
             consumer.read(messages, size)
-        assert pool.held <= max(1 << 20, count * size)
+        assert budget.held <= max(1 << 20, count * size)
         for consumer in consumers:
             consumer.take(3, lend=True)
     assert sum(consumer.sheds for consumer in consumers) == 0
 
 
 def test_what_was_granted_before_others_joined_is_not_granted_twice():
-    pool = ReceiveBudget(1 << 20)
-    first = Simulated(pool)
+    budget = ReceiveBudget(1 << 20)
+    first = Simulated(budget)
     first.read(1, 2000)
     first.take(1, lend=False)
     first.permits.grant()
-    assert pool.committed > 1_000_000
-    others = [Simulated(pool) for _ in range(9)]
+    assert budget.committed > 1_000_000
+    others = [Simulated(budget) for _ in range(9)]
     for other in others:
         for _ in range(3):
             other.read(1, 2000)
             other.take(10, lend=False)
         assert other.permits.grant() + other.permits.outstanding >= 1, "one is always there"
-        assert pool.committed <= 1 << 20
+        assert budget.committed <= 1 << 20
     while first.permits.outstanding > 0:
         first.permits.received(1, 2000)
         first.permits.release(2000)
@@ -228,8 +228,8 @@ def test_what_was_granted_before_others_joined_is_not_granted_twice():
 
 def test_the_next_read_is_asked_for_when_half_is_free():
     """Else the broker would read a single entry for each that is taken."""
-    pool = ReceiveBudget(1 << 20)
-    consumer = Simulated(pool)
+    budget = ReceiveBudget(1 << 20)
+    consumer = Simulated(budget)
     consumer.read(1000, 10_000)
     consumer.take(1, lend=False)
     consumer.read(1000, 10_000)
@@ -264,7 +264,7 @@ async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatc
         await consumer.receive()
         most = max(most, sum(each.held_bytes for each in consumer.consumers.values()))
     assert size < most <= limit + count * (size + 2 * ENTRY_BYTES)
-    assert sum(each.sessions for each in consumer.consumers.values()) == count, "without beginning anew"
+    assert sum(each.registrations for each in consumer.consumers.values()) == count, "without beginning anew"
     await consumer.close()
     assert consumer._pool.held == 0
     await asyncio.gather(*[producer.close() for producer in producers])
@@ -272,16 +272,16 @@ async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatc
 
 
 async def test_a_consumer_that_is_closed_leaves_its_bytes_to_the_others(broker: Broker, client):
-    pool = ReceiveBudget(10_000)
-    first = await client.consumer(TOPIC, Subscription("a"), pool)
-    second = await client.consumer(TOPIC, Subscription("b"), pool)
+    budget = ReceiveBudget(10_000)
+    first = await client.consumer(TOPIC, Subscription("a"), budget)
+    second = await client.consumer(TOPIC, Subscription("b"), budget)
     for entry in range(3):
         broker.link.message(0, 1, entry, bytes(100))
-    first.lend(1, 1, 1)
-    assert pool.share == 5_000
+    first.take_many(1, 1, 1)
+    assert budget.share == 5_000
     await first.close()
-    first.give_back()
-    assert (pool.held, pool.share) == (0, 10_000)
+    first.release_taken()
+    assert (budget.held, budget.share) == (0, 10_000)
     await second.close()
 
 
@@ -292,30 +292,30 @@ async def test_a_consumer_that_is_closed_leaves_its_bytes_to_the_others(broker: 
 async def lane(broker: Broker, client):
     """A lane that has handed out a batch of three entries."""
     spec = InboundSpec(("t",), "g", max_bytes=1 << 20)
-    pool = ReceiveBudget(spec.max_bytes)
-    consumer = await client.consumer(TOPIC, Subscription("g", Types.Exclusive), pool)
+    budget = ReceiveBudget(spec.max_bytes)
+    consumer = await client.consumer(TOPIC, Subscription("g", Types.Exclusive), budget)
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     for entry in range(3):
         broker.link.message(0, 1, entry, bytes(1000))
-    yield lane, await lane.receive(), pool
+    yield lane, await lane.receive(), budget
     await consumer.close()
 
 
 @pytest.mark.parametrize("how", ["next", "acknowledge", "reject", "revoke"])
 async def test_a_batch_counts_until_the_next_is_asked_for_or_it_is_done(broker: Broker, lane, how: str):
-    lane, batch, pool = lane
+    lane, batch, budget = lane
     assert batch.count == 3
-    assert batch.held_bytes <= pool.held < batch.held_bytes + 3 * 200
+    assert batch.held_bytes <= budget.held < batch.held_bytes + 3 * 200
     broker.link.message(0, 1, 3, bytes(1000))
-    one = pool.held - batch.held_bytes
+    one = budget.held - batch.held_bytes
     if how == "next":
         following = await lane.receive()
-        assert following.held_bytes <= pool.held <= one
+        assert following.held_bytes <= budget.held <= one
         lane.acknowledge(batch)
-        assert pool.held >= following.held_bytes, "the one that counts is another one now"
+        assert budget.held >= following.held_bytes, "the one that counts is another one now"
     else:
         {"acknowledge": lambda: lane.acknowledge(batch), "reject": lambda: lane.reject(batch), "revoke": lane.revoke}[how]()
-        assert pool.held < batch.held_bytes
+        assert budget.held < batch.held_bytes
 
 
 async def test_a_batch_takes_little_of_what_is_read_ahead(broker: Broker, client):
@@ -345,8 +345,8 @@ async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: B
 
 
 async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(broker: Broker, client):
-    pool = ReceiveBudget(20_000)
-    consumer = await client.consumer(TOPIC, Subscription("g"), pool)
+    budget = ReceiveBudget(20_000)
+    consumer = await client.consumer(TOPIC, Subscription("g"), budget)
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     broker.link.message(0, 1, 0, bytes(18_000))
     await lane.receive()
@@ -360,8 +360,8 @@ async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(bro
 
 
 async def test_a_batch_leaves_room_for_the_next_one(broker: Broker, client):
-    pool = ReceiveBudget(100_000)
-    consumer = await client.consumer(TOPIC, Subscription("g"), pool)
+    budget = ReceiveBudget(100_000)
+    consumer = await client.consumer(TOPIC, Subscription("g"), budget)
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     for entry in range(8):
         broker.link.message(0, 1, entry, bytes(10_000))

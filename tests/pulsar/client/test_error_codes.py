@@ -132,7 +132,7 @@ async def test_subscribing_again(broker: Broker, client, code: Code):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     broker.link.drop()
     if code.subscribing in PASSES:
-        await until(lambda: consumer.sessions == 2)
+        await until(lambda: consumer.registrations == 2)
         broker.link.message(0, 1, 0, b"x")
         assert (await consumer.receive()).entry == 0
     else:
@@ -155,7 +155,7 @@ async def test_seeking(broker: Broker, client, code: Code):
             await consumer.seek((1, 5))
         assert caught.value.failure is code.failure
     assert asked(broker, BaseCommand.SEEK) == 1 + (code.failure in PASSES)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     broker.link.message(0, 1, 5, b"x")
     assert (await asyncio.wait_for(consumer.receive(), PATIENCE_S)).entry == 5
     await consumer.close()

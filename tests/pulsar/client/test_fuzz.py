@@ -76,7 +76,7 @@ async def feed(frames: list[bytes]) -> None:
     connection.endpoint.connection_made(link)
     lookup = Lookup(ConnectionPool([]))
     producer = EntryProducer(lookup, 0, TOPIC, ProducerSettings())
-    await producer._registration.stop_trying()
+    await producer._registration.cancel_attempt()
     consumer = EntryConsumer(lookup, 1, TOPIC, Subscription("s", Types.Failover))
     consumer._state.subscribing()
     consumer._state.activated()

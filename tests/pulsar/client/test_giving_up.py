@@ -62,7 +62,7 @@ async def test_what_expired_before_it_was_sent_is_never_sent(broker: Broker, ful
     assert len(sent(broker)) == MAX_SENDS_IN_FLIGHT
     broker.on[BaseCommand.SEND] = broker.store
     broker.link.drop()
-    await until(lambda: producer.sessions == 2)
+    await until(lambda: producer.registrations == 2)
     await producer.send(MessageMetadata(), b"new")
     assert len(sent(broker)) == MAX_SENDS_IN_FLIGHT + 1, "nor what was on the wire, over the next connection"
 
@@ -236,7 +236,7 @@ async def test_what_was_not_sent_yet_is_numbered_above_what_another_producer_of_
     await producer.send(MessageMetadata(), b"a")
     broker.on[BaseCommand.PRODUCER] = reached(40)
     broker.link.drop()
-    await until(lambda: producer.sessions == 2)
+    await until(lambda: producer.registrations == 2)
     await producer.send(MessageMetadata(), b"b")
     assert sent(broker) == [0, 41]
     await producer.close()

@@ -130,7 +130,7 @@ async def test_after_the_end_of_a_session_whole_entries_count_again(broker: Brok
         broker.link.drop()
     else:
         broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert not consumer._acks.partial
     deliver(broker, 0, 3)
     assert mask_of(await consumer.receive()) == 0b111

@@ -47,7 +47,7 @@ async def test_a_cursor_that_an_operator_set_back_is_followed(broker: Broker, cl
     run = consumer.generation
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 3, cursor=(1, 0))
     close(broker)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     consumer.acknowledge_up_to((1, 3))
     assert await take(broker, consumer, 1, 2, 3) == [1, 2, 3]
     consumer.flush_acks()
@@ -80,7 +80,7 @@ async def test_what_the_broker_has_noted_is_not_repeated(broker: Broker, client)
     await until(lambda: acknowledged(broker))
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 5))
     close(broker)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert await take(broker, consumer, 6) == [6]
     assert acknowledged(broker) == [(1, 1)]
     await consumer.close()
@@ -110,7 +110,7 @@ async def test_a_consumer_that_was_active_once_repeats_no_acknowledgement(broker
     consumer.acknowledge_up_to((1, 2))
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 2, cursor=(1, -1))
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     consumer.flush_acks()
     active(broker, True)
     assert await take(broker, consumer, 0, 1) == [0, 1]
@@ -122,12 +122,12 @@ async def test_a_consumer_that_was_active_once_repeats_no_acknowledgement(broker
 async def test_a_reader_at_the_end_misses_nothing_while_it_is_away(broker: Broker, client, lost: bool):
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 8))
     consumer = await client.consumer(TOPIC, reader(ids.LATEST))
-    assert consumer.sessions == 1
+    assert consumer.registrations == 1
     if lost:
         broker.link.drop()
     else:
         close(broker)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]] == [ids.LATEST, (1, 8)]
     for entry in (8, 9, 10):
         broker.link.message(0, 1, entry, b"x")
@@ -145,7 +145,7 @@ async def test_a_reader_at_the_end_misses_nothing_when_it_begins_anew_by_itself(
     if why == "full":
         for entry in (9, 10, 11):
             broker.link.message(0, 1, entry, bytes(9_000))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]] == [ids.LATEST, (1, 8)]
     assert await take(broker, consumer, 9, 10) == [9, 10]
     await consumer.close()
@@ -164,7 +164,7 @@ async def test_a_topic_in_another_cluster_has_other_ids(broker: Broker, client):
     )
     blue.send(topicMigrated=migrated)
     close(broker)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     consumer.acknowledge_up_to((50, 8))
     assert await take(broker, consumer, 0, 1, ledger=2) == [0, 1]
     consumer.acknowledge_up_to((2, 1))
@@ -184,7 +184,7 @@ async def test_single_acknowledgements_that_a_cut_may_have_lost_are_asked_for_ag
     await take(broker, consumer, 0, 1, 2)
     consumer.acknowledge((1, 1))
     broker.link.drop()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert await take(broker, consumer, 0, 1, 2) == [0, 1, 2]
     await consumer.close()
 
@@ -225,7 +225,7 @@ async def test_while_a_seek_has_no_answer_nothing_is_handed_out(broker: Broker, 
     request_id = broker.asked[BaseCommand.SEEK][0].request_id
     broker.link.send(success=pb.CommandSuccess(request_id=request_id))
     await seeking
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert await take(broker, consumer, 7) == [7]
     await consumer.close()
 
@@ -244,7 +244,7 @@ async def test_what_is_asked_for_while_it_subscribes_has_it_subscribe_once_more(
     else:
         consumer._resubscribe()
     broker.link.send(success=pb.CommandSuccess(request_id=broker.asked[BaseCommand.SUBSCRIBE][1].request_id))
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert len(broker.asked[BaseCommand.SUBSCRIBE]) == 3
     assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
     expected = [1, 2] if what == "redeliver" else [3]
@@ -259,16 +259,16 @@ async def test_a_subscription_that_the_broker_may_have_is_closed_first_whatever_
     impatient = scripted_client(request=0.2)
     consumer = await impatient.consumer(TOPIC, Subscription("s"))
     broker.on[BaseCommand.SUBSCRIBE] = in_turn(silent, success)
-    gives_up, failures = consumer.gives_up, []
+    is_final, failures = consumer.is_final, []
 
     def on_failure(error: ClusterError, delay: float) -> bool:
         failures.append(error)
         consumer.redeliver()
-        return gives_up(error, delay)
+        return is_final(error, delay)
 
-    monkeypatch.setattr(consumer, "gives_up", on_failure)
+    monkeypatch.setattr(consumer, "is_final", on_failure)
     close(broker)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert failures
     assert broker.asked[BaseCommand.CLOSE_CONSUMER]
     await consumer.close()
@@ -287,7 +287,7 @@ async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, cl
         lambda link, frame: found(link, frame, "pulsar://broker..cluster:6650"), lambda link, frame: found(link, frame, URL)
     )
     close(broker)
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     await consumer.close()
 
 
@@ -297,10 +297,10 @@ async def test_single_acknowledgements_of_an_earlier_run_may_be_lost_too(broker:
     await take(broker, consumer, 0, 1)
     consumer.acknowledge((1, 0))
     consumer.redeliver()
-    await until(lambda: consumer.sessions == 2)
+    await until(lambda: consumer.registrations == 2)
     assert await take(broker, consumer, 1) == [1]
     broker.link.drop()
-    await until(lambda: consumer.sessions == 3)
+    await until(lambda: consumer.registrations == 3)
     assert await take(broker, consumer, 0, 1) == [0, 1]
     await consumer.close()
 
@@ -315,7 +315,7 @@ async def test_an_acknowledgement_does_not_undo_a_seek_that_has_no_answer(broker
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, -1))
     broker.on[BaseCommand.SEEK] = in_turn(lambda link, _: link.drop(), success)
     await consumer.seek((1, 0))
-    await until(lambda: consumer.sessions == 3)
+    await until(lambda: consumer.registrations == 3)
     consumer.flush_acks()
     assert await take(broker, consumer, 0) == [0]
     assert acknowledged(broker) == [(1, 1)], "neither the one that was told before, nor the one that was not"

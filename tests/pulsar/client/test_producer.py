@@ -216,7 +216,7 @@ async def test_what_takes_too_long_takes_all_behind_it_along_where_order_counts(
     await until(lambda: unheard and unheard[0].done())
     assert isinstance(unheard[0].exception(), RequestTimeout)
     broker.on[BaseCommand.SEND] = broker.store
-    await until(lambda: producer._failing is None)
+    await until(lambda: producer._rejecting_with is None)
     await asyncio.gather(*send(producer, b"a again"))
     assert len(frames) == 4, "a, b, c, and a again"
     await producer.close()
@@ -300,6 +300,6 @@ async def test_a_receipt_ends_the_growing_of_pauses(broker: Broker, client):
     broker.on[BaseCommand.SEND] = in_turn(send_error(pb.PersistenceError), broker.store)
     producer = client.producer("persistent://public/default/t")
     await producer.send(MessageMetadata(), b"one")
-    assert producer.sessions == 2
-    assert not producer._trouble.begun
+    assert producer.registrations == 2
+    assert not producer._error_backoff.begun
     await producer.close()
