@@ -16,7 +16,7 @@ from mqbridge.spark.data_source import MqbridgeDataSource
 from tests.e2e.support import opened
 from tests.kit.spark import run_available
 from tests.spark.load import Place, Tally, arrived, fill, judge
-from tests.spark.waiting import wait_for
+from tests.spark.waiting import PATIENCE_S, wait_for
 
 PARTITIONS = 12
 """More than ten: in text the eleventh comes before the third."""
@@ -158,7 +158,7 @@ async def test_a_query_that_is_stopped_in_the_middle_goes_on_there(world: World)
     """Stopping kills the Python processes that write: no exception, no `finally`; the batch comes again in the next run."""
     sent = await world.fill()
     query = world.writing().start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not sum(one.count for one in await arrived(world.target)):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
