@@ -1,1 +1,1 @@
-"""Messages as the bytes of a stored row; no file, no clock."""
+"""Encoding of messages as rows of the file; no I/O, no clock."""
