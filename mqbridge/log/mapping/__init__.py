@@ -1,1 +1,1 @@
-"""From a message to bytes and back: the field table, the property block, the envelopes."""
+"""How the embedded log stores the fields of a message: the field table and the preview."""

@@ -1,9 +1,9 @@
-"""What a message would be in the embedded log, for people."""
+"""Preview of a message as it would be stored in the embedded log."""
 
 from mqbridge.mapping.field_preview import preview_fields
 from mqbridge.message import Message
 
 
 def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
-    """Its fields. Raises MappingError for a message that could not be read."""
+    """Return the fields by name. Raises MappingError if the message could not be decoded."""
     return preview_fields(message, origin)

@@ -1,9 +1,9 @@
-"""What becomes of the fields of a message in the embedded log, which says all of them natively."""
+"""Field table of the embedded log: every field has its own place in the record."""
 
 from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
-_OTHERS = {
+_SPECIAL_RULES = {
     "position": (RECOMPUTED, "the offset; every partition counts its own"),
     "delivery_count": (NATIVE, "as the source counted; the log does not count deliveries"),
     "origin": (NATIVE, "what the outbound stamps, else the message's own"),
@@ -12,5 +12,7 @@ _OTHERS = {
 }
 
 TABLE = FieldTable(
-    "log", "embedded log", tuple(FieldRule(slot, slot, *_OTHERS.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__)
+    "log",
+    "embedded log",
+    tuple(FieldRule(slot, slot, *_SPECIAL_RULES.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__),
 )
