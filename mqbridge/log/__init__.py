@@ -1,1 +1,1 @@
-"""The embedded log: topics, partitions, positions and groups in one SQLite file, a system like the others."""
+"""The embedded log: a source and target like the others, with topics, partitions, positions and groups in one SQLite file."""

@@ -66,7 +66,7 @@ async def test_who_sleeps_through_its_lease_cannot_commit(open_log: OpenLog) -> 
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     inbound, lane = await lane_of(sleeper)
     batch = await lane.receive()
-    await cancel(inbound._task)
+    await cancel(inbound._heartbeat_task)
     async with asyncio.timeout(PATIENCE_S):
         other, taken = await lane_of(await open_log(lease="1s"))
         lane.acknowledge(batch)
@@ -100,7 +100,7 @@ async def test_many_small_topics_are_spread(open_log: OpenLog) -> None:
         await cluster.create(topic, 1)
     members = [await cluster.inbound(InboundSpec(topics, "g")) for _ in range(3)]
     async with asyncio.timeout(PATIENCE_S):
-        while [len(member._held) for member in members] != [2, 2, 2]:  # type: ignore[attr-defined]
+        while [len(member._lanes) for member in members] != [2, 2, 2]:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
     for member in members:
         await member.close()
@@ -185,7 +185,7 @@ async def test_a_release_that_cannot_be_written_is_logged(open_log: OpenLog, mon
     real = cluster.store.write
 
     def fails(what: Any, *arguments: Any) -> Any:
-        if what is groups.give_back:
+        if what is groups.release:
             raise ClusterError("the disk is full")
         return real(what, *arguments)
 

@@ -31,7 +31,7 @@ async def test_leases_do_not_go_by_a_clock_that_somebody_sets(
     cluster = await open_log(lease="400ms")
     await cluster.create("t", 1)
     dead, _ = await lane_of(cluster)
-    await cancel(dead._task)
+    await cancel(dead._heartbeat_task)
     real = time.time_ns
     monkeypatch.setattr("time.time_ns", lambda: real() + jump)
     async with asyncio.timeout(PATIENCE_S):
@@ -57,7 +57,7 @@ async def test_a_member_from_before_the_machine_was_started_is_dead(open_log: Op
     cluster = await open_log(lease="3600s")
     await cluster.create("t", 1)
     dead, _ = await lane_of(cluster)
-    await cancel(dead._task)
+    await cancel(dead._heartbeat_task)
     connection = sqlite3.connect(tmp_path / "log.db")
     with connection:
         connection.execute("UPDATE member SET renewed_ms = renewed_ms + 10000000")
@@ -151,7 +151,7 @@ async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: O
     async with asyncio.timeout(PATIENCE_S):
         batch = await one.receive()
         waiting = asyncio.ensure_future(other.receive())
-        while not inbound._room._waiting:  # type: ignore[attr-defined]
+        while not inbound._read_budget._waiting:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
         one.acknowledge(batch)
         assert (await waiting).count == 1
@@ -160,7 +160,7 @@ async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: O
         await inbound.close()
         with pytest.raises(Exception, match="belongs to another member"):
             await again
-    assert inbound._room.used == 0  # type: ignore[attr-defined]
+    assert inbound._read_budget.used == 0  # type: ignore[attr-defined]
 
 
 async def test_a_heartbeat_that_had_to_wait_takes_nothing_from_who_renewed_meanwhile(open_log: OpenLog) -> None:
@@ -172,16 +172,16 @@ async def test_a_heartbeat_that_had_to_wait_takes_nothing_from_who_renewed_meanw
     busy = threading.Event()
     assert first.store._writer is not None
     first.store._writer[0].submit(busy.wait)
-    waiting = asyncio.ensure_future(slow._balance())  # type: ignore[attr-defined]
+    waiting = asyncio.ensure_future(slow._rebalance())  # type: ignore[attr-defined]
     try:
         await asyncio.sleep(0.02)
-        await quick._balance()
+        await quick._rebalance()
     finally:
         busy.set()
     await waiting
-    await quick._balance()
+    await quick._rebalance()
     assert not lane.revoked.is_set()
-    assert len(slow._held) == len(quick._held) == 1  # type: ignore[attr-defined]
+    assert len(slow._lanes) == len(quick._lanes) == 1  # type: ignore[attr-defined]
     await slow.close()
     await quick.close()
 
@@ -196,7 +196,7 @@ async def test_a_group_is_not_moved_beneath_a_member_that_renewed_while_the_move
     moving = asyncio.ensure_future(first.operations.move("t", "g", {"0": (0,)}))
     try:
         await asyncio.sleep(0.02)
-        await inbound._balance()
+        await inbound._rebalance()
     finally:
         busy.set()
     with pytest.raises(ClusterError, match="is being consumed by"):
@@ -209,8 +209,8 @@ async def lane_of_two(slow: Inbound, second: LogCluster) -> tuple[LogInbound, Lo
     joining = asyncio.ensure_future(lane_of(second))
     async with asyncio.timeout(20):
         while not joining.done():
-            await slow._balance()  # type: ignore[attr-defined]
-            for inbound in second.store.nudges.get("g", ()):
+            await slow._rebalance()  # type: ignore[attr-defined]
+            for inbound in second.store.rebalance_events.get("g", ()):
                 inbound.set()
             await asyncio.sleep(0.01)
     return await joining

@@ -129,7 +129,7 @@ async def test_a_damaged_batch_is_a_gap_and_what_is_whole_is_read(open_log: Open
     rows(cluster, "UPDATE batch SET records = zeroblob(length(records)) WHERE base = 1")
     _, lane = await lane_of(cluster)
     assert numbers((await lane.receive()).messages) == [0]
-    with pytest.raises(GapError, match=r"holds offset 1 is damaged \(CRC32C\)") as gap:
+    with pytest.raises(GapError, match=r"contains offset 1 is damaged \(CRC32C\)") as gap:
         await lane.receive()
     assert gap.value.resume == (2,)
     await lane.seek(gap.value.resume)
@@ -241,7 +241,7 @@ async def test_what_is_sent_to_a_closed_log_fails(open_log: OpenLog, when: str) 
     outbound = await outbound_of(cluster)
     early = []
     if when == "before the close":
-        cluster.store._guarded = full  # type: ignore[method-assign]
+        cluster.store._run_job = full  # type: ignore[method-assign]
         early = [outbound.send(0, Share(Batch.of(numbered(0, 5)))) for _ in range(2)]
         await asyncio.sleep(0)
     await cluster.close()

@@ -1,4 +1,4 @@
-"""What the gateway sees of the embedded log; `ADAPTER` registers it."""
+"""Adapter of the embedded log; `ADAPTER` registers it."""
 
 from mqbridge.log.adapter.cluster import ADAPTER
 

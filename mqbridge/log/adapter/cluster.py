@@ -1,4 +1,4 @@
-"""The embedded log as the gateway sees it."""
+"""Cluster interface of the embedded log."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -29,7 +29,7 @@ MAX_PARTITIONS = 10_000
 
 
 class LogCluster:
-    """One log file. Other processes, and other clusters of this one, may have it open too."""
+    """One log file. Other processes, and other clusters of this process, may have the same file open."""
 
     capabilities = Capabilities(seek=True)
 
@@ -40,67 +40,67 @@ class LogCluster:
 
     @property
     def operations(self) -> Operations:
-        """What people may ask."""
+        """Requests for people about topics and groups."""
         return LogOperations(self.store, self)
 
     async def connect(self) -> None:
-        """Open or create the file."""
+        """Open the file, or create it."""
         await self.store.open()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Let the file go."""
+        """Close the file."""
         await self.store.close(deadline)
 
     async def topics(self) -> list[str]:
-        """All topics."""
+        """Return all topic names."""
         return await self.store.read(topics.names)
 
     async def describe(self, topic: str) -> Topic | None:
-        """The topic, or None."""
+        """Return the topic, or None if it does not exist."""
         rows = await self.store.read(topics.partitions, topic)
         return Topic(topic, tuple(str(row.number) for row in rows)) if rows else None
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create or grow; a topic is never made smaller."""
+        """Create the topic or grow it; a topic never shrinks."""
         await self.check_create(topic, partitions)
         await self.store.write(topics.create(topic, partitions))
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Only a name, or a number of partitions, can be wrong."""
+        """Raise ConfigError if the name or the number of partitions is invalid."""
         if not topic or not 1 <= partitions <= MAX_PARTITIONS:
             raise ConfigError(
-                f"topic {topic!r} with {partitions} partitions cannot be made in log {self.name!r}",
+                f"cannot create topic {topic!r} with {partitions} partitions in log {self.name!r}",
                 hint=f"Give it a name and 1 to {MAX_PARTITIONS} partitions",
             )
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset by partition."""
-        return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self.existing(topic)}
+        """Return the first and next offset of each partition."""
+        return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self.existing_partitions(topic)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The group's offsets, as far as they are written: an acknowledgement shows after ACK_FLUSH_S."""
-        await self.existing(topic)
+        """Return the group's committed offsets; an acknowledgement appears here after at most ACK_FLUSH_S."""
+        await self.existing_partitions(topic)
         offsets = await self.store.read(topics.committed, topic, group)
         return {str(number): (offset,) for number, offset in offsets.items()}
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Rows as they lie in the file, cut at both ends."""
-        row = next((row for row in await self.existing(topic) if str(row.number) == partition), None)
+        """Yield stored rows as batches, cut at `begin` and `end`."""
+        row = next((row for row in await self.existing_partitions(topic) if str(row.number) == partition), None)
         if row is None:
             raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
         source, wake = Partition(self.name, topic, partition, row.number), asyncio.Event()
-        (at,), last = begin, None if end is None else end[0]
+        (offset,), end_offset = begin, None if end is None else end[0]
         self.store.watch(row.id, wake)
         try:
-            while last is None or at < last:
+            while end_offset is None or offset < end_offset:
                 wake.clear()
-                rows, tail = await self.store.rows(row.id, at, RECEIVE_BYTES, RECEIVE_MESSAGES)
+                rows, tail = await self.store.rows(row.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
                 if rows:
                     base, count, _ = rows[-1]
-                    until = base + count if last is None else min(last, base + count)
-                    yield make_batch(source, rows, at, until)
-                    at = until
-                elif last is not None:
+                    next_offset = base + count if end_offset is None else min(end_offset, base + count)
+                    yield make_batch(source, rows, offset, next_offset)
+                    offset = next_offset
+                elif end_offset is not None:
                     return
                 elif self.store.tails.get(row.id, 0) <= tail:
                     await wake.wait()
@@ -108,35 +108,35 @@ class LogCluster:
             self.store.unwatch(row.id, wake)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """By offsets: a unit is a message."""
+        """Return the range in offsets: one unit per message."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group."""
+        """Join the group."""
         await self.check_inbound(spec)
         inbound = LogInbound(self.store, self.name, spec)
         await inbound.join()
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there."""
+        """Raise ClusterError if a topic does not exist."""
         for topic in spec.topics:
-            await self.existing(topic)
+            await self.existing_partitions(topic)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a way into a topic."""
-        return LogOutbound(self, self.store, self._appender, spec, await self.existing(spec.topic))
+        """Open a producer into one topic."""
+        return LogOutbound(self, self.store, self._appender, spec, await self.existing_partitions(spec.topic))
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there."""
-        await self.existing(spec.topic)
+        """Raise ClusterError if the topic does not exist."""
+        await self.existing_partitions(spec.topic)
 
-    async def existing(self, topic: str) -> Sequence[PartitionRow]:
-        """The partitions of a topic. Raises ClusterError."""
+    async def existing_partitions(self, topic: str) -> Sequence[PartitionRow]:
+        """Return the partitions of a topic. Raises ClusterError if it does not exist."""
         rows = await self.store.read(topics.partitions, topic)
         if not rows:
             raise ClusterError(
-                f"there is no topic {topic!r} in log {self.name!r} ({self.store.config.path}); create it", Failure.FATAL
+                f"topic {topic!r} does not exist in log {self.name!r} ({self.store.config.path}); create it", Failure.FATAL
             )
         return rows
 

@@ -1,15 +1,15 @@
-"""The options of a log's two ends: there are none."""
+"""Options of inbounds and outbounds of a log: there are none."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class LogInboundOptions(BaseModel):
-    """Nothing to set when consuming from a log."""
+    """Consuming from a log has no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class LogOutboundOptions(BaseModel):
-    """Nothing to set when producing to a log."""
+    """Producing to a log has no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

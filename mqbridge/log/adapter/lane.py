@@ -1,7 +1,7 @@
-"""One partition of a log while it is leased to us.
+"""Lane of a log: one partition while this member has its lease.
 
-Nothing is read ahead: a receive reads up to RECEIVE_BYTES of rows, undecoded, in a thread hop of some 100 us, when there is room
-for them. What a lane holds is what its caller has not let go of. Any number of batches may be outstanding.
+Nothing is read ahead. When the read-ahead budget allows it, a receive reads up to RECEIVE_BYTES of rows and leaves them encoded;
+the hop to the reading thread takes about 100 us. Any number of batches may be unacknowledged.
 """
 
 import asyncio
@@ -22,31 +22,31 @@ RECEIVE_BYTES = 512 << 10
 RECEIVE_MESSAGES = 1000
 
 
-class Owner(Protocol):
-    """What a lane needs of its inbound."""
+class LaneOwner(Protocol):
+    """Methods of the inbound that its lanes call."""
 
-    def moved(self, lane: "LogLane", offset: int, /) -> None:
-        """The lane's acknowledged offset is to be committed."""
+    def schedule_commit(self, lane: "LogLane", offset: int, /) -> None:
+        """Commit the lane's acknowledged offset soon."""
 
-    async def give_back(self, lane: "LogLane", deadline: float | None, /) -> None:
-        """The lane is released."""
+    async def release_lane(self, lane: "LogLane", deadline: float | None, /) -> None:
+        """Commit the lane's offset and end its lease."""
 
 
 class LogLane:
-    """Positions are (offset,).
+    """A leased partition; its positions are (offset,).
 
-    A reject or a seek begins a new run. Acknowledgements from a run before it only count up to where it begins, as everything
-    after that is delivered again.
+    A reject or a seek begins a new run of deliveries: everything from its start offset on is delivered again. So an
+    acknowledgement of an earlier run only counts up to that start offset.
     """
 
-    def __init__(self, owner: Owner, store: Store, id_: int, partition: Partition, offset: int, room: Budget) -> None:
+    def __init__(self, owner: LaneOwner, store: Store, id_: int, partition: Partition, offset: int, budget: Budget) -> None:
         self.partition = partition
         self.id = id_
         self.acknowledged: int | None = None
-        """The offset to commit; None until something was acknowledged."""
+        """The offset to commit; None until the first acknowledgement."""
         self.revoked = asyncio.Event()
         self._owner, self._store = owner, store
-        self._read_ahead = ReadAheadAccount(room, self.revoked)
+        self._read_ahead = ReadAheadAccount(budget, self.revoked)
         self._next = offset
         self._caught_up = False
         self._run = 0
@@ -56,29 +56,29 @@ class LogLane:
 
     @property
     def caught_up(self) -> bool:
-        """The last read reached the end of the partition."""
+        """True if the last read reached the end of the partition."""
         return self._caught_up
 
     async def receive(self) -> Batch:
-        """The next rows as a batch; waits for one, and for room."""
+        """Return the next rows as a batch; waits for new messages and for read-ahead budget."""
         return await self._read_ahead.receive(self._receive())
 
     async def _receive(self) -> Batch:
-        room = min(RECEIVE_BYTES, max(1, self._read_ahead.limit // 4))  # several are on their way to the targets at once
+        wanted = min(RECEIVE_BYTES, max(1, self._read_ahead.limit // 4))  # a quarter: several batches are in flight at once
         while True:
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
             run, offset = self._run, self._next
             self._wake.clear()
-            await self._read_ahead.take(room)
-            rows, tail = await self._store.rows(self.id, offset, min(room, RECEIVE_BYTES), RECEIVE_MESSAGES)
+            await self._read_ahead.take(wanted)
+            rows, tail = await self._store.rows(self.id, offset, min(wanted, RECEIVE_BYTES), RECEIVE_MESSAGES)
             size = read.held_bytes(rows)
-            if rows and size <= room and run == self._run and not self.revoked.is_set():
+            if rows and size <= wanted and run == self._run and not self.revoked.is_set():
                 return self._batch(rows, size, offset, tail)
-            del rows  # what nobody has room for is not held either
+            del rows  # free the memory before waiting for its budget
             self._read_ahead.give_back()
-            if size > room:
-                room = size  # a single row: it comes alone, when there is room for all of it
+            if size > wanted:
+                wanted = size  # a single large row: wait until the budget has room for all of it
             elif not size and run == self._run:
                 self._caught_up = True
                 if self._store.tails.get(self.id, 0) <= offset:
@@ -97,17 +97,17 @@ class LogLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Everything up to the end of the batch is stored."""
+        """Acknowledge everything up to the end of the batch."""
         self._read_ahead.settled(batch.next)
-        after = batch.next[0]
-        if self.revoked.is_set() or (batch.handle != self._run and after > self._run_start):
+        next_offset = batch.next[0]
+        if self.revoked.is_set() or (batch.handle != self._run and next_offset > self._run_start):
             return
-        if self.acknowledged is None or after > self.acknowledged:
-            self.acknowledged = after
-            self._owner.moved(self, after)
+        if self.acknowledged is None or next_offset > self.acknowledged:
+            self.acknowledged = next_offset
+            self._owner.schedule_commit(self, next_offset)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Go back to the beginning of the batch, after the delay."""
+        """Deliver again from the beginning of the batch, after the delay."""
         self._read_ahead.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -115,14 +115,14 @@ class LogLane:
             self._restart(batch.first[0])
 
     async def seek(self, position: Position) -> None:
-        """Continue from this offset; the group's position moves there too, as it would otherwise keep what is behind it."""
+        """Continue from this offset, and commit it: the group's offset could otherwise stay ahead of a seek back."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"{self.partition} cannot be moved: it belongs to another member of the group, or was released")
+            raise LaneRevoked(f"cannot seek in {self.partition}: it belongs to another member of the group, or was released")
         (offset,) = position
         self._restart(offset)
-        self._run_start = -1  # nothing from before the seek counts any more
+        self._run_start = -1  # acknowledgements of batches received before the seek no longer count
         self.acknowledged = offset
-        self._owner.moved(self, offset)
+        self._owner.schedule_commit(self, offset)
 
     def _restart(self, offset: int) -> None:
         self._run += 1
@@ -131,22 +131,22 @@ class LogLane:
         self._wake.set()
 
     def end(self) -> None:
-        """The partition is no longer ours."""
+        """Revoke the lane: the partition no longer belongs to this member."""
         self.revoked.set()
         self._read_ahead.give_back()
         self._store.unwatch(self.id, self._wake)
         self._wake.set()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit what is acknowledged, give the partition back."""
-        await self._owner.give_back(self, deadline)
+        """Commit the acknowledged offset and end the lease."""
+        await self._owner.release_lane(self, deadline)
 
 
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
-    """The batch of the messages between two offsets that some rows hold; `run` is the run of its lane.
+    """Make a batch of the messages from `first` up to `end` in these rows; `run` is the lane's run.
 
-    Of a row that is cut, its size has as much as of its messages: who estimates by a few messages is not told of the whole row.
-    Rows may lie behind the end.
+    A row that is cut counts in the batch's size in proportion to the messages taken from it, so that estimates from a few
+    messages are right. Some rows may begin at or after `end`.
     """
     size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
     decode = partial(decode_rows, rows, first, end)

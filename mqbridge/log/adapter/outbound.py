@@ -1,4 +1,4 @@
-"""The way into one topic of a log."""
+"""Producer into one topic of a log."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -20,13 +20,13 @@ from mqbridge.stored_positions import last_stored
 
 ROW_BYTES = 512 << 10
 ROW_MESSAGES = 1000
-"""A longer send is cut into rows of this size, which is also what one receive returns: readers never hold much more."""
+"""Maximum size of a row; a longer send is cut into several. One receive returns about this much, so readers hold little more."""
 
 
 class LogOutbound:
-    """Sends are encoded at once and stored by the appender's next group.
+    """Encodes each send at once; the appender stores it with its next transaction.
 
-    With `stamp_origin` a message's origin becomes its position in the source of its batch; otherwise its own origin is kept.
+    With `stamp_origin`, a message's origin becomes its source partition and position; otherwise it keeps its own origin.
     """
 
     formats = ()
@@ -42,25 +42,25 @@ class LogOutbound:
         self.partitions = len(rows)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Store in order; messages that are too large or cannot be encoded are refused, the others are stored."""
+        """Store the share in order; messages that are too large or cannot be encoded fail with REFUSED, the others are stored."""
         loop = asyncio.get_running_loop()
         if self._closed:
             return closed_outbound_future(f"topic {self._spec.topic!r}")
-        partition_id = self._id(partition)
+        partition_id = self._partition_id(partition)
         future: asyncio.Future[Receipt] = loop.create_future()
         records, indexes, failures = self._encode(share)
         if not records:
             future.set_result(Receipt([()] * share.count, failures))
             return future
         share.held_bytes = sum(map(len, records))
-        elapsed = self._spec.max_elapsed_s
-        deadline = None if elapsed is None else loop.time() + elapsed
+        max_elapsed_s = self._spec.max_elapsed_s
+        deadline = None if max_elapsed_s is None else loop.time() + max_elapsed_s
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)
         self._appender.append(
             Append(
                 partition_id,
-                rows=_cut(records),
+                rows=_cut_into_rows(records),
                 count=share.count,
                 indexes=indexes,
                 failures=failures,
@@ -71,22 +71,24 @@ class LogOutbound:
         )
         return future
 
-    def _id(self, partition: int) -> int:
+    def _partition_id(self, partition: int) -> int:
         if not 0 <= partition < self.partitions:
             raise LocalProtocolError(
-                f"topic {self._spec.topic!r} has {self.partitions} partitions, there is no partition {partition}"
+                f"partition {partition} does not exist: topic {self._spec.topic!r} has {self.partitions} partitions"
             )
         return self._ids[partition]
 
     def _encode(self, share: Share) -> tuple[list[bytes], Sequence[int], list[MessageFailure]]:
-        """The records, the indexes of their messages, and what is refused."""
+        """Return the records, the indexes of their messages, and the failures of messages that cannot be stored."""
         prefix = self._origin_of(share.batch.partition)
         records: list[bytes] = []
         failures: list[MessageFailure] = []
         for index, message in enumerate(share.messages):
             try:
                 records.append(
-                    self._record(message, message.origin if prefix is None else prefix + format_position(message.position))
+                    self._encode_message(
+                        message, message.origin if prefix is None else prefix + format_position(message.position)
+                    )
                 )
             except MappingError as error:
                 failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
@@ -95,43 +97,43 @@ class LogOutbound:
         refused = {failure.index for failure in failures}
         return records, [index for index in range(share.count) if index not in refused], failures
 
-    def _record(self, message: Message, origin: str | None) -> bytes:
+    def _encode_message(self, message: Message, origin: str | None) -> bytes:
         if message.defect is not None:
             raise MappingError(f"it could not be read: {message.defect}")
         record = encode_record(message, origin)
-        if len(record) > (most := self._store.config.max_message_bytes):
-            raise MappingError(f"the message has {len(record)} bytes, the log takes {most} (max_message_bytes)")
+        if len(record) > (max_bytes := self._store.config.max_message_bytes):
+            raise MappingError(f"the message has {len(record)} bytes, the log accepts {max_bytes} (max_message_bytes)")
         return record
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """What waits for its transaction, or to be tried again, is not on its way."""
+        """Withdraw the sends that are not in the running transaction; one in it is withdrawn only if the transaction fails."""
         self._appender.withdraw(self._in_flight.intersection(sends))
 
     def partition_of(self, key: bytes) -> int:
-        """CRC32C of the key modulo the partitions: the log has no producers but us."""
+        """Return the CRC32C of the key modulo the number of partitions; no other producers exist that we must agree with."""
         return crc32c(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Read back from the end. Whoever has the file open may append to it: nobody is fenced off."""
+        """Search the topic backwards for the last origin. Others may append meanwhile: a log cannot fence producers."""
         partitions = {index: str(index) for index in range(self.partitions)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait until what is in flight is stored."""
+        """Wait until the deadline for the sends in flight; those not stored then fail."""
         self._closed = True
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=seconds_until(deadline))
             self._appender.abandon(set(self._in_flight))
 
 
-def _cut(records: list[bytes]) -> list[tuple[int, bytes]]:
-    """Records as rows of bounded size."""
+def _cut_into_rows(records: list[bytes]) -> list[tuple[int, bytes]]:
+    """Cut records into rows of at most ROW_BYTES and ROW_MESSAGES, each with its message count."""
     rows: list[tuple[int, bytes]] = []
     begin = size = 0
-    for place, record in enumerate(records):
-        if place > begin and (size + len(record) > ROW_BYTES or place - begin == ROW_MESSAGES):
-            rows.append((place - begin, encode_row(records[begin:place])))
-            begin, size = place, 0
+    for index, record in enumerate(records):
+        if index > begin and (size + len(record) > ROW_BYTES or index - begin == ROW_MESSAGES):
+            rows.append((index - begin, encode_row(records[begin:index])))
+            begin, size = index, 0
         size += len(record)
     rows.append((len(records) - begin, encode_row(records[begin:])))
     return rows

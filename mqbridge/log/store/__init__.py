@@ -1,1 +1,1 @@
-"""The store on SQLite."""
+"""The log's store: topics, batches, groups and retention in SQLite."""

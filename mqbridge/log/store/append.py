@@ -1,8 +1,8 @@
-"""Appending: group commit.
+"""Appends sends in groups, one transaction and one disk sync per group.
 
-What is appended within one turn of the loop, and while the disk is busy with the group before, goes into one transaction: one
-sync for all of it. A receipt comes after the commit. Order is the order of the calls, and a group that fails for a while is
-tried again as it is, before anything that came later.
+A group holds the sends of one iteration of the event loop, or those that arrive while the disk writes the group before. Receipts
+follow the commit. Sends are stored in the order of the calls: a group that fails temporarily is retried unchanged, before any
+later send.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 
 GROUP_BYTES = 16 << 20
-"""Most bytes in one transaction: enough that a sync is shared by many, little enough that positions need not wait long."""
+"""Maximum bytes of a transaction: many sends share one sync, and commits of offsets do not wait long."""
 
 
 class Append:
-    """One `send` of `count` messages: rows for one partition, and who waits for the receipt.
+    """One `send` of `count` messages: its rows for one partition, and the future of its receipt.
 
-    `indexes` are those of the messages that are in the rows; the others have failed already. When an `ordered` one fails, those
-    that were sent behind it to its partition fail too.
+    `indexes` are the indexes of the messages in the rows; the other messages are in `failures`. If an `ordered` append fails,
+    later ordered appends to its partition fail too.
     """
 
     __slots__ = ("count", "deadline", "failures", "future", "indexes", "is_withdrawn", "ordered", "partition", "rows", "size")
@@ -48,13 +48,13 @@ class Append:
         self.size = sum(len(row) for _, row in rows)
         self.is_withdrawn = False
 
-    def stored(self, tail: int) -> None:
-        """It is stored, right before the offset `tail`."""
-        # Nothing of this append: it has the future, and the receipt in it would keep the rows until garbage is looked for.
+    def resolve_stored(self, tail: int) -> None:
+        """Resolve the receipt: the messages are stored, and `tail` is the offset after them."""
+        # The receipt must not refer to this append, which refers to the future: the rows would stay until garbage collection.
         self._resolve(partial(_positions, tail - len(self.indexes), self.count, self.indexes))
 
-    def failed(self, reason: str) -> None:
-        """It is not stored, and may be sent again."""
+    def resolve_failed(self, reason: str) -> None:
+        """Resolve the receipt: the messages are not stored, and may be sent again."""
         self.failures += [MessageFailure(index, Failure.RETRY, reason) for index in self.indexes]
         self.failures.sort(key=lambda failure: failure.index)
         self._resolve(())
@@ -65,14 +65,14 @@ class Append:
 
 
 def _positions(first: int, count: int, indexes: Sequence[int]) -> list[Position]:
-    found: list[Position] = [()] * count
+    positions: list[Position] = [()] * count
     for offset, index in enumerate(indexes, first):
-        found[index] = (offset,)
-    return found
+        positions[index] = (offset,)
+    return positions
 
 
 class Appender:
-    """The queue into the writing thread of one store."""
+    """Queues appends and writes them in the writing thread of one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -82,13 +82,13 @@ class Appender:
         self._scheduled: asyncio.Handle | None = None
 
     def append(self, append: Append) -> None:
-        """Queue it; its future becomes the receipt."""
+        """Queue an append; its future gives the receipt."""
         self._queue.append(append)
         if self._scheduled is None and not self._group:
             self._scheduled = asyncio.get_running_loop().call_soon(self._commit)
 
     def abandon(self, futures: "set[asyncio.Future[Receipt]]") -> None:
-        """Fail these: their outbound no longer waits. What is in the running transaction may still be stored."""
+        """Fail these sends with FATAL, as their outbound is closed. Those in the running transaction may still be stored."""
         error = ClusterError(
             f"the outbound was closed before the log {self._store.config.path} had stored everything", Failure.FATAL
         )
@@ -98,16 +98,16 @@ class Appender:
                 future.set_exception(error)
 
     def withdraw(self, futures: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Fail those of these that are in no running transaction, and the others if that fails for a while."""
+        """Fail these sends, except those in the running transaction: they fail only if it fails temporarily."""
         for append in (*self._group, *self._queue):
             append.is_withdrawn |= append.future in futures
-        self._queue = deque(_kept(self._queue))
+        self._queue = deque(_fail_withdrawn(self._queue))
         if self._scheduled is not None:
-            self._group = _kept(self._group)
+            self._group = _fail_withdrawn(self._group)
 
     def _commit(self) -> None:
         self._scheduled = None
-        self._drop_late()
+        self._fail_expired()
         size = sum(append.size for append in self._group)
         while self._queue and (not self._group or size + self._queue[0].size <= GROUP_BYTES):
             append = self._queue.popleft()
@@ -116,71 +116,71 @@ class Appender:
         if self._group and not self._store.is_open:
             group, self._group = [*self._group, *self._queue], []
             self._queue.clear()
-            self._refused(group, ClusterError(f"the log {self._store.config.path} is closed", Failure.FATAL))
+            self._fail_all(group, ClusterError(f"the log {self._store.config.path} is closed", Failure.FATAL))
         elif self._group:
-            self._store.write(write_group, self._group, now_ms()).add_done_callback(self._committed)
+            self._store.write(write_group, self._group, now_ms()).add_done_callback(self._on_committed)
 
-    def _drop_late(self) -> None:
-        """Report what was retried for as long as its outbound allows."""
+    def _fail_expired(self) -> None:
+        """Fail the appends of the group that were retried until their deadline, and the ordered ones after them."""
         now = asyncio.get_running_loop().time()
-        held_up: set[int] = set()
-        """Partitions of which something ordered is late: nothing may overtake it."""
-        kept: list[Append] = []
+        blocked_partitions: set[int] = set()
+        """Partitions with an expired ordered append, which later ones must not overtake."""
+        remaining: list[Append] = []
         for append in (*self._group, *self._queue):
-            is_late = append in self._group and append.deadline is not None and append.deadline <= now
-            if is_late or (append.ordered and append.partition in held_up):
-                what = "it" if is_late else "what was sent before it"
-                append.failed(f"the log {self._store.config.path} could not store {what} in the time allowed")
+            is_expired = append in self._group and append.deadline is not None and append.deadline <= now
+            if is_expired or (append.ordered and append.partition in blocked_partitions):
+                failed_send = "it" if is_expired else "an earlier send"
+                append.resolve_failed(f"the log {self._store.config.path} could not store {failed_send} before its deadline")
                 if append.ordered:
-                    held_up.add(append.partition)
+                    blocked_partitions.add(append.partition)
             elif not append.future.done():
-                kept.append(append)
-        if len(kept) < len(self._group) + len(self._queue):
-            self._group = [append for append in kept if append in self._group]
-            self._queue = deque(append for append in kept if append not in self._group)
+                remaining.append(append)
+        if len(remaining) < len(self._group) + len(self._queue):
+            self._group = [append for append in remaining if append in self._group]
+            self._queue = deque(append for append in remaining if append not in self._group)
 
-    def _committed(self, written: "asyncio.Future[list[int]]") -> None:
+    def _on_committed(self, written: "asyncio.Future[list[int]]") -> None:
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
-            self._group = _kept(self._group)
+            self._group = _fail_withdrawn(self._group)
             self._scheduled = asyncio.get_running_loop().call_later(self._backoff.delay(), self._commit)
             return
         self._backoff.reset()
         group, self._group = self._group, []
         if error is None:
             for append, tail in zip(group, written.result(), strict=True):
-                append.stored(tail)
-                self._store.heard(append.partition, tail)
+                append.resolve_stored(tail)
+                self._store.record_tail(append.partition, tail)
         else:
-            self._refused(group, error)
+            self._fail_all(group, error)
         self._commit()
 
-    def _refused(self, group: Sequence[Append], error: BaseException) -> None:
-        """Nobody can store these; what is ordered behind them fails with them."""
+    def _fail_all(self, group: Sequence[Append], error: BaseException) -> None:
+        """Fail these appends, and later ordered ones of the same partitions, as the store refuses them."""
         ordered = {append.partition for append in group if append.ordered}
-        behind = [append for append in self._queue if append.ordered and append.partition in ordered]
-        self._queue = deque(append for append in self._queue if append not in behind)
-        for append in (*group, *behind):
+        later = [append for append in self._queue if append.ordered and append.partition in ordered]
+        self._queue = deque(append for append in self._queue if append not in later)
+        for append in (*group, *later):
             if not append.future.done():
                 append.future.set_exception(error)
 
 
-def _kept(appends: Iterable[Append]) -> list[Append]:
-    """Those that were not taken back; the others fail."""
-    kept = []
+def _fail_withdrawn(appends: Iterable[Append]) -> list[Append]:
+    """Fail the withdrawn appends; return the others."""
+    remaining = []
     for append in appends:
         if append.is_withdrawn:
-            append.failed("it was taken back")
+            append.resolve_failed("the send was withdrawn")
         else:
-            kept.append(append)
-    return kept
+            remaining.append(append)
+    return remaining
 
 
 def write_group(connection: sqlite3.Connection, group: Sequence[Append], appended_ms: int) -> list[int]:
-    """Store a group inside a transaction; the next offset of its partition after each append."""
+    """Insert the rows of a group, inside a transaction; return for each append the offset after it."""
     tails: dict[int, int] = {}
     sizes: dict[int, int] = {}
-    after: list[int] = []
+    next_offsets: list[int] = []
     rows: list[tuple[int, int, int, int, int, int, bytes]] = []
     for append in group:
         partition = append.partition
@@ -192,10 +192,10 @@ def write_group(connection: sqlite3.Connection, group: Sequence[Append], appende
             tail += count
         tails[partition] = tail
         sizes[partition] = sizes.get(partition, 0) + append.size
-        after.append(tail)
+        next_offsets.append(tail)
     connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     connection.executemany(
         "UPDATE partition SET next = ?, bytes = bytes + ? WHERE id = ?",
         [(tail, sizes[partition], partition) for partition, tail in tails.items()],
     )
-    return after
+    return next_offsets

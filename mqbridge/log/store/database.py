@@ -1,8 +1,8 @@
-"""The open file: one thread that writes, one that reads, and who is told when there is more.
+"""The open file of a log: one writing thread, one reading thread, and events that report new messages.
 
-SQLite blocks, so nothing of it runs in the event loop. All writes of a process go through one thread in the order in which they
-were asked for; other processes may write between two transactions. Readers are woken by this process's own appends at
-once, and by those of others through a poll of SQLite's data version, which costs microseconds and only runs while lanes are open.
+SQLite blocks, so none of its calls runs in the event loop. All writes of a process run in one thread, in the order of the calls;
+other processes may write between two transactions. Appends of this process wake its readers at once. Appends of other processes
+are found by polling SQLite's data version, which costs microseconds and only runs while partitions are read.
 """
 
 import asyncio
@@ -26,13 +26,16 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 RETENTION_INTERVAL_S = 30.0
-"""Between two looks at what is too old; data may live that much longer."""
+"""Interval between retention passes; expired data may stay that much longer."""
 
 POLL_RETRY_S = 1.0
-"""After a failed poll, so that a broken disk does not fill the log of the process."""
+"""Pause after a failed poll, so that a broken disk does not flood the process's log output."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+Worker = tuple[ThreadPoolExecutor, sqlite3.Connection]
+"""A thread and the connection that it alone uses."""
 
 
 class Store:
@@ -41,22 +44,22 @@ class Store:
     def __init__(self, config: LogSettings) -> None:
         self.config = config
         self.tails: dict[int, int] = {}
-        """The highest next offset that this process has heard of, by partition id."""
-        self.nudges: dict[str, set[asyncio.Event]] = {}
-        """By group, what wakes its members in this process when partitions may have become free."""
-        self._watching: dict[int, set[asyncio.Event]] = {}
-        self._writer: tuple[ThreadPoolExecutor, sqlite3.Connection] | None = None
-        self._reader: tuple[ThreadPoolExecutor, sqlite3.Connection] | None = None
+        """The highest known next offset, by partition id."""
+        self.rebalance_events: dict[str, set[asyncio.Event]] = {}
+        """By group: events of its members in this process, set when partitions may have become free."""
+        self._watchers: dict[int, set[asyncio.Event]] = {}
+        self._writer: Worker | None = None
+        self._reader: Worker | None = None
         self._data_version = -1
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be written."""
+        """True if the file is open for writing."""
         return self._writer is not None
 
     async def open(self) -> None:
-        """Open or create the file. Raises ClusterError; nothing happens when it is open."""
+        """Open the file, or create it; does nothing if it is open. Raises ClusterError."""
         if self._writer is None:
             self._writer = await self._connect("write")
             try:
@@ -67,97 +70,97 @@ class Store:
                 raise
             self._tasks = [
                 spawn(self._poll(), f"log poll {self.config.path}"),
-                spawn(self._retain(), f"log retention {self.config.path}"),
+                spawn(self._run_retention(), f"log retention {self.config.path}"),
             ]
 
     async def close(self, deadline: float | None = None) -> None:
-        """Let the file go, after what has been asked for already; what is still at it at the deadline ends without us."""
+        """Close the file after the queued jobs; a job still running at the deadline ends in the background."""
         await cancel(*self._tasks)
         writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
-        for end in (reader, writer):  # the writer last: the last connection to close folds the WAL into the file
-            if end is not None:
-                await self._disconnect(end, deadline)
+        for worker in (reader, writer):  # the writer last: closing the last connection moves the WAL into the file
+            if worker is not None:
+                await self._disconnect(worker, deadline)
 
-    async def _connect(self, role: str) -> tuple[ThreadPoolExecutor, sqlite3.Connection]:
+    async def _connect(self, role: str) -> Worker:
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
         config = self.config
-        opening = partial(open_connection, config.path, config.synchronous, config.busy_timeout)
+        connect = partial(open_connection, config.path, config.synchronous, config.busy_timeout)
         try:
-            return executor, await asyncio.get_running_loop().run_in_executor(executor, opening)
+            return executor, await asyncio.get_running_loop().run_in_executor(executor, connect)
         except ClusterError:
             executor.shutdown(wait=False)
             raise
 
-    async def _disconnect(self, end: tuple[ThreadPoolExecutor, sqlite3.Connection], deadline: float | None = None) -> None:
-        executor, connection = end
+    async def _disconnect(self, worker: Worker, deadline: float | None = None) -> None:
+        executor, connection = worker
         closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
         await asyncio.wait([closing], timeout=seconds_until(deadline))
         if not closing.done():
-            log.warning("the log %s is busy: it is closed as soon as its last transaction has ended", self.config.path)
-        executor.shutdown(wait=False)  # its thread ends by itself, when it has nothing left to do
+            log.warning("log %s is busy: it is closed when its last transaction ends", self.config.path)
+        executor.shutdown(wait=False)  # its thread ends after its last job
 
     def read(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> "asyncio.Future[T]":
-        """Run a query in the reading thread. Raises ClusterError and what the job raises."""
+        """Run a query in the reading thread. Raises ClusterError, and any error of the job."""
         return self._submit(self._reader, lambda connection: job(connection, *args, **kwargs))
 
     def write(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> "asyncio.Future[T]":
-        """Run one transaction in the writing thread; it is durable when this returns. Raises ClusterError."""
+        """Run one transaction in the writing thread; it is committed when the future is done. Raises ClusterError."""
         return self._submit(self._writer, lambda connection: _transaction(connection, lambda: job(connection, *args, **kwargs)))
 
-    def _submit(
-        self, end: tuple[ThreadPoolExecutor, sqlite3.Connection] | None, job: Callable[[sqlite3.Connection], T]
-    ) -> "asyncio.Future[T]":
-        if end is None:
+    def _submit(self, worker: Worker | None, job: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        if worker is None:
             raise LocalProtocolError(f"the log {self.config.path} is not open; call connect() first")
-        return asyncio.get_running_loop().run_in_executor(end[0], self._guarded, job, end[1])
+        return asyncio.get_running_loop().run_in_executor(worker[0], self._run_job, job, worker[1])
 
-    def _guarded(self, job: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+    def _run_job(self, job: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         try:
             return job(connection)
         except sqlite3.Error as error:
             raise cluster_error(error, self.config.path) from error
 
     async def rows(self, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
-        """Stored rows from an offset on (`read.read`)."""
+        """Read stored rows from an offset on; see `read.read`."""
         rows, tail = await self.read(read_rows, partition, offset, max_bytes, max_messages)
-        self.heard(partition, tail)
+        self.record_tail(partition, tail)
         return rows, tail
 
     def watch(self, partition: int, wake: asyncio.Event) -> None:
-        """Set this event whenever the partition grows."""
-        self._watching.setdefault(partition, set()).add(wake)
+        """Set this event whenever the partition grows, until `unwatch`."""
+        self._watchers.setdefault(partition, set()).add(wake)
 
     def unwatch(self, partition: int, wake: asyncio.Event) -> None:
-        """No longer."""
-        watchers = self._watching.get(partition, set())
+        """Stop setting this event."""
+        watchers = self._watchers.get(partition, set())
         watchers.discard(wake)
         if not watchers:
-            self._watching.pop(partition, None)
+            self._watchers.pop(partition, None)
 
-    def heard(self, partition: int, tail: int) -> None:
-        """The partition's next offset is at least this."""
+    def record_tail(self, partition: int, tail: int) -> None:
+        """Record that the partition's next offset is at least `tail`, and wake its readers if that is news."""
         if tail > self.tails.get(partition, -1):
             self.tails[partition] = tail
-            for wake in self._watching.get(partition, ()):
+            for wake in self._watchers.get(partition, ()):
                 wake.set()
 
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self.config.poll)
-            if self._watching:
+            if self._watchers:
                 try:
-                    for partition, tail in (await self.read(self._news)).items():
-                        self.heard(partition, tail)
+                    for partition, tail in (await self.read(self._changed_tails)).items():
+                        self.record_tail(partition, tail)
                 except ClusterError as error:
-                    log.warning("the log cannot be polled, trying again: %s", error)
+                    log.warning(
+                        "log %s cannot be polled for new messages, retrying in %.0f s: %s", self.config.path, POLL_RETRY_S, error
+                    )
                     await asyncio.sleep(POLL_RETRY_S)
 
-    def _news(self, connection: sqlite3.Connection) -> Mapping[int, int]:
-        """The tails, if any other connection has committed since the last look."""
+    def _changed_tails(self, connection: sqlite3.Connection) -> Mapping[int, int]:
+        """Return the next offset of every partition if another connection has committed since the last poll; else nothing."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version == self._data_version:
             return {}
@@ -165,17 +168,17 @@ class Store:
         self._data_version = version
         return tails
 
-    async def _retain(self) -> None:
+    async def _run_retention(self) -> None:
         while self.config.retention_bytes is not None or self.config.retention is not None:
             try:
                 while await self.trim() >= retention.ROWS_PER_PASS:
                     pass
             except ClusterError as error:
-                log.warning("old data of the log cannot be dropped, trying again in %d s: %s", RETENTION_INTERVAL_S, error)
+                log.warning("retention of log %s failed, retrying in %.0f s: %s", self.config.path, RETENTION_INTERVAL_S, error)
             await asyncio.sleep(RETENTION_INTERVAL_S)
 
     async def trim(self) -> int:
-        """One pass of the retention; how many rows it dropped."""
+        """Run one retention pass; return the number of dropped rows."""
         age = self.config.retention
         before_ms = None if age is None else now_ms() - int(age * 1000)
         return await self.write(retention.trim, self.config.retention_bytes, before_ms)
@@ -187,7 +190,7 @@ def _transaction(connection: sqlite3.Connection, job: Callable[[], T]) -> T:
         result = job()
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite has rolled back by itself after some errors (a full disk is one).
+        # SQLite rolls back by itself after some errors, such as a full disk.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -195,10 +198,10 @@ def _transaction(connection: sqlite3.Connection, job: Callable[[], T]) -> T:
 
 
 def clock_ms() -> int:
-    """Time for leases, in ms: the same in all processes of a machine, and nobody sets it. It begins anew when that is started."""
+    """Return the clock of leases in ms: the same in all processes of a machine, never adjusted, restarted with the machine."""
     return time.monotonic_ns() // 1_000_000
 
 
 def now_ms() -> int:
-    """Wall-clock time in ms since the epoch."""
+    """Return the wall-clock time in ms since the epoch."""
     return time.time_ns() // 1_000_000

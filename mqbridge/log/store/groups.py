@@ -1,8 +1,9 @@
-"""Groups: who is a member, who owns which partition, and how far the group has read. All of it inside one write transaction each.
+"""Groups: members, leases of partitions, and committed offsets. Each function runs inside one write transaction.
 
-A member lives as long as its heartbeats renew its rows; a lease belongs to a living member, and only its owner can commit. So a
-process that slept through its lease can neither commit nor keep a partition, whatever it believes.
-Partitions are dealt out in turn to the members in the order of their ids: all members compute the same, and nobody is asked.
+Heartbeats renew a member's rows. Only a living member has leases, and only the owner of a lease can commit. So a process that was
+suspended for longer than its lease can neither commit nor keep a partition, whatever it assumes.
+Partitions are assigned round robin to the members in the order of their ids. Every member computes the same assignment, so no
+coordinator is needed.
 """
 
 import sqlite3
@@ -16,57 +17,63 @@ from mqbridge.log.store.database import clock_ms
 from mqbridge.log.store.topics import PartitionRow
 
 IS_ALIVE = "renewed_ms <= ?2 AND renewed_ms + lease_ms >= ?2"
-"""Whether a member lives, at a time of `clock_ms` that is taken when nobody can renew any more before this is judged. What was
-renewed later than that was renewed before the machine was started."""
+"""SQL condition: the member is alive at the time ?2. That time is read from `clock_ms` inside the write transaction, so no
+renewal can be later; a row with a later `renewed_ms` was written before the machine restarted."""
 
 
 class Membership(NamedTuple):
-    """One member of a group."""
+    """One member of a group, as it identifies itself."""
 
     group: str
     id: str
     topics: tuple[str, ...]
     start_of: Callable[[str, str], Start]
-    """By topic and partition, where a group begins that has no position on the topic."""
+    """Function from topic and partition to the start of a group that has no position in the topic."""
     lease_ms: int
 
 
 @dataclass(slots=True)
 class Balance:
-    """What a heartbeat brought: partitions won, with the offset to begin at, and ids of those that are ours no more."""
+    """Result of a heartbeat: newly assigned partitions with their start offsets, and ids of revoked partitions."""
 
-    won: list[tuple[PartitionRow, int]] = field(default_factory=list)
-    lost: set[int] = field(default_factory=set)
-    changed: bool = False
-    """Somebody else may now get something: they should look."""
+    assigned: list[tuple[PartitionRow, int]] = field(default_factory=list)
+    revoked: set[int] = field(default_factory=set)
+    is_changed: bool = False
+    """True if partitions may be free for other members, which should then rebalance."""
 
 
-def heartbeat(connection: sqlite3.Connection, me: Membership, held: Mapping[int, int | None]) -> Balance:
-    """Renew this member, drop dead ones, take and give back partitions. `held` maps what we hold to its acknowledged offset.
+def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: Mapping[int, int | None]) -> Balance:
+    """Renew this member, drop expired ones, take and release partitions.
 
-    The time is that of the transaction: who renewed while we waited for it would look like a member of the future, and so dead.
+    `acknowledged` maps each partition with a lane to its acknowledged offset, or None. The time is read inside the transaction:
+    with an earlier time, members that renewed while this one waited for the lock would look as if they were from the future, and
+    so expired.
     """
     balance, now_ms = Balance(), clock_ms()
-    rows = {topic: topic_rows.partitions(connection, topic) for topic in me.topics}
-    topic_ids = _topic_ids(connection, me.topics)
-    if _renew(connection, me, topic_ids.values(), now_ms):
-        balance.changed = True
-    owner_of = dict(connection.execute("SELECT partition, owner FROM lease WHERE grp = ?", (me.group,)))
-    due = _due(connection, me, rows, topic_ids)
-    balance.lost = {partition for partition in held if owner_of.get(partition) != me.id or partition not in due}
-    given_back = [
-        partition for partition, owner in owner_of.items() if owner == me.id and (partition not in due or partition not in held)
+    rows = {topic: topic_rows.partitions(connection, topic) for topic in member.topics}
+    topic_ids = _topic_ids(connection, member.topics)
+    if _renew_membership(connection, member, topic_ids.values(), now_ms):
+        balance.is_changed = True
+    owner_of = dict(connection.execute("SELECT partition, owner FROM lease WHERE grp = ?", (member.group,)))
+    mine = _assigned_partitions(connection, member, rows, topic_ids)
+    balance.revoked = {partition for partition in acknowledged if owner_of.get(partition) != member.id or partition not in mine}
+    released = [
+        partition
+        for partition, owner in owner_of.items()
+        if owner == member.id and (partition not in mine or partition not in acknowledged)
     ]
-    commit(connection, me, {partition: offset for partition in given_back if (offset := held.get(partition)) is not None})
-    for partition in given_back:
-        connection.execute("DELETE FROM lease WHERE grp = ? AND partition = ?", (me.group, partition))
+    commit(
+        connection, member, {partition: offset for partition in released if (offset := acknowledged.get(partition)) is not None}
+    )
+    for partition in released:
+        connection.execute("DELETE FROM lease WHERE grp = ? AND partition = ?", (member.group, partition))
         del owner_of[partition]
-        balance.changed = True
-    read = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, me.group, topic_id)}
-    for partition, row in due.items():
+        balance.is_changed = True
+    known_topics = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, member.group, topic_id)}
+    for partition, row in mine.items():
         if partition not in owner_of:
-            connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (me.group, partition, me.id))
-            balance.won.append((row, _begin(connection, me, row, is_new=row.topic in read)))
+            connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (member.group, partition, member.id))
+            balance.assigned.append((row, _start_offset(connection, member, row, is_new=row.topic in known_topics)))
     return balance
 
 
@@ -79,34 +86,34 @@ def _topic_ids(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str
     return ids
 
 
-def _renew(connection: sqlite3.Connection, me: Membership, topic_ids: Iterable[int], now_ms: int) -> bool:
-    """Whether the membership changed by it."""
-    before = set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (me.group,)))
+def _renew_membership(connection: sqlite3.Connection, member: Membership, topic_ids: Iterable[int], now_ms: int) -> bool:
+    """Write this member's heartbeat and drop expired members; return True if the set of members changed."""
+    before = set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (member.group,)))
     connection.executemany(
         "INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?, ?)",
-        [(me.group, topic, me.id, now_ms, me.lease_ms) for topic in topic_ids],
+        [(member.group, topic, member.id, now_ms, member.lease_ms) for topic in topic_ids],
     )
-    drop_dead(connection, me.group, now_ms)
-    return before != set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (me.group,)))
+    drop_expired(connection, member.group, now_ms)
+    return before != set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (member.group,)))
 
 
-def drop_dead(connection: sqlite3.Connection, group: str, now_ms: int) -> None:
-    """End the memberships that nobody renewed, and the leases of who is no member."""
-    connection.execute(f"DELETE FROM member WHERE grp = ?1 AND NOT ({IS_ALIVE})", (group, now_ms))  # noqa: S608 - ours
+def drop_expired(connection: sqlite3.Connection, group: str, now_ms: int) -> None:
+    """Delete expired memberships, and leases without a member."""
+    connection.execute(f"DELETE FROM member WHERE grp = ?1 AND NOT ({IS_ALIVE})", (group, now_ms))  # noqa: S608 - constant
     connection.execute("DELETE FROM lease WHERE grp = ?1 AND owner NOT IN (SELECT id FROM member WHERE grp = ?1)", (group,))
 
 
-def _due(
-    connection: sqlite3.Connection, me: Membership, rows: Mapping[str, list[PartitionRow]], topic_ids: Mapping[str, int]
+def _assigned_partitions(
+    connection: sqlite3.Connection, member: Membership, rows: Mapping[str, list[PartitionRow]], topic_ids: Mapping[str, int]
 ) -> dict[int, PartitionRow]:
-    """The partitions that are this member's by the dealing rule. Topics begin at different members, so that small ones spread."""
-    due = {}
+    """Return this member's partitions. Each topic starts with another member, so that topics of few partitions spread evenly."""
+    assigned = {}
     for topic, topic_id in topic_ids.items():
         query = "SELECT id FROM member WHERE grp = ? AND topic = ? ORDER BY id"
-        members = [member for (member,) in connection.execute(query, (me.group, topic_id))]
-        mine = members.index(me.id)
-        due.update({row.id: row for row in rows[topic] if (row.number + topic_id) % len(members) == mine})
-    return due
+        member_ids = [id_ for (id_,) in connection.execute(query, (member.group, topic_id))]
+        index = member_ids.index(member.id)
+        assigned.update({row.id: row for row in rows[topic] if (row.number + topic_id) % len(member_ids) == index})
+    return assigned
 
 
 def _has_position(connection: sqlite3.Connection, group: str, topic_id: int) -> bool:
@@ -117,39 +124,40 @@ def _has_position(connection: sqlite3.Connection, group: str, topic_id: int) -> 
     return bool(found)
 
 
-def _begin(connection: sqlite3.Connection, me: Membership, row: PartitionRow, *, is_new: bool) -> int:
-    """Where the group goes on. A start is committed at once: what comes after it is never skipped, whoever reads on.
+def _start_offset(connection: sqlite3.Connection, member: Membership, row: PartitionRow, *, is_new: bool) -> int:
+    """Return the group's offset. A start offset is committed at once, so that the next owner does not skip later messages.
 
-    A partition that is new in a topic which the group reads begins at its beginning.
+    A partition that was added to a topic which the group already reads starts at its first offset.
     """
-    found = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (me.group, row.id)).fetchone()
+    found = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (member.group, row.id)).fetchone()
     if found is not None:
         return int(found[0])
-    start = Start.EARLIEST if is_new else me.start_of(row.topic, str(row.number))
+    start = Start.EARLIEST if is_new else member.start_of(row.topic, str(row.number))
     begin = row.next if start is Start.LATEST else row.first
-    connection.execute("INSERT INTO position VALUES (?, ?, ?)", (me.group, row.id, begin))
+    connection.execute("INSERT INTO position VALUES (?, ?, ?)", (member.group, row.id, begin))
     return begin
 
 
-def commit(connection: sqlite3.Connection, me: Membership, offsets: Mapping[int, int]) -> None:
-    """Set the group's position by partition id; those leased to somebody else are left alone."""
+def commit(connection: sqlite3.Connection, member: Membership, offsets: Mapping[int, int]) -> None:
+    """Set the group's offsets by partition id, except for partitions whose lease another member has."""
     connection.executemany(
         "INSERT OR REPLACE INTO position SELECT ?1, ?2, ?3"
         " WHERE EXISTS (SELECT 1 FROM lease WHERE grp = ?1 AND partition = ?2 AND owner = ?4)",
-        [(me.group, partition, offset, me.id) for partition, offset in offsets.items()],
+        [(member.group, partition, offset, member.id) for partition, offset in offsets.items()],
     )
 
 
-def give_back(connection: sqlite3.Connection, me: Membership, offsets: Mapping[int, int | None]) -> None:
-    """Commit what is acknowledged and end the leases of these partitions."""
-    commit(connection, me, {partition: offset for partition, offset in offsets.items() if offset is not None})
+def release(connection: sqlite3.Connection, member: Membership, offsets: Mapping[int, int | None]) -> None:
+    """Commit the acknowledged offsets of these partitions and end their leases."""
+    commit(connection, member, {partition: offset for partition, offset in offsets.items() if offset is not None})
     connection.executemany(
-        "DELETE FROM lease WHERE grp = ? AND partition = ? AND owner = ?", [(me.group, partition, me.id) for partition in offsets]
+        "DELETE FROM lease WHERE grp = ? AND partition = ? AND owner = ?",
+        [(member.group, partition, member.id) for partition in offsets],
     )
 
 
-def leave(connection: sqlite3.Connection, me: Membership, offsets: Mapping[int, int | None]) -> None:
-    """Give everything back and end the membership."""
-    give_back(connection, me, offsets)
-    connection.execute("DELETE FROM lease WHERE grp = ? AND owner = ?", (me.group, me.id))
-    connection.execute("DELETE FROM member WHERE grp = ? AND id = ?", (me.group, me.id))
+def leave(connection: sqlite3.Connection, member: Membership, offsets: Mapping[int, int | None]) -> None:
+    """Release all partitions and end the membership."""
+    release(connection, member, offsets)
+    connection.execute("DELETE FROM lease WHERE grp = ? AND owner = ?", (member.group, member.id))
+    connection.execute("DELETE FROM member WHERE grp = ? AND id = ?", (member.group, member.id))

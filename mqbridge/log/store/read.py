@@ -1,7 +1,7 @@
-"""Reading rows: what is at an offset, and what is missing there.
+"""Reads rows from an offset on, and reports gaps.
 
-Rows of a partition lie end to end, so the row that holds an offset is the last one that begins at or before it. Every row's CRC
-and place is checked before it leaves here.
+The rows of a partition are contiguous, so the row that contains an offset is the last one that begins at or before it. The CRC
+and the base offset of each row are checked before it is returned.
 """
 
 import sqlite3
@@ -13,18 +13,18 @@ Row = tuple[int, int, bytes]
 """Base offset, count, records."""
 
 ROW_BYTES = 160
-"""What a row takes in memory beside its records: a tuple, two numbers and the head of the bytes."""
+"""Memory of a row besides its records: a tuple, two integers and the header of the bytes object."""
 
 
 def held_bytes(rows: list[Row]) -> int:
-    """What rows take in memory."""
+    """Return the memory that these rows use."""
     return sum(len(records) for _, _, records in rows) + ROW_BYTES * len(rows)
 
 
 def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
-    """Whole rows from the one that holds `offset` on, at least one if there is any, and the partition's next offset.
+    """Return whole rows, from the one that contains `offset` on, and the partition's next offset; at least one row if any exist.
 
-    Raises GapError when the offset was dropped, is beyond the end, or its row is damaged.
+    Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row.
     """
     connection.execute("BEGIN")
     try:
@@ -36,7 +36,8 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
             )
         if offset > tail:
             raise GapError(
-                f"offset {offset} is beyond the end of the partition, {tail}: the file was replaced or restored; seek to go on"
+                f"offset {offset} is beyond the end of the partition ({tail}): the file was replaced or restored; seek to"
+                " continue"
             )
         return ([] if offset == tail else _rows(connection, partition, offset, max_bytes, max_messages)), tail
     finally:
@@ -44,30 +45,30 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
 
 
 def _rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
-    found = connection.execute(
+    cursor = connection.execute(
         "SELECT base, count, bytes, crc, records FROM batch WHERE partition = ?1 AND base >="
         " (SELECT max(base) FROM batch WHERE partition = ?1 AND base <= ?2) ORDER BY base",
         (partition, offset),
     )
     rows: list[Row] = []
-    after = offset
-    for base, count, size, crc, records in found:
+    expected = offset
+    for base, count, size, crc, records in cursor:
         max_bytes -= size + ROW_BYTES
         max_messages -= count
         if rows and (max_bytes < 0 or max_messages < 0):
             break
-        if not base <= after < base + count or checksum(base, count, records) != crc:
-            break  # what is whole is handed out; the next read begins here and says it
+        if not base <= expected < base + count or checksum(base, count, records) != crc:
+            break  # return the valid rows; the next read begins at this row and raises the error
         rows.append((base, count, records))
-        after = base + count
+        expected = base + count
     if not rows:
-        problem = f"the batch that holds offset {offset} is damaged (CRC32C) or missing; seek past it to go on"
-        raise GapError(problem, (_after(connection, partition, offset),))
+        problem = f"the batch that contains offset {offset} is damaged (CRC32C) or missing; seek past it to continue"
+        raise GapError(problem, (_next_row_offset(connection, partition, offset),))
     return rows
 
 
-def _after(connection: sqlite3.Connection, partition: int, offset: int) -> int:
-    """Where the next row begins, or the partition ends."""
+def _next_row_offset(connection: sqlite3.Connection, partition: int, offset: int) -> int:
+    """Return the base offset of the next row; the end of the partition if there is none."""
     (tail,) = connection.execute("SELECT next FROM partition WHERE id = ?", (partition,)).fetchone()
     (base,) = connection.execute("SELECT min(base) FROM batch WHERE partition = ? AND base > ?", (partition, offset)).fetchone()
     return int(tail if base is None else min(base, tail))

@@ -1,7 +1,7 @@
-"""The tables of the log, how a connection to them is opened, and what SQLite's errors mean.
+"""Tables of the log, opening of connections, and the meaning of SQLite's errors.
 
-A row of `batch` is what one append left: whole or absent. Its blob is the last column, so that what reads only the others does
-not touch the blob's pages. `partition.next` outlives its batches: offsets never start over.
+A transaction stores each row of `batch` completely or not at all. Its blob is the last column, so that queries of the other
+columns do not read the blob's pages. `partition.next` stays when batches are dropped: offsets are never reused.
 """
 
 import sqlite3
@@ -41,16 +41,16 @@ CREATE TABLE lease (
     + _MEMBER
 )
 _UPGRADES = {
-    1: "DROP TABLE member;" + _MEMBER,  # its leases ended by wall time; whoever is a member says so again within seconds
+    1: "DROP TABLE member;" + _MEMBER,  # its leases expired by wall-clock time; members register again within seconds
 }
-"""By the version that a file has, what makes it the next one."""
+"""Script that upgrades a file to the next schema version, by its current version."""
 
 PAGE_BYTES = 16 << 10
-"""Rows are hundreds of kilobytes: pages of 16 KiB were measured to append and read them a fifth faster than SQLite's own 4 KiB,
-and larger pages no faster. The WAL is folded into the file every 1000 pages, which is SQLite's own rule."""
+"""Rows have hundreds of kilobytes. Measured: 16 KiB pages append and read them a fifth faster than SQLite's default of 4 KiB, and
+larger pages are no faster. The WAL is moved into the file every 1000 pages, SQLite's default."""
 
 BUSY_POLL_S = 0.01
-"""Between two attempts at a lock that another connection has."""
+"""Pause between attempts to get a lock that another connection has."""
 
 _FATAL = {
     sqlite3.SQLITE_CORRUPT: "restore the file, or move it away to start an empty log",
@@ -64,28 +64,26 @@ _RETRY = {
     sqlite3.SQLITE_LOCKED: "another process is writing for too long",
     sqlite3.SQLITE_FULL: "free space on the disk",
     sqlite3.SQLITE_IOERR: "check the disk",
-    sqlite3.SQLITE_CANTOPEN: "check that the folder is there and can be written",
+    sqlite3.SQLITE_CANTOPEN: "check that the folder exists and can be written",
     sqlite3.SQLITE_NOMEM: "free memory",
 }
 
 
 def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
-    """What SQLite's error means to the gateway; one that nobody foresaw is fatal, as retrying a bug helps nobody."""
+    """Translate SQLite's error; an unknown one is fatal, because a retry does not help against a bug."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    hint = _RETRY.get(code) or _FATAL.get(code, "this is a bug of mqbridge, or the file was changed by something else")
+    hint = _RETRY.get(code) or _FATAL.get(code, "this is a bug of mqbridge, or another program changed the file")
     return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY else Failure.FATAL)
 
 
 def open_connection(path: Path, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection in autocommit mode; makes file and tables where there are none. Raises ClusterError."""
+    """Open a connection in autocommit mode; create the file and its tables if they are missing. Raises ClusterError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Each connection is used by one thread, but closed and opened from wherever its executor runs.
+        # One thread at a time uses a connection, but its executor may open and close it in different threads.
         connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:
-        raise Unreachable(
-            f"the log {path} cannot be opened: {error}; check that the folder is there and can be written"
-        ) from error
+        raise Unreachable(f"the log {path} cannot be opened: {error}; check that the folder exists and can be written") from error
     try:
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
         _use_wal(connection, busy_timeout_s)
@@ -101,18 +99,18 @@ def open_connection(path: Path, synchronous: str, busy_timeout_s: float) -> sqli
 
 
 def _use_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
-    """Have the file in WAL mode; it stays so.
+    """Switch the file to WAL mode, which is permanent.
 
-    SQLite makes the change in a transaction that begins as a read, and its busy timeout does not hold where such a one becomes a
-    write: of connections that open a new file at the same moment some are refused at once (with SQLite 3.40, in one of ten rounds
-    of six threads).
+    SQLite makes the change in a transaction that begins as a read. Its busy timeout does not apply when such a transaction turns
+    into a write. So if several connections open a new file at the same time, some get SQLITE_BUSY at once (with SQLite 3.40, in
+    one of ten rounds of six threads).
     """
-    end = time.monotonic() + busy_timeout_s
+    deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise
             time.sleep(BUSY_POLL_S)
         else:
@@ -121,7 +119,7 @@ def _use_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
 
 def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
     if _version(connection) < SCHEMA_VERSION:
-        # Two processes may come here at once; the second finds the tables made when it gets the lock.
+        # Two processes may do this at the same time: the second gets the lock when the tables exist already.
         connection.execute("BEGIN IMMEDIATE")
         if (version := _version(connection)) < SCHEMA_VERSION:
             for script in [_TABLES] if version == 0 else [_UPGRADES[old] for old in range(version, SCHEMA_VERSION)]:

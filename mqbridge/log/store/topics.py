@@ -1,4 +1,4 @@
-"""Topics and partitions: the SQL behind describing, creating and bounding them."""
+"""SQL for topics: list and describe them, create them, read offsets and groups."""
 
 import sqlite3
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class PartitionRow(NamedTuple):
-    """A partition as the file knows it; `first` and `next` are offsets."""
+    """A partition in the file; `first` and `next` are offsets."""
 
     id: int
     topic: str
@@ -16,12 +16,12 @@ class PartitionRow(NamedTuple):
 
 
 def names(connection: sqlite3.Connection) -> list[str]:
-    """All topics, sorted."""
+    """Return all topic names, sorted."""
     return [name for (name,) in connection.execute("SELECT name FROM topic ORDER BY name")]
 
 
 def partitions(connection: sqlite3.Connection, topic: str) -> list[PartitionRow]:
-    """The partitions of a topic by number; none when there is no such topic."""
+    """Return the partitions of a topic in the order of their numbers; none if the topic does not exist."""
     rows = connection.execute(
         "SELECT p.id, t.name, p.number, p.first, p.next FROM partition p JOIN topic t ON t.id = p.topic"
         " WHERE t.name = ? ORDER BY p.number",
@@ -31,7 +31,7 @@ def partitions(connection: sqlite3.Connection, topic: str) -> list[PartitionRow]
 
 
 def create(topic: str, count: int) -> Callable[[sqlite3.Connection], None]:
-    """Make the topic or grow it to `count` partitions."""
+    """Return a job that creates the topic or grows it to `count` partitions."""
 
     def run(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT OR IGNORE INTO topic (name) VALUES (?)", (topic,))
@@ -44,12 +44,12 @@ def create(topic: str, count: int) -> Callable[[sqlite3.Connection], None]:
 
 
 def tails(connection: sqlite3.Connection) -> dict[int, int]:
-    """The next offset by partition id, of all topics."""
+    """Return the next offset by partition id, for all topics."""
     return dict(connection.execute("SELECT id, next FROM partition"))
 
 
 def groups(connection: sqlite3.Connection, topic: str) -> list[str]:
-    """The groups that have a position in the topic, sorted."""
+    """Return the groups that have a committed offset in the topic, sorted."""
     rows = connection.execute(
         "SELECT DISTINCT o.grp FROM position o JOIN partition p ON p.id = o.partition JOIN topic t ON t.id = p.topic"
         " WHERE t.name = ? ORDER BY o.grp",
@@ -59,7 +59,7 @@ def groups(connection: sqlite3.Connection, topic: str) -> list[str]:
 
 
 def committed(connection: sqlite3.Connection, topic: str, group: str) -> dict[int, int]:
-    """The group's position by partition number."""
+    """Return the group's committed offset by partition number."""
     rows = connection.execute(
         "SELECT p.number, o.next FROM position o JOIN partition p ON p.id = o.partition JOIN topic t ON t.id = p.topic"
         " WHERE t.name = ? AND o.grp = ?",
