@@ -92,7 +92,7 @@ def test_check_connects_to_the_clusters(invoke: Invoke, config: Path, orders: li
 def test_check_warns_of_settings_that_delete_messages(invoke: Invoke, config: Path, orders: list[Any]) -> None:
     config.write_text(config.read_text().replace("target.db'", "target.db', retention: 2h"))
     (warning,) = invoke("check", config, "--connect", "--json").json["routes"][0]["warnings"]
-    assert warning.startswith("cluster target: orders-copy keeps messages for 2 hours only (retention=2h)")
+    assert warning.startswith("cluster target: orders-copy keeps messages for only 2 hours (retention=2h)")
     answer = invoke("check", config, "--connect")
     assert (answer.code, f"WARNING: route copy: {warning}" in answer.err) == (0, True)
 

@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[Changed, str]] = {
         of_token(lambda server: server.token(APP, -5)),
         "refuses a token from the configuration (role 'app'): it expired at",
     ),
-    "another key": (of_token(lambda server: server.token(APP, key=bytes(32))), "it must be signed by the key that the brokers"),
+    "another key": (of_token(lambda server: server.token(APP, key=bytes(32))), "it must be signed with the key that the brokers"),
     "garbage": (of_token(lambda _: "garbage"), "refuses a token from the configuration: it must be signed"),
     "nothing": (lambda server, _: server.config(None), "refuses a connection without credentials"),
     "password": (

@@ -58,7 +58,7 @@ async def test_a_target_that_keeps_messages_for_half_a_day(rocketmq, cluster):
         (warning,) = await cluster.operations.warnings(topic)
     finally:
         await keep(cluster, hours)
-    assert f"{topic} keeps messages for 12 hours only (fileReservedTime=12)" in warning
+    assert f"{topic} keeps messages for only 12 hours (fileReservedTime=12)" in warning
 
 
 async def kept_hours(cluster: RocketMQ) -> int:

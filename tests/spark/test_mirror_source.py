@@ -128,7 +128,7 @@ async def test_a_source_with_short_retention_causes_a_warning(tmp_path: Path, ca
     finally:
         for cluster in (source, target):
             await cluster.close()
-    assert "cluster source: orders keeps messages for 1 hours only" in caplog.text
+    assert "cluster source: orders keeps messages for only 1 hours" in caplog.text
 
 
 def test_an_interrupted_mirror_leaves_no_query_and_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ async def test_nobody_is_late_as_long_as_nothing_was_deleted():
 )
 async def test_a_target_that_keeps_messages_for_a_short_time(policy, hours):
     (warning,) = await warnings(policy, {}, {}, None)
-    assert f"t keeps messages for {hours} hours only (deletePolicy={policy})" in warning
+    assert f"t keeps messages for only {hours} hours (deletePolicy={policy})" in warning
 
 
 @pytest.mark.parametrize("policy", ["delete,24h", "delete,2d", "delete,", "compact,1h", "delete,x", ""])
@@ -82,5 +82,5 @@ async def test_the_policy_of_a_real_topic(tubemq, cluster):
     record = {"topicName": topic, "brokerId": 1, "deletePolicy": "delete,10h", "modifyUser": USER}
     await cluster._admin._change("admin_modify_topic_info", **record)
     (warning,) = await operations.warnings(topic)
-    assert f"{topic} keeps messages for 10 hours only (deletePolicy=delete,10h)" in warning
+    assert f"{topic} keeps messages for only 10 hours (deletePolicy=delete,10h)" in warning
     assert await operations.warnings("no_such_topic") == []
