@@ -1,8 +1,9 @@
-"""Bound consumption: a group whose members together start at exact offsets, under a session key.
+"""Bound consumption: a group whose members start together at exact offsets, identified by a session key.
 
-The Master assigns nothing before `source_count` members have joined; all send the same key, count and `select_big`. A partition
-goes to the member that listed it, at the listed offset; if several listed it, the largest offset wins with `select_big`, else the
-smallest. Unlisted partitions are spread over the members and start at the group's position.
+The Master assigns no partition before `source_count` members have joined. All members send the same key, count and `select_big`.
+A partition is assigned to a member that listed it, and starts at the listed offset. If several members listed it, the largest
+offset is used with `select_big`, else the smallest. Unlisted partitions are spread over the members and start at the group's
+position.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey
 
 
 class BoundSubscription(NamedTuple):
-    """The parameters of one member of a bound group. `offsets` are where it wants partitions to start."""
+    """The parameters of one member of a bound group. `offsets` are the requested start offsets by partition."""
 
     session_key: str
     source_count: int

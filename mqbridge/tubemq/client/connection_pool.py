@@ -16,7 +16,7 @@ IDLE_CHECKS = 4
 class ConnectionPool:
     """One shared connection per address, or with `shared=False` one per address and partition.
 
-    With a connection of its own a partition's responses do not queue behind another partition's.
+    Without sharing, a partition's responses do not queue behind the responses for another partition.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class ConnectionPool:
         self._closed = False
 
     def to(self, host: str, port: int, partition: str = "") -> ServerConnection:
-        """Return the connection to this address, connected or not; `partition` matters only without sharing.
+        """Return the connection object for this address, connected or not; `partition` matters only with `shared=False`.
 
-        After `close`, returns a connection that never connects: the pool could no longer close it.
+        After `close`, return a connection that never connects, because the pool would not close it.
         """
         key = host, port, "" if self._shared else partition
         connection = self._connections.get(key)
@@ -54,7 +54,7 @@ class ConnectionPool:
 
     @property
     def is_encrypted(self) -> bool:
-        """True if servers are reached by TLS."""
+        """True if the connections use TLS."""
         return self._tls is not None
 
     def snapshot(self) -> dict[str, dict[str, int]]:

@@ -1,6 +1,6 @@
-"""Counters that only grow, read as snapshots; subtract two snapshots for a rate.
+"""Counters that only grow and are read as snapshots; the difference of two snapshots gives a rate.
 
-A counter is a plain attribute, so that counting is as cheap as an addition.
+A counter is a plain attribute, so counting costs one addition.
 """
 
 
@@ -34,7 +34,11 @@ class SendCounters(Counters):
 
 
 class ReadCounters(Counters):
-    """Gets of one partition. `bytes` counts response bytes; `limited` counts refusals with a wait (452)."""
+    """Counters of one partition's get requests.
+
+    `bytes` counts response bytes; `limited` counts gets that the Broker refused because of flow control (452). `empty` counts
+    successful gets without messages; `misses` counts gets that found no data.
+    """
 
     __slots__ = ("bytes", "commits", "empty", "failures", "gets", "limited", "messages", "misses", "packs", "registrations")
     bytes: int
@@ -50,7 +54,10 @@ class ReadCounters(Counters):
 
 
 class CallCounters(Counters):
-    """Calls to one server. `late` counts calls without a response in time, `reclaimed` idle connections that were closed."""
+    """Counters of the calls to one server.
+
+    `late` counts calls that timed out, `lost` calls whose connection was lost, `reclaimed` idle connections that were closed.
+    """
 
     __slots__ = ("answers", "connections", "late", "lost", "reclaimed", "requests")
     answers: int
@@ -67,7 +74,7 @@ def difference(later: dict[str, int], earlier: dict[str, int]) -> dict[str, int]
 
 
 def total(snapshots: "list[dict[str, int]]") -> dict[str, int]:
-    """Return the sum of snapshots of one kind."""
+    """Return the sum of snapshots, counter by counter."""
     found: dict[str, int] = {}
     for snapshot in snapshots:
         for name, value in snapshot.items():

@@ -1,7 +1,7 @@
-"""Credentials of a cluster: user and password, or none; and the errors for a Master that refuses them.
+"""Credentials of a cluster (user and password, or none), and the errors for credentials that a Master refuses.
 
-One object per cluster, which outlives its connections: it remembers whether the Masters ever accepted us as a producer and as a
-consumer; Masters may require credentials for either.
+There is one object per cluster, which outlives its connections. It records whether a Master ever accepted us as a producer, and
+as a consumer: Masters can require credentials for each role separately.
 """
 
 import secrets
@@ -22,16 +22,16 @@ class Role(Enum):
 
 
 class Credentials:
-    """`user` and `password` belong together; without them requests are not signed."""
+    """User and password of one cluster; set both or neither. Without them requests are not signed."""
 
     def __init__(self, user: str | None = None, password: Secret | None = None) -> None:
         self.user, self._password = user, password
         self._accepted: set[Role] = set()
 
     async def sign(self) -> Signed | None:
-        """Return a fresh signature with the current password; None without a user.
+        """Return a fresh signature with the current password; None without credentials.
 
-        Raises ClusterError (FATAL) if the password cannot be read and never was.
+        Raises ClusterError (FATAL) if the password cannot be read and has never been read before.
         """
         if self.user is None or self._password is None:
             return None
@@ -43,9 +43,10 @@ class Credentials:
         self._accepted.add(role)
 
     def refused(self, request: str, code: int, text: str, role: Role) -> ServerRefused:
-        """Return the exception for a refusal by a Master; `request` is in words, `text` is the Master's own message.
+        """Return the exception for a Master's refusal; `request` describes the request, `text` is the Master's error message.
 
-        Refused credentials are FATAL until they were accepted once: after that the cluster's administrators may repair them.
+        Refused credentials are FATAL if they were never accepted. Otherwise they are retried: the administrators may restore
+        them.
         """
         if code != codes.CERTIFICATE_FAILURE:
             return codes.refused(request, code, text)
@@ -66,5 +67,5 @@ class Credentials:
 def as_credentials(user: str | None, password: Secret | str | None) -> Credentials:
     """Make credentials from a program's settings. Raises ClusterError (FATAL) if one of the two is missing."""
     if (user is None) != (password is None):
-        raise ClusterError("a user and a password belong together", Failure.FATAL)
+        raise ClusterError("user and password must be set together: one of them is missing", Failure.FATAL)
     return Credentials(user, Secret(password) if isinstance(password, str) else password)

@@ -1,4 +1,4 @@
-"""Parses responses to gets; the compiled module extracts the messages without creating protobuf objects."""
+"""Parses responses to get requests; the compiled module extracts the messages without creating protobuf objects."""
 
 import contextlib
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 
 def parse_get_response(data: bytes) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage]]:
-    """Parse a response into (response, messages); the response itself may lack the messages. Raises RemoteProtocolError."""
+    """Parse a response into (response, messages); the first may have no messages field. Raises RemoteProtocolError."""
     if compiled is not None and (split := compiled.tubemq_split_answer(data)) is not None:
         messages, rest = split
-        with contextlib.suppress(RemoteProtocolError):  # raised again below, for the whole response
+        with contextlib.suppress(RemoteProtocolError):  # the full parse below raises the error again
             return parse(GetMessageResponseB2C, rest), messages
     response = parse(GetMessageResponseB2C, data)
     return response, response.messages
