@@ -19,7 +19,7 @@ from tests.tubemq.client.test_partition_sender import FakeBroker, sender_to
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_reconnector, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(broker_reconnector, "MOST_RETRY_S", 0.002)
+    monkeypatch.setattr(broker_reconnector, "MAX_RETRY_S", 0.002)
 
 
 async def _last_stored(*_: Any) -> dict[int, tuple[int, ...]]:

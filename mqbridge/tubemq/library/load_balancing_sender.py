@@ -10,7 +10,7 @@ import random
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError
 from mqbridge.net.backoff import Backoff
-from mqbridge.tubemq.client.broker_reconnector import FIRST_RETRY_S, MOST_RETRY_S
+from mqbridge.tubemq.client.broker_reconnector import FIRST_RETRY_S, MAX_RETRY_S
 from mqbridge.tubemq.client.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.partition_sender import CLOSE_TIMEOUT_S, PartitionSender, open_partition_sender, settle
 from mqbridge.tubemq.client.routes import Routes
@@ -130,7 +130,7 @@ class LoadBalancingSender:
         if is_final or self.closing or (message.give_up_at is not None and now >= message.give_up_at):
             self._settle(message, result)
             return
-        message.backoff = message.backoff or Backoff(FIRST_RETRY_S, MOST_RETRY_S)
+        message.backoff = message.backoff or Backoff(FIRST_RETRY_S, MAX_RETRY_S)
         self._loop.call_later(message.backoff.delay(), self._send, message)
 
     def _settle(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:

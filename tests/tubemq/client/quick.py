@@ -20,7 +20,7 @@ PAUSES = {
     group_consumer: ("RETRY_S",),
     flow_control: ("NOT_FOUND_WAIT_S",),
     held_partitions: ("COMMIT_AFTER_S",),
-    broker_reconnector: ("FIRST_RETRY_S", "MOST_RETRY_S"),
+    broker_reconnector: ("FIRST_RETRY_S", "MAX_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
     partition_commits: ("COMMIT_AFTER_S",),
     partition_pacing: ("WAIT_S", "NOT_FOUND_WAIT_S"),
