@@ -586,7 +586,7 @@ async def tubemq_out(*, window: int) -> float:
     """us per MESSAGES messages into TubeMQ."""
     with mock.patch.object(tubemq_connection, "dial", _dial_tubemq):
         session = ServerConnection("10.0.0.5", 8123)
-        masters = SimpleNamespace(authorized=registered_authorization())
+        masters = SimpleNamespace(broker_auth=registered_authorization())
         names = [f"1:{index}" for index in range(PARTITIONS)]
         refs = {name: REF._replace(partition=index) for index, name in enumerate(names)}
         routes: Any = SimpleNamespace(masters=masters, client_id="c", host="10.0.0.9")

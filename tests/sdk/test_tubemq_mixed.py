@@ -112,7 +112,7 @@ async def test_java_and_our_members_send_the_masters_tokens(checking: TubeMQ, tm
 
 async def _is_refused(client: TubeMQClient, sender: PartitionSender) -> bool:
     """Whether the Broker looks at tokens yet."""
-    client.masters.authorized = AuthorizedInfo(visitAuthorizedToken=12345)
+    client.masters.broker_auth = AuthorizedInfo(visitAuthorizedToken=12345)
     try:
         await sender.send("1:0", b"x")
     except ServerRefused as error:

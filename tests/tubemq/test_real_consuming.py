@@ -234,7 +234,7 @@ async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> Non
     sender = await client.sender(topic)
     reading = await client.consumer(topic, group)
     member = reading.consumer.membership
-    await until(lambda: member.flow.group_in_force)
+    await until(lambda: member.flow.has_group_rules)
     assert (member.flow.misses, member.flow.waits, member.priority) == ([(1, 0.15), (4, 0.25)], (0.05, 0.1, 0.4), 302)
     limit = member.flow.limit(12 * 60, 22 << 20)
     assert limit is not None
@@ -273,7 +273,7 @@ async def test_rules_of_the_master_slow_a_reader_down(client: Client, tubemq: Tu
     bodies = [b"%d" % number + bytes(500_000) for number in range(48)]
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies))
     slowed, free = await client.consumer(topic, group), await client.consumer(topic)
-    await until(lambda: slowed.consumer.membership.flow.group_in_force)
+    await until(lambda: slowed.consumer.membership.flow.has_group_rules)
     await until(lambda: slowed.count > 0)
     read, gets = slowed.count, slowed.consumer.held_partitions.snapshot()["gets"]
     await until(lambda: free.count == len(bodies))

@@ -268,7 +268,7 @@ async def test_a_broker_takes_the_masters_tokens_only(tubemq_locked: LockedTubeM
     refused: list[str] = []
 
     async def is_refused() -> bool:
-        client.masters.authorized = made_up
+        client.masters.broker_auth = made_up
         try:
             await sender.send("1:0", b"made up")
         except ServerRefused as error:
@@ -281,7 +281,7 @@ async def test_a_broker_takes_the_masters_tokens_only(tubemq_locked: LockedTubeM
     assert "415" in refused[0]
     assert "Visit Authorized Token is invalid" in refused[0]
     async with asyncio.timeout(60):  # with the next heartbeat
-        while client.masters.authorized is made_up:
+        while client.masters.broker_auth is made_up:
             await asyncio.sleep(0.1)
     await sender.send("1:0", b"good again")
 

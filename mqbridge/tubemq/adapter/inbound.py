@@ -67,7 +67,7 @@ class TubeMQLane:
     async def receive(self) -> Batch:
         """Return the next pack, after the previous one was acknowledged or rejected."""
         held = self._held
-        held.pack_taken()
+        held.release_pack_bytes()
         await held.settled()
         while True:
             pack = await held.fetch()
@@ -75,7 +75,7 @@ class TubeMQLane:
             if skip < len(pack.messages):
                 # Only a commit tells where a pack ends; the next pack's first position is greater than this one in any case.
                 return batch_of(pack, skip, len(pack.messages), (pack.offset, len(pack.messages)), self.partition, self._zone)
-            held.pack_taken()
+            held.release_pack_bytes()
             await self._skip_whole(pack, skip)
 
     def _messages_to_skip(self, pack: Pack) -> int:
@@ -93,13 +93,13 @@ class TubeMQLane:
         """Confirm the pack."""
         if self._is_current(batch):
             self._skip = None
-            self._held.pack_taken()
+            self._held.release_pack_bytes()
             self._held.confirm()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the pack delivered again."""
         if self._is_current(batch):
-            self._held.pack_taken()
+            self._held.release_pack_bytes()
             self._held.reject(delay_s)
 
     async def seek(self, position: Position) -> None:

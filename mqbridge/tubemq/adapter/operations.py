@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
 from mqbridge.retention import LATE, group_warnings, target_warnings
 from mqbridge.tubemq.client.admin import USER, Admin, Node, StoredRange
-from mqbridge.tubemq.client.group_member import FRESH_ID
+from mqbridge.tubemq.client.group_member import FRESH_ID_SEPARATOR
 from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.wire.string_formats import STORE_STEP
 
@@ -157,7 +157,7 @@ class GroupAdmin(Admin):
 
 def _member_of(client: str) -> str:
     """Return the member of a client id at a Broker: after abandoned requests a partition has a client id of its own."""
-    member, _, run = client.rpartition(FRESH_ID)
+    member, _, run = client.rpartition(FRESH_ID_SEPARATOR)
     return member if member and run.isdecimal() else client
 
 

@@ -1,7 +1,7 @@
-"""Heartbeats to Brokers, which keep the leases of held partitions and report lost ones.
+"""Heartbeats to Brokers: they renew the leases of held partitions, and their responses report lost partitions.
 
-Each Broker gets its own heartbeats: a silent one does not delay those of the others. On a slow link responses may be late, so the
-next heartbeat does not wait for them either.
+Each Broker gets its own heartbeats, so a silent Broker does not delay the heartbeats to the others. On a slow link responses may
+be late, so the next heartbeat does not wait for the previous response.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionR
 log = logging.getLogger(__name__)
 
 Generations = dict[PartitionKey, tuple[HeldPartition, int]]
-"""The partitions of a heartbeat, each with its generation at the time of sending."""
+"""The partitions of one heartbeat, each with its generation when the heartbeat was sent."""
 
 
 class BrokerHeartbeats:
@@ -36,7 +36,7 @@ class BrokerHeartbeats:
     ) -> None:
         self.interval_s = interval_s
         self._member, self._held, self._connection_for = member, held, connection_for
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
@@ -45,7 +45,7 @@ class BrokerHeartbeats:
                 await asyncio.sleep(self.interval_s)
                 self.send()
         finally:
-            await cancel(*self._under_way)
+            await cancel(*self._pending)
 
     def send(self) -> None:
         """Send one heartbeat for each client id at each Broker."""
@@ -54,11 +54,12 @@ class BrokerHeartbeats:
             if partition.state.is_registered:
                 groups.setdefault((partition.ref.broker, partition.client_id), []).append(partition)
         for (broker, client_id), partitions in groups.items():
-            # Client id and generation are read together, so a response about an old client id is not applied to the next one.
+            # Client id and generation are read together: a response about an old client id is not applied to its successor.
             generations = {partition.ref.key: (partition, partition.state.generation) for partition in partitions}
-            task = spawn(self._beat(broker, self._request(client_id, partitions), generations), f"tubemq heartbeat to {broker}")
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            heartbeat = self._send_to_broker(broker, self._request(client_id, partitions), generations)
+            task = spawn(heartbeat, f"tubemq heartbeat to {broker}")
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
 
     def _request(self, client_id: str, partitions: list[HeldPartition]) -> HeartBeatRequestC2B:
         member = self._member
@@ -68,11 +69,11 @@ class BrokerHeartbeats:
             readStatus=0,
             partitionInfo=[str(partition.ref) for partition in partitions],
             qryPriorityId=member.priority,
-            authInfo=member.masters.authorized,
+            authInfo=member.masters.broker_auth,
         )
 
-    async def _beat(self, broker: Broker, request: HeartBeatRequestC2B, generations: Generations) -> None:
-        """Keep the leases of the partitions that one client id holds at one Broker, and handle those reported as lost."""
+    async def _send_to_broker(self, broker: Broker, request: HeartBeatRequestC2B, generations: Generations) -> None:
+        """Renew the leases that one client id has at one Broker, and handle the partitions that the Broker reports as lost."""
         connection = self._connection_for(next(iter(generations.values()))[0].ref)
         try:
             response = await connection.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)

@@ -1,12 +1,12 @@
 """Flow control rules that administrators set for a group or for all groups: how long a partition waits before its next get.
 
 The rules are a JSON array of objects with a type:
-    0   in a time window (GMT+8), with more than dltInM MiB unread: at most limitInM MiB a minute and a twelfth of that in 5 s;
-        beyond it, wait freqInMs. Java compares the unread bytes with dltInM itself, which must be a mistake; we use MiB.
-    1   after zeroCnt gets in a row that found nothing: wait freqInMs
-    3   after a get that found something: wait normFreqInMs, or filterFreqInMs with a filter, minDataFilterFreqInMs near its end
-Type 2 is obsolete. A group's own rules take precedence, type by type: if it has no matching rule of a type, the default ones
-apply. Time is always an argument.
+    0   in a time window (GMT+8), with more than dltInM MiB unread: at most limitInM MiB per minute and a twelfth of that per 5 s;
+        above this limit, wait freqInMs. The Java client compares unread bytes with dltInM itself, probably by mistake; we use
+    MiB. 1   after zeroCnt consecutive gets without data: wait freqInMs
+    3   after a get with data: wait normFreqInMs; with a filter filterFreqInMs, or minDataFilterFreqInMs near the end of the data
+Type 2 is obsolete. A group's own rules take precedence over the default rules, separately for each type. If the group has no
+matching rule of a type, the default rules of this type apply. No function reads a clock: the caller passes the time.
 """
 
 import json
@@ -20,21 +20,21 @@ from mqbridge.errors import RemoteProtocolError
 log = logging.getLogger(__name__)
 
 NOT_FOUND_WAIT_S = 0.4
-"""Wait after a get that found nothing, if there is no rule for it."""
+"""Wait after a get without data, if no rule of type 1 matches."""
 MIB = 1 << 20
 MINUTE_S = 60.0
 SLICE_S = 5.0
 SLICES = 12
-LEAST_LIMIT_WAIT_MS = 200
+MIN_LIMIT_WAIT_MS = 200
 IMMEDIATE_S = 0.01
-"""Waits up to this are skipped."""
+"""Waits up to this length are skipped."""
 GMT_8_MIN = 8 * 60
 DAY_MIN = 24 * 60
 
 
 @dataclass(slots=True)
 class SizeLimit:
-    """A rule of type 0. Minutes of the day, bytes, seconds; `minute_bytes` is the limit per minute."""
+    """A rule of type 0. `start` and `end` are minutes of the day; `minute_bytes` is the limit per minute."""
 
     start: int
     end: int
@@ -45,20 +45,20 @@ class SizeLimit:
 
 @dataclass(slots=True)
 class FlowRules:
-    """The rules of one text; falsy without any."""
+    """The parsed rules of one rule text; false if there are none."""
 
     limits: list[SizeLimit] = field(default_factory=list)
     misses: list[tuple[int, float]] = field(default_factory=list)
-    """(gets that found nothing, wait), ascending."""
+    """Rules of type 1: (consecutive gets without data, wait in seconds), ascending."""
     waits: tuple[float, float, float] | None = None
-    """After success: without a filter, with one, with one near the end."""
+    """The rule of type 3, waits in seconds: without a filter, with a filter, with a filter near the end of the data."""
 
     def __bool__(self) -> bool:
         return bool(self.limits or self.misses or self.waits)
 
 
 def parse_rules(text: str) -> FlowRules:
-    """Parse a rule text; a blank one has no rules. Raises RemoteProtocolError if it is malformed."""
+    """Parse a rule text; a blank text has no rules. Raises RemoteProtocolError if it is malformed."""
     rules = FlowRules()
     if not text.strip():
         return rules
@@ -72,33 +72,34 @@ def parse_rules(text: str) -> FlowRules:
     return rules
 
 
-def _readable(text: str, before: FlowRules) -> FlowRules:
+def _parse_or_keep(text: str, previous: FlowRules) -> FlowRules:
+    """Parse a rule text; if it is malformed, log this and return the previous rules."""
     try:
         return parse_rules(text)
     except RemoteProtocolError as error:
-        log.warning("the flow control rules in force stay as they are: %s", error)
-        return before
+        log.warning("new flow control rules from the Master are ignored, the previous rules stay active: %s", error)
+        return previous
 
 
-def _add(rules: FlowRules, kind: int, items: Iterable[dict[str, Any]]) -> None:
+def _add(rules: FlowRules, rule_type: int, items: Iterable[dict[str, Any]]) -> None:
     for rule in items:
-        if kind == 0:
+        if rule_type == 0:
             rules.limits.append(_size_limit(rule))
-        elif kind == 1:
+        elif rule_type == 1:
             rules.misses.append((int(rule["zeroCnt"]), int(rule["freqInMs"]) / 1000))
-        elif kind == 3:
+        elif rule_type == 3:
             names = ("normFreqInMs", "filterFreqInMs", "minDataFilterFreqInMs")
             normal, filtered, near_end = (int(rule.get(name, 0)) / 1000 for name in names)
             rules.waits = (normal, filtered, near_end)
 
 
 def _size_limit(rule: dict[str, Any]) -> SizeLimit:
-    wait_ms = max(LEAST_LIMIT_WAIT_MS, int(rule["freqInMs"]))
+    wait_ms = max(MIN_LIMIT_WAIT_MS, int(rule["freqInMs"]))
     lag, limit = int(rule["dltInM"]) * MIB, int(rule["limitInM"]) * MIB
     return SizeLimit(_minute(rule["start"]), _minute(rule["end"]), lag, limit, wait_ms / 1000)
 
 
-def _fitting(limits: list[SizeLimit], minute: int, lag_bytes: int) -> SizeLimit | None:
+def _matching_limit(limits: list[SizeLimit], minute: int, lag_bytes: int) -> SizeLimit | None:
     return next((limit for limit in limits if limit.start <= minute <= limit.end and lag_bytes > limit.lag_bytes), None)
 
 
@@ -108,50 +109,50 @@ def _minute(text: str) -> int:
 
 
 class FlowControl:
-    """The rules in force for a consumer: its group's, else the default ones."""
+    """The active rules of a consumer: those of its group and, for types without a group rule, the default rules."""
 
     def __init__(self) -> None:
         self.default_id = self.group_id = -2
-        self.in_force = False
-        """True if there are any rules; without rules no pack is measured."""
-        self.group_in_force = False
-        """True if the group has rules of its own: it then asks the Broker not to limit it as well (escFlowCtrl)."""
+        self.has_rules = False
+        """True if there are any rules; without rules the size of packs is not measured."""
+        self.has_group_rules = False
+        """True if the group has its own rules: its gets then ask the Broker not to apply flow control too (escFlowCtrl)."""
         self._default, self._group = FlowRules(), FlowRules()
 
     @property
     def misses(self) -> list[tuple[int, float]]:
-        """The rules for gets in a row that found nothing."""
+        """The rules for consecutive gets without data."""
         return self._group.misses or self._default.misses
 
     @property
     def waits(self) -> tuple[float, float, float] | None:
-        """The rule for gets that found something."""
+        """The rule for gets with data."""
         return self._default.waits if self._group.waits is None else self._group.waits
 
     @property
     def has_limits(self) -> bool:
-        """True if there is any limit, in any time window."""
+        """True if there is a size limit for any time of the day."""
         return bool(self._group.limits or self._default.limits)
 
     def limit(self, minute: int, lag_bytes: int) -> SizeLimit | None:
-        """Return the limit for a reader with this lag in this minute of the day."""
-        return _fitting(self._group.limits, minute, lag_bytes) or _fitting(self._default.limits, minute, lag_bytes)
+        """Return the limit for a reader with this lag in this minute of the day; None if no limit matches."""
+        return _matching_limit(self._group.limits, minute, lag_bytes) or _matching_limit(self._default.limits, minute, lag_bytes)
 
-    def learn(self, default: tuple[int, str], group: tuple[int, str]) -> None:
-        """Apply ids and texts of a Master's response; a text is used if its id is new and not negative.
+    def apply_rules(self, default: tuple[int, str], group: tuple[int, str]) -> None:
+        """Apply the (id, rule text) pairs of a Master's response; a text is used if its id is new and not negative.
 
-        A malformed text is logged once and the previous rules stay: the rest of the response (events included) is still used.
+        A malformed text is logged once and the previous rules stay active. The caller can still use the rest of the response.
         """
         if default[0] >= 0 and default[0] != self.default_id:
-            self.default_id, self._default = default[0], _readable(default[1], self._default)
+            self.default_id, self._default = default[0], _parse_or_keep(default[1], self._default)
         if group[0] >= 0 and group[0] != self.group_id:
-            self.group_id, self._group = group[0], _readable(group[1], self._group)
-        self.group_in_force = bool(self._group)
-        self.in_force = bool(self._group or self._default)
+            self.group_id, self._group = group[0], _parse_or_keep(group[1], self._group)
+        self.has_group_rules = bool(self._group)
+        self.has_rules = bool(self._group or self._default)
 
 
 class FlowMeter:
-    """Measures one partition's gets and returns the wait after each. `now` is in seconds of any monotonic clock."""
+    """Measures the gets of one partition and returns the wait after each. `now` is the time of a monotonic clock in seconds."""
 
     def __init__(self, control: FlowControl, *, filtered: bool) -> None:
         self._control, self._filtered = control, filtered
@@ -161,7 +162,7 @@ class FlowMeter:
         self._minute_bytes = self._slice_bytes = 0
 
     def missed(self) -> float:
-        """Note a get that found nothing; return the wait."""
+        """Note a get without data; return the wait."""
         self._misses += 1
         wait = NOT_FOUND_WAIT_S
         for count, seconds in self._control.misses:
@@ -170,9 +171,9 @@ class FlowMeter:
         return wait
 
     def found(self, size: int, lag_bytes: int, now: float, wall: float, *, near_end: bool, escaped: bool = False) -> float:
-        """Note a get that read `size` bytes and left `lag_bytes`; return the wait. `wall` is the time since the epoch.
+        """Note a get that read `size` bytes and left `lag_bytes` unread; return the wait. `wall` is seconds since the epoch.
 
-        `escaped` is True if the Broker exempts this reader.
+        `escaped` is True if the Broker exempts this reader from flow control.
         """
         self._misses = 0
         control = self._control

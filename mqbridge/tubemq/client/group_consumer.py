@@ -1,6 +1,6 @@
-"""Base of all consumers of a group, whoever balances it: joins, sends heartbeats to the Master, rejoins, leaves.
+"""Base class of all group consumers, balanced by the Master or by the client: join, heartbeats to the Master, rejoin, leave.
 
-Heartbeats to the Master never wait for anything else.
+Heartbeats to the Master run in their own task and wait for no other work.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.group_member import GroupMember
 from mqbridge.tubemq.client.held_partitions import HeldPartitions
-from mqbridge.tubemq.client.master import with_retries
+from mqbridge.tubemq.client.master import call_with_retries
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
@@ -22,7 +22,7 @@ RETRY_S = 1.0
 
 
 class GroupConsumer(ABC):
-    """The base of `PackConsumer` and `BalancedConsumer`. Every `report_every`th heartbeat reports all that is held."""
+    """The base of `PackConsumer` and `BalancedConsumer`. Every `report_every`th heartbeat reports all held partitions."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class GroupConsumer(ABC):
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
-        """Join the group. Raises ClusterError after five tries; FATAL ones (missing topic, different filters) at once."""
+        """Join the group. Raises ClusterError after five attempts; FATAL errors (missing topic, different filters) at once."""
         member = self._member
         await member.identify()
-        await with_retries(f"joining group {member.group}", self._join)
+        await call_with_retries(f"joining group {member.group}", self._join)
         self.held_partitions.begin()
         self._tasks.append(spawn(self._heartbeats(), f"tubemq heartbeats of {member.client_id}"))
 
@@ -67,12 +67,10 @@ class GroupConsumer(ABC):
             async with asyncio.timeout_at(deadline):
                 await self._member.leave()
         except (ClusterError, ProtocolError, TimeoutError) as error:
-            log.log(
-                level_of(error, logging.INFO), "%s could not tell the Master that it leaves: %s", self._member.client_id, error
-            )
+            log.log(level_of(error, logging.INFO), "consumer %s could not leave its group: %s", self._member.client_id, error)
 
     async def _join(self) -> None:
-        """Register with the Master; also after it has forgotten us."""
+        """Register with the Master, for the first time or after the Master has forgotten this member."""
         await self._member.register(self.held_partitions.refs)
         self.held_partitions.master_seen_at = self._loop.time()
 
@@ -101,19 +99,19 @@ class GroupConsumer(ABC):
         partitions = self.held_partitions
         has_changed, partitions.changed = partitions.changed, False
         try:
-            await self._beat(partitions.refs if report or has_changed else None)
+            await self._send_heartbeat(partitions.refs if report or has_changed else None)
         except (ClusterError, ProtocolError) as error:
             partitions.changed |= has_changed
             if not isinstance(error, ServerRefused) or error.code != codes.NO_NODE:
                 raise
-            log.info("the Master no longer knows %s, joining again", self._member.client_id)
+            log.info("the Master no longer knows consumer %s, joining its group again", self._member.client_id)
             await self._join()
         else:
             partitions.master_seen_at = self._loop.time()
 
     @abstractmethod
-    async def _beat(self, held: list[PartitionRef] | None) -> None:
-        """Send one heartbeat, which reports `held` if given. Raises ClusterError."""
+    async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
+        """Send one heartbeat, which reports the `held` partitions unless this is None. Raises ClusterError."""
 
     async def _until_next(self) -> None:
         """Wait until the next heartbeat is due or `_wake` is set."""
@@ -125,6 +123,6 @@ class GroupConsumer(ABC):
         self._wake.clear()
 
     def _fail(self, error: ClusterError) -> None:
-        """Note that the Master refuses this member for good."""
-        log.error("group %s is refused for good, its consumer stops: %s", self._member.group, error)
+        """Store a permanent refusal by the Master, after which the heartbeats stop."""
+        log.error("the Master refused the consumer of group %s permanently, it stops: %s", self._member.group, error)
         self._failed = error

@@ -1,21 +1,22 @@
-"""Data in every call of a group's member, whoever balances the group: its identity, filters, tokens and flow control."""
+"""Data that all requests of a group member need: its identity, filters, tokens and flow control rules."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import count
 
 from mqbridge.tubemq.client.flow_control import FlowControl
-from mqbridge.tubemq.client.master import Masters, new_client_id, with_retries
+from mqbridge.tubemq.client.master import Masters, call_with_retries, new_client_id
 from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo
 from mqbridge.tubemq.wire.string_formats import PartitionRef, format_condition
 
 UNSET = -2
-FRESH_ID = "-run"
-"""Separates a member's client id from the number of a fresh one; letters, digits, dots and dashes are allowed in client ids."""
+"""Value of numeric request fields that are not set, e.g. qryPriorityId."""
+FRESH_ID_SEPARATOR = "-run"
+"""Comes between the member's client id and the number of a fresh one. Client ids allow letters, digits, dots and dashes."""
 
 
 class MemberIdentity:
-    """Identity of one consumer at Master and Brokers. `priority` (qryPriorityId, 101 to 303) overrides the Master's setting."""
+    """Identity of one consumer for Master and Brokers. `priority` (qryPriorityId, 101 to 303) overrides the Master's setting."""
 
     def __init__(
         self,
@@ -35,43 +36,43 @@ class MemberIdentity:
         self._fresh_ids = count(1)
         self.flow = FlowControl()
         self.priority = UNSET if priority is None else priority
-        """qryPriorityId: selects the Broker's stores that the group may read."""
-        self._priority_is_ours = priority is not None
+        """qryPriorityId: selects which of a Broker's stores (file, memory) the group may read."""
+        self._has_own_priority = priority is not None
 
     async def identify(self) -> None:
-        """Determine our address and make a client id, once. Raises ClusterError after five tries."""
-        self.host = await with_retries("connecting to the Master", self.masters.local_host)
+        """Determine the local address and create the client id; called once. Raises ClusterError after five attempts."""
+        self.host = await call_with_retries("connecting to the Master", self.masters.local_host)
         self.client_id = new_client_id(self.host, self.group)
 
     def fresh_client_id(self) -> str:
-        """Return a client id that no Broker has seen, derived from the member's. It is never sent to the Master."""
-        return f"{self.client_id}{FRESH_ID}{next(self._fresh_ids)}"
+        """Return a new client id derived from the member's, unknown to all Brokers. It is never sent to the Master."""
+        return f"{self.client_id}{FRESH_ID_SEPARATOR}{next(self._fresh_ids)}"
 
     def conditions(self) -> list[str]:
-        """Return the filters in the form of requests to the Master."""
+        """Return the filters in the format of requests to the Master."""
         return [format_condition(topic, types) for topic, types in sorted(self.filters.items()) if types]
 
-    def types_of(self, topic: str) -> list[str]:
-        """Return the filter of a topic in the form of requests to Brokers; empty for none."""
+    def filter_types(self, topic: str) -> list[str]:
+        """Return the filter of a topic in the format of requests to Brokers; empty if the topic has no filter."""
         return sorted(self.filters.get(topic, ()))
 
-    def learn_priority(self, value: int) -> None:
-        """Apply the Master's qryPriorityId, unless the member has one of its own."""
-        if not self._priority_is_ours:
+    def apply_priority(self, value: int) -> None:
+        """Apply the qryPriorityId that the Master sent, unless this member was created with its own."""
+        if not self._has_own_priority:
             self.priority = value
 
-    def learn_token(self, info: MasterAuthorizedInfo) -> None:
-        """Keep the tokens of a response."""
-        self.masters.learn(info)
+    def store_tokens(self, info: MasterAuthorizedInfo) -> None:
+        """Store the tokens of a Master's response."""
+        self.masters.store_tokens(info)
 
 
 class GroupMember(MemberIdentity, ABC):
-    """A member that registers with the Master, whoever balances the group."""
+    """A member that registers with the Master."""
 
     @abstractmethod
     async def register(self, held: Sequence[PartitionRef]) -> None:
-        """Join the group, holding `held` already when this is not the first time. Raises ClusterError."""
+        """Join the group; a rejoining member reports the partitions that it holds. Raises ClusterError."""
 
     @abstractmethod
     async def leave(self) -> None:
-        """Tell the Master that this consumer leaves. Raises ClusterError."""
+        """Leave the group: unregister at the Master. Raises ClusterError."""

@@ -1,6 +1,6 @@
-"""The partitions that one member of a group holds: acquired at their Brokers, kept alive, released.
+"""The partitions that one group member holds: acquires them at their Brokers, renews their leases, releases them.
 
-Partitions of a Broker that does not respond to heartbeats stay held here: they are registered again when it is back.
+Partitions stay held while their Broker does not respond to heartbeats; they are registered again when the Broker responds.
 """
 
 import asyncio
@@ -24,25 +24,28 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 13.0
 MAX_GETS = 32
-"""Maximum gets in flight, each with a response of half a MiB, sometimes one; Brokers have equal shares."""
+"""Maximum get requests in flight, divided equally among the Brokers. A response has half a MiB, sometimes one MiB."""
 
 OffsetLookup = Callable[[PartitionRef], Awaitable[int | None]]
-"""Returns the offset at which to read a partition, from the application's own storage; None for the group's position."""
+"""Returns the start offset of a partition, from the application's own storage; None for the group's position."""
 
 
 class StartOffset(IntEnum):
     """Where a group starts (readStatus). It applies only when this consumer acquires a partition for the first time."""
 
     EARLIEST = 0
-    """At the group's position; without one at the first message."""
+    """At the group's position; if it has none, at the first message."""
     LATEST = 1
-    """At the group's position; without one after the last message."""
+    """At the group's position; if it has none, after the last message."""
     ALWAYS_LATEST = 2
-    """After the last message, whatever the group's position."""
+    """After the last message, even if the group has a position."""
 
 
 class HeldPartitions:
-    """The partitions of `membership`. `held` is by key; `master_seen_at` is the time of the Master's last response."""
+    """The held partitions of `membership`.
+
+    `held` maps partition keys to partitions; `master_seen_at` is the loop time of the Master's last response.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class HeldPartitions:
         self.master_seen_at = 0.0
         self.held: dict[PartitionKey, HeldPartition] = {}
         self.changed = False
-        """True while the Master has not been told of a lost partition."""
+        """True after a partition was lost or released, until a heartbeat has reported this to the Master."""
         self.close_deadline: float | None = None
         """Deadline for releasing all partitions once the member is closing; event loop time."""
         self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.connection_for, heartbeat_s)
@@ -67,7 +70,7 @@ class HeldPartitions:
         self._held_before: set[PartitionKey] = set()
         """All partitions that this consumer has ever held."""
         self._needs_fresh_id: set[PartitionKey] = set()
-        """Partitions that ended with abandoned requests, which may still arrive: they need a fresh client id next time."""
+        """Partitions that ended with abandoned requests, which may still arrive: they need a fresh client id next."""
         self._locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held while a partition is being acquired."""
         self._acquiring: set[asyncio.Task[HeldPartition]] = set()
@@ -76,7 +79,7 @@ class HeldPartitions:
         self._loop = asyncio.get_running_loop()
 
     def begin(self) -> None:
-        """Start the tasks that keep partitions: heartbeats and late commits."""
+        """Start the background tasks: heartbeats to Brokers and late commits."""
         name = self.membership.client_id
         self._tasks = [
             spawn(self.heartbeats.run(), f"tubemq broker heartbeats of {name}"),
@@ -84,14 +87,14 @@ class HeldPartitions:
         ]
 
     async def close(self) -> None:
-        """Release everything until `close_deadline`, committing confirmed packs; also partitions that are being acquired."""
+        """Stop acquiring, commit confirmed packs and release all partitions, until `close_deadline`."""
         self._closed = True
         await cancel(*self._tasks, *self._acquiring)
         await asyncio.gather(*(partition.release(self.close_deadline) for partition in list(self.held.values())))
 
     @property
     def refs(self) -> list[PartitionRef]:
-        """The partitions held now."""
+        """The names and addresses of the partitions held now."""
         return [partition.ref for partition in self.held.values()]
 
     def snapshot(self) -> dict[str, int]:
@@ -101,10 +104,10 @@ class HeldPartitions:
     # --- acquiring and losing ---------------------------------------------------------------------------------------
 
     async def acquire(self, ref: PartitionRef, offset: int | None = None) -> HeldPartition:
-        """Register a partition at its Broker: at `offset`, else where `offsets` says, else at the group's position.
+        """Register a partition at its Broker: at `offset`, else at the offset from `offsets`, else at the group's position.
 
-        Returns the same object if the partition is held already, or if a concurrent call acquires it. Raises ClusterError (410:
-        another member holds it; also if `offsets` raises, or if this member is closed).
+        Returns the existing object if the partition is held already, or if a concurrent call acquires it. Raises ClusterError:
+        another member holds the partition (410), `offsets` raised, or this member is closed.
         """
         async with self._locks[ref.key]:
             if (held := self.held.get(ref.key)) is not None:
@@ -127,14 +130,14 @@ class HeldPartitions:
         status = 0 if is_new or ref.key in self._held_before else self._start
         try:
             if offset is None and self._offsets is not None:
-                offset = await self._known_offset(self._offsets, ref)
+                offset = await self._look_up_offset(self._offsets, ref)
             if offset is None:
                 await partition.register(status)
             else:
                 # With readStatus 2 a Broker would ignore the offset.
                 await partition.start_at(min(status, StartOffset.LATEST), offset)
         except BaseException:
-            if partition.has_abandoned_requests:  # the Broker may have registered us all the same
+            if partition.has_abandoned_requests:  # the Broker may have carried out the registration
                 self._needs_fresh_id.add(ref.key)
                 await partition.release(self.close_deadline)
             raise
@@ -144,10 +147,10 @@ class HeldPartitions:
         return partition
 
     @staticmethod
-    async def _known_offset(offsets: OffsetLookup, ref: PartitionRef) -> int | None:
+    async def _look_up_offset(offsets: OffsetLookup, ref: PartitionRef) -> int | None:
         try:
             return await offsets(ref)
-        except Exception as error:  # the caller's own code, which must not end what keeps the other partitions
+        except Exception as error:  # application code: its errors must not stop the handling of other partitions
             raise ClusterError(f"the start offset of {ref} could not be determined: {type(error).__name__}: {error}") from error
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
@@ -155,7 +158,7 @@ class HeldPartitions:
         return self.membership.masters.connections.to(ref.broker.host, ref.broker.port, str(ref.key))
 
     def partition_ended(self, partition: HeldPartition) -> None:
-        """Forget a partition that is lost or released; the next heartbeat tells the Master."""
+        """Remove a lost or released partition; the next heartbeat reports this to the Master."""
         if partition.has_abandoned_requests:
             self._needs_fresh_id.add(partition.ref.key)
         if self.held.get(partition.ref.key) is partition:
@@ -169,8 +172,11 @@ class HeldPartitions:
     # --- late commits -----------------------------------------------------------------------------------------------
 
     async def _late_commits(self) -> None:
-        """Commit confirmed packs that no get followed, each in a task: a silent Broker does not delay the others."""
-        under_way: set[asyncio.Task[None]] = set()
+        """Commit confirmed packs that no get request has confirmed in time.
+
+        Each commit runs in its own task, so that a silent Broker does not delay the commits at others.
+        """
+        pending: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await asyncio.sleep(COMMIT_AFTER_S)
@@ -178,11 +184,11 @@ class HeldPartitions:
                 for partition in self.held.values():
                     if partition.has_late_commit(now):
                         task = spawn(partition.commit_late(now), f"tubemq late commit of {partition}")
-                        under_way.add(task)
-                        task.add_done_callback(under_way.discard)
+                        pending.add(task)
+                        task.add_done_callback(pending.discard)
         finally:
-            await cancel(*under_way)
+            await cancel(*pending)
 
 
 def _closed(ref: PartitionRef) -> ClusterError:
-    return ClusterError(f"{ref} is not acquired: the consumer is closed", Failure.FATAL)
+    return ClusterError(f"{ref} cannot be acquired: the consumer is closed", Failure.FATAL)

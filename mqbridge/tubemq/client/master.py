@@ -1,8 +1,8 @@
 """The Masters of a cluster: one is active, the others respond with StandbyException.
 
-A call goes to the Master that responded last and, if that one is standby, unreachable or silent, to each of the others once.
-Every response may bring a new visit token, which Brokers may require. With credentials every request carries a fresh signature: a
-Master that authenticates clients checks each request, and accepts no signature older than a few seconds.
+A call goes first to the Master that responded last. If that Master is standby, unreachable or silent, the call goes to each of
+the others once. A response may contain a new visit token, which Brokers may require. With credentials every request has a fresh
+signature: a Master that authenticates clients checks each request and rejects signatures older than a few seconds.
 """
 
 import asyncio
@@ -42,10 +42,11 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT = 8715
 DEFAULT_TLS_PORT = 8716
 NO_TOKEN = -2
+"""visitAuthorizedToken before a Master has issued one."""
 MAX_TOPICS = 1024
 """A Master accepts at most this many topics from one client."""
 SHOWN_TOPICS = 3
-REGISTER_TRIES = 5
+REGISTER_ATTEMPTS = 5
 REGISTER_PAUSE_S = 1.0
 CLIENT_VERSION = "mqbridge-1"
 LOOPBACK = "127.0.0.1"
@@ -62,8 +63,8 @@ MasterResponse = (
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-_TRY_NEXT = (StandbyError, ConnectionLost, Unreachable, RequestTimeout)
-_clients = count(1)
+_TRY_NEXT_MASTER = (StandbyError, ConnectionLost, Unreachable, RequestTimeout)
+_client_numbers = count(1)
 
 
 class Masters:
@@ -74,29 +75,30 @@ class Masters:
     ) -> None:
         self.addresses = list(addresses)
         self.connections = connections
-        self.authorized = AuthorizedInfo(visitAuthorizedToken=NO_TOKEN)
-        """The authorization in requests to Brokers; replaced by a new object when it changes."""
+        self.broker_auth = AuthorizedInfo(visitAuthorizedToken=NO_TOKEN)
+        """The authorization field of requests to Brokers; replaced by a new object when it changes."""
         self._credentials = credentials or Credentials()
         self._visit_token = NO_TOKEN
-        self._token = ""
-        """The token of a Master that authenticates clients; blank without authentication."""
-        self._signed: Signed | None = None
+        self._auth_token = ""
+        """The token issued by a Master that authenticates clients; empty without authentication."""
+        self._last_signature: Signed | None = None
         """The signature of the last request to a Master."""
         self._current = 0
+        """Index of the Master that the next call tries first."""
 
     async def call(self, method: int, request: Message, response_type: type[M]) -> M:
         """Call the active Master.
 
-        If none responds, raises the last error: Unreachable, ConnectionLost, RequestTimeout, StandbyError. Raises RemoteError if
-        the active one threw.
+        If no Master responds: raises Unreachable with all errors, or the only error if there is just one Master (Unreachable,
+        ConnectionLost, RequestTimeout, StandbyError). Raises RemoteError if the active Master reports an exception.
         """
         errors: list[ClusterError] = []
-        for index in self._in_turn():
+        for index in self._masters_to_try():
             if errors:
                 await self._sign_again(request)
             try:
                 found = await self._connection_to(index).call(MASTER, method, request, response_type)
-            except _TRY_NEXT as error:
+            except _TRY_NEXT_MASTER as error:
                 errors.append(error)
                 self._skip(index)
             else:
@@ -109,8 +111,11 @@ class Masters:
     def _connection_to(self, index: int) -> ServerConnection:
         return self.connections.to(*self.addresses[index])
 
-    def _in_turn(self) -> Iterator[int]:
-        """Yield each Master once, starting with the one that responded last; concurrent failing calls do not skip a Master."""
+    def _masters_to_try(self) -> Iterator[int]:
+        """Yield the index of each Master once, starting with the current one.
+
+        `_current` is read again before each step, because concurrent calls change it. No Master is left out.
+        """
         tried: set[int] = set()
         while len(tried) < len(self.addresses):
             index = self._current
@@ -120,48 +125,52 @@ class Masters:
             yield index
 
     def _skip(self, index: int) -> None:
-        """Start the next call with another Master, unless a concurrent call has already found one."""
+        """Make the next Master current after this one failed, unless a concurrent call has already changed the current one."""
         if self._current == index:
             self._current = (index + 1) % len(self.addresses)
 
     @property
     def broker_port(self) -> int:
-        """Port of Brokers whose address comes without one."""
+        """The default port, for Brokers whose address has no port."""
         return DEFAULT_BROKER_TLS_PORT if self.connections.is_encrypted else DEFAULT_BROKER_PORT
 
-    # --- who we are -------------------------------------------------------------------------------------------------
+    # --- authentication ---------------------------------------------------------------------------------------------
 
-    async def certificate(self) -> MasterCertificateInfo | None:
-        """Return the certificate for a request to the Master: a fresh signature, and the token that the Master handed out.
+    async def auth_info(self) -> MasterCertificateInfo | None:
+        """Return the `authInfo` field of a request to the Master: a fresh signature and the token that the Master issued.
 
-        Raises ClusterError (FATAL) if the password cannot be read.
+        None without credentials and token. Raises ClusterError (FATAL) if the password cannot be read.
         """
-        self._signed = await self._credentials.sign()
-        self._authorize()
-        if self._signed is None:
-            return MasterCertificateInfo(authorizedToken=self._token) if self._token else None
-        return MasterCertificateInfo(authInfo=self._signed.for_master, authorizedToken=self._token or None)
+        self._last_signature = await self._credentials.sign()
+        self._update_broker_auth()
+        if self._last_signature is None:
+            return MasterCertificateInfo(authorizedToken=self._auth_token) if self._auth_token else None
+        return MasterCertificateInfo(authInfo=self._last_signature.for_master, authorizedToken=self._auth_token or None)
 
     async def _sign_again(self, request: Any) -> None:
-        """Sign the request anew for the next Master: the previous one may have been silent until the signature expired."""
-        if self._signed is not None:
-            request.authInfo.CopyFrom(await self.certificate())
+        """Sign the request again for the next Master: the signature may have expired while the previous Master was silent."""
+        if self._last_signature is not None:
+            request.authInfo.CopyFrom(await self.auth_info())
 
-    def learn(self, info: MasterAuthorizedInfo) -> None:
-        """Keep the tokens of a response; they replace the previous ones."""
+    def store_tokens(self, info: MasterAuthorizedInfo) -> None:
+        """Store the tokens of a response; they replace the previous ones."""
         self._visit_token = info.visitAuthorizedToken
         if info.authAuthorizedToken:
-            self._token = info.authAuthorizedToken
-        self._authorize()
+            self._auth_token = info.authAuthorizedToken
+        self._update_broker_auth()
 
-    def _authorize(self) -> None:
-        """A Broker that requires more than the visit token accepts the Master's token or, without one, a signature."""
-        token = self._token or (self._signed.for_broker if self._signed is not None else None)
-        if (self._visit_token, token or "") != (self.authorized.visitAuthorizedToken, self.authorized.authAuthorizedToken):
-            self.authorized = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
+    def _update_broker_auth(self) -> None:
+        """Update `broker_auth` if the tokens changed.
 
-    def check(self, request: str, response: MasterResponse, role: Role, *, is_success: bool) -> None:
-        """Raise the error of a refusal; a successful response proves that the credentials are accepted."""
+        A Broker that requires more than the visit token accepts the token that the Master issued. Without such a token it accepts
+        a signature.
+        """
+        token = self._auth_token or (self._last_signature.for_broker if self._last_signature is not None else None)
+        if (self._visit_token, token or "") != (self.broker_auth.visitAuthorizedToken, self.broker_auth.authAuthorizedToken):
+            self.broker_auth = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
+
+    def raise_if_refused(self, request: str, response: MasterResponse, role: Role, *, is_success: bool) -> None:
+        """Raise ServerRefused unless the response is a success; a success proves that the credentials are accepted."""
         if not is_success:
             raise self._credentials.refused(request, response.errCode, response.errMsg, role)
         self._credentials.accepted(role)
@@ -170,7 +179,7 @@ class Masters:
     async def local_host(self) -> str:
         """Return our IPv4 address on the connection to the Master, or loopback. Raises Unreachable if no Master responds."""
         errors: list[ClusterError] = []
-        for index in self._in_turn():
+        for index in self._masters_to_try():
             connection = self._connection_to(index)
             try:
                 await connection.connected()
@@ -184,7 +193,7 @@ class Masters:
 
 
 def _combined_failure(errors: Sequence[ClusterError]) -> Failure:
-    """FATAL if every Master failed for good, e.g. by its certificate; one that is merely away may come back and accept us."""
+    """Return FATAL if every error is FATAL (e.g. invalid TLS certificates), else RETRY: an unreachable Master may recover."""
     return Failure.FATAL if all(error.failure is Failure.FATAL for error in errors) else Failure.RETRY
 
 
@@ -194,28 +203,31 @@ def default_port(*, is_encrypted: bool) -> int:
 
 
 def new_client_id(host: str, group: str = "") -> str:
-    """Return a unique client id in the Java clients' form; Brokers parse host and process from it for their statistics."""
-    start = f"{group}_" if group else ""
-    kind = "-Pull" if group else ""
+    """Return a unique client id in the Java clients' format; Brokers parse host and process id from it for their statistics."""
+    prefix = f"{group}_" if group else ""
+    suffix = "-Pull" if group else ""
     unique = f"{time.time_ns()}-{random.getrandbits(31)}"
-    return f"{start}{host}-{os.getpid()}-{unique}{next(_clients)}{kind}-{CLIENT_VERSION}"
+    return f"{prefix}{host}-{os.getpid()}-{unique}{next(_client_numbers)}{suffix}-{CLIENT_VERSION}"
 
 
-def topics_text(topics: Collection[str]) -> str:
+def format_topics(topics: Collection[str]) -> str:
     """Return topic names for a log line: the first three, and the number of the others."""
     others = len(topics) - SHOWN_TOPICS
     first = ", ".join(sorted(topics)[:SHOWN_TOPICS])
     return f"{first} and {others:,} more" if others > 0 else first
 
 
-async def with_retries(action: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try a registration as often as the SDKs do. FATAL refusals and the last failure are raised at once."""
-    for tries_left in range(REGISTER_TRIES - 1, -1, -1):
+async def call_with_retries(action: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Call `attempt` up to five times, like the SDKs at startup; `action` names it in log lines.
+
+    Raises FATAL errors at once, and other ClusterErrors after the last attempt.
+    """
+    for attempts_left in range(REGISTER_ATTEMPTS - 1, -1, -1):
         try:
             return await attempt()
         except ClusterError as error:
-            if not tries_left or error.failure is Failure.FATAL:
+            if not attempts_left or error.failure is Failure.FATAL:
                 raise
-            log.log(level_of(error, logging.WARNING), "%s failed, %d tries left: %s", action, tries_left, error)
+            log.log(level_of(error, logging.WARNING), "%s failed, %d attempts left: %s", action, attempts_left, error)
             await asyncio.sleep(REGISTER_PAUSE_S)
     raise AssertionError("unreachable")

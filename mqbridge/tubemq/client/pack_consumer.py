@@ -1,7 +1,7 @@
 """A member of a consumer group to which the Master assigns partitions.
 
-Three activities run side by side: heartbeats to the Master (`group_consumer`), the rebalance events in their responses, handled
-one at a time, and the upkeep of the partitions (`held_partitions`).
+Three activities run concurrently: heartbeats to the Master (`group_consumer`), the handling of rebalance events from their
+responses, one at a time, and the heartbeats and late commits of the held partitions (`held_partitions`).
 """
 
 import asyncio
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 REPORT_EVERY = 6
 """Heartbeats between reports of all partitions that this member holds."""
 
-_NO_RESPONSE = (ConnectionLost, RequestTimeout, ProtocolError)
+_RESPONSE_LOST = (ConnectionLost, RequestTimeout, ProtocolError)
 
 
 class PackConsumer(GroupConsumer):
-    """A member of `group`, which reads all of `topics`. Members of a group name the same topics and filters.
+    """A member of `group`, which reads all of `topics`. All members of a group must have the same topics and filters.
 
-    `filters` are message types by topic; other topics are read without a filter. `offsets` is asked, before a partition is
-    taken, where to start; a partition for which it raises is not taken. `bound` makes it a bound group. `priority`
-    (qryPriorityId) says which stores of a Broker are read: hundreds for topics without a filter, ones for topics with one; 1 only
-    the file, 2 also memory that is being written, 3 all.
+    `filters` maps topics to message types; other topics are read without a filter. `offsets` is called before a partition is
+    acquired and returns its start offset; if it raises, the partition is not acquired. `bound` makes the group a bound group.
+    `priority` (qryPriorityId) selects the stores of a Broker that are read. Its hundreds digit is for topics without a filter,
+    its ones digit for topics with a filter: 1 reads only the file, 2 also the memory being written to disk, 3 everything.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class PackConsumer(GroupConsumer):
         self._assigned: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
         self._events: asyncio.Queue[EventProto] = asyncio.Queue()
         self._done: list[EventProto] = []
-        """Events that were carried out, and not echoed yet."""
+        """Completed events that are not acknowledged yet."""
         self._last_event = EventProto(rebalanceId=1, opType=STOP, status=DONE)
         self._is_response_lost = False
-        """The response to the last heartbeat was lost, and maybe an event in it."""
+        """True if the response to the last heartbeat was lost; it may have contained an event."""
 
     async def start(self) -> None:
-        """Join the group. Raises ClusterError after five tries; FATAL ones (no such topic, other filters) at once."""
+        """Join the group. Raises ClusterError after five attempts; FATAL errors (missing topic, different filters) at once."""
         await super().start()
         self._tasks.append(spawn(self._handle_events(), f"tubemq events of {self.membership.client_id}"))
 
     async def assignments(self) -> AsyncIterator[HeldPartition]:
-        """Yield partitions as they are assigned; ends with `close`. Raises ClusterError when the Master excludes this member."""
+        """Yield partitions as they are assigned; ends with `close`. Raises ClusterError if the Master refuses this member."""
         while (partition := await self._assigned.get()) is not None:
             if not partition.revoked.is_set():
                 yield partition
@@ -89,19 +89,19 @@ class PackConsumer(GroupConsumer):
             raise self._failed
 
     async def close(self, timeout: float | None = None) -> None:
-        """Give all partitions back with their confirmed packs, and leave the group, within `timeout` seconds."""
+        """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds."""
         await super().close(timeout)
         self._assigned.put_nowait(None)
 
     # --- Master -----------------------------------------------------------------------------------------------------
 
-    async def _beat(self, held: list[PartitionRef] | None) -> None:
-        done = self._done[0] if self._done else self._lost_event()
+    async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
+        done = self._done[0] if self._done else self._substitute_event()
         if done is not None:
             held = self.held_partitions.refs
         try:
             event = await self.membership.heartbeat(held, done)
-        except _NO_RESPONSE:
+        except _RESPONSE_LOST:
             self._is_response_lost = True
             raise
         self._is_response_lost = False
@@ -113,13 +113,14 @@ class PackConsumer(GroupConsumer):
             self._last_event.rebalanceId = event.rebalanceId
             self._events.put_nowait(event)
 
-    def _lost_event(self) -> EventProto | None:
-        """The event to echo when one may have been lost with its response; None to echo nothing.
+    def _substitute_event(self) -> EventProto | None:
+        """Return an event to acknowledge in place of one that may have been lost with a response; None if none is needed.
 
-        A Master sends an event once, and does not balance the group until the member echoes it, or ten of its periods have passed
-        (5 min as shipped). It does not check the number of the echo; partitions that this member then lacks are assigned again.
+        A Master sends an event once. It does not balance the group until the member acknowledges the event, or ten balancing
+        periods have passed (5 min as shipped). It does not check the id in the acknowledgement. It assigns partitions again that
+        this member does not report.
         """
-        in_first_round = self.membership.bound is not None and self.membership.unallocated  # an echo would end it
+        in_first_round = self.membership.bound is not None and self.membership.unallocated  # an acknowledgement would end it
         return self._last_event if self._is_response_lost and not in_first_round else None
 
     def _fail(self, error: ClusterError) -> None:
@@ -145,16 +146,16 @@ class PackConsumer(GroupConsumer):
         if event.opType in DISCONNECT_OPS:
             await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
         elif event.opType in CONNECT_OPS:
-            # The listed offsets count in the first round only: after it, another member may have read from the partition.
+            # The listed offsets apply in the first round only: later, another member may already have read from the partition.
             bound = self.membership.bound if event.rebalanceId == self.membership.first_round else None
             listed = bound.offsets if bound is not None else {}
-            await asyncio.gather(*(self._take(ref, listed.get(ref.key)) for ref in refs if ref.key not in held))
+            await asyncio.gather(*(self._acquire(ref, listed.get(ref.key)) for ref in refs if ref.key not in held))
 
-    async def _take(self, ref: PartitionRef, offset: int | None) -> None:
-        """Register at the Broker. A partition that is refused is left out of the report, and the Master assigns it again."""
+    async def _acquire(self, ref: PartitionRef, offset: int | None) -> None:
+        """Register a partition at its Broker. If this fails, it is not reported as held, and the Master assigns it again."""
         try:
             partition = await self.held_partitions.acquire(ref, offset)
         except MqbridgeError as error:
-            log.log(level_of(error, logging.WARNING), "%s was assigned to this member but could not be taken: %s", ref, error)
+            log.log(level_of(error, logging.WARNING), "%s was assigned to this member but could not be acquired: %s", ref, error)
             return
         self._assigned.put_nowait(partition)

@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class PartitionCalls:
-    """The calls of one group member for one partition. Each raises ClusterError if no response comes."""
+    """The calls of one group member for one partition. All raise ClusterError if there is no response."""
 
     def __init__(self, member: MemberIdentity, ref: PartitionRef, connection: ServerConnection) -> None:
         self._member, self._ref, self._connection = member, ref, connection
-        # One object for all gets: two fields change, and it is built once per partition instead of once per pack.
+        # One object for all get requests, built once per partition and not once per pack: only two fields change.
         self._get = GetMessageRequestC2B(
             clientId=member.client_id,
             groupName=member.group,
@@ -53,7 +53,7 @@ class PartitionCalls:
         return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """Register, at `offset` if given. Raises ServerRefused (410: another consumer holds the partition)."""
+        """Register, at `offset` unless it is None. Raises ServerRefused (410: another consumer holds the partition)."""
         request = self._registration(rpc.OP_REGISTER, read_status)
         if offset is not None:
             request.currOffset = offset
@@ -63,19 +63,20 @@ class PartitionCalls:
         return answer
 
     async def unregister(self, *, consumed: bool) -> RegisterResponseB2C:
-        """Unregister; `consumed` tells the Broker if the last pack was consumed."""
+        """Unregister; `consumed` tells the Broker whether the last pack was consumed."""
         request = self._registration(rpc.OP_UNREGISTER, 0 if consumed else 1)
         return await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
 
     async def try_unregister(self, *, consumed: bool) -> bool:
-        """`unregister` with failures logged: a lease that is not renewed ends by itself.
+        """Like `unregister`, but log failures: a lease that is not renewed expires.
 
-        Returns False if the request was abandoned and may still arrive.
+        Returns False if the request was abandoned and may still arrive at the Broker.
         """
         try:
             await self.unregister(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
-            log.log(level_of(error, logging.INFO), "%s could not be released, its Broker will end the lease: %s", self, error)
+            message = "%s could not be unregistered; its Broker will let the lease expire: %s"
+            log.log(level_of(error, logging.INFO), message, self, error)
             return isinstance(error, (ServerRefused, Unreachable))
         return True
 
@@ -83,12 +84,12 @@ class PartitionCalls:
         """Get a pack; `consumed` confirms the previous one. Return the response, its messages and its size in bytes."""
         request = self._get
         request.lastPackConsumed = consumed
-        request.escFlowCtrl = self._member.flow.group_in_force
+        request.escFlowCtrl = self._member.flow.has_group_rules
         data = await self._connection.request(rpc.READ, rpc.GET, request.SerializeToString())
         return *parse_get_response(data), len(data)
 
     async def commit(self, *, consumed: bool) -> int:
-        """Confirm the last pack, or have it delivered again. Return where reading continues. Raises ServerRefused."""
+        """Confirm the last pack, or have it delivered again. Return the next offset to read. Raises ServerRefused."""
         request = CommitOffsetRequestC2B(
             clientId=self._get.clientId,
             groupName=self._get.groupName,
@@ -110,7 +111,7 @@ class PartitionCalls:
             topicName=self._ref.topic,
             partitionId=self._ref.partition,
             readStatus=read_status,
-            filterCondStr=member.types_of(self._ref.topic),
+            filterCondStr=member.filter_types(self._ref.topic),
             qryPriorityId=member.priority,
-            authInfo=member.masters.authorized,
+            authInfo=member.masters.broker_auth,
         )

@@ -1,4 +1,4 @@
-"""Confirms the packs of a partition at its Broker: with the next get, or by a commit of its own."""
+"""Confirms the packs of a partition at its Broker: with the next get request, or by a separate commit."""
 
 import asyncio
 
@@ -11,11 +11,11 @@ from mqbridge.tubemq.client.partition_transitions import CONFIRMED
 from mqbridge.tubemq.wire import codes
 
 COMMIT_AFTER_S = 0.2
-"""A confirmation not carried by a get until then is sent as a commit."""
+"""A confirmation that no get request has carried after this time is sent as a commit."""
 
 
 class PartitionCommits:
-    """Confirmations of one partition. `commit` is one request: the caller makes sure that no other is in flight."""
+    """The confirmations of one partition. The caller of `commit` ensures that no other request is in flight."""
 
     def __init__(self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, counters: ReadCounters) -> None:
         self._calls, self._state, self._signals, self._counters = calls, state, signals, counters
@@ -29,23 +29,23 @@ class PartitionCommits:
         self._signals.settled.set()
 
     def is_late(self, now: float) -> bool:
-        """Return True if a pack was confirmed a while ago, no get has carried it since, and a commit is possible."""
+        """Return True if a confirmed pack has waited for COMMIT_AFTER_S without a get request and can be committed."""
         state = self._state
-        is_due = state.pack is CONFIRMED and now - self._confirmed_at >= COMMIT_AFTER_S
-        return is_due and not state.must_register and not state.is_over
+        has_waited = state.pack is CONFIRMED and now - self._confirmed_at >= COMMIT_AFTER_S
+        return has_waited and not state.must_register and not state.is_over
 
     async def commit(self, *, consumed: bool) -> int:
-        """Confirm the last pack, or have it delivered again. Return where reading continues. Raises ClusterError."""
+        """Confirm the last pack, or have it delivered again. Return the next offset to read. Raises ClusterError."""
         try:
             offset = await self._calls.commit(consumed=consumed)
         except ServerRefused as error:
             if error.code == codes.INTERNAL_ERROR:
-                self._state.commit_failed(given_up=False)
+                self._state.commit_failed(is_abandoned=False)
             raise
-        except Unreachable:  # it was never sent
+        except Unreachable:  # the request was never sent
             raise
         except BaseException:
-            self._state.commit_failed(given_up=True)
+            self._state.commit_failed(is_abandoned=True)
             raise
         else:
             self._counters.commits += 1

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MASTER_TIMEOUT_S = 30.0
 """After this long without a heartbeat a Master has assigned our partitions to others."""
-REGISTER_TRIES = 5
+REGISTER_ATTEMPTS = 5
 REGISTER_PAUSE_S = 1.0
 OCCUPIED_RETRY_S = 1.0
 FORGOTTEN_PAUSE_S = 1.0
@@ -59,11 +59,11 @@ class PartitionRegistration:
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
         """Register at the Broker, at `offset` if given. Raises ServerRefused, ClusterError."""
-        return await self._take_patiently(read_status, offset, None)
+        return await self._register_with_retries(read_status, offset, None)
 
     async def start_at(self, read_status: int, offset: int, *, exact: bool = True) -> int:
         """Register at `offset` and return the Broker's offset: a later one is a gap if `exact`, an earlier one is logged."""
-        answer = await self._take_patiently(read_status, offset, offset if exact else None)
+        answer = await self._register_with_retries(read_status, offset, offset if exact else None)
         if (given := answer.currOffset) < offset:
             log.warning("%s starts at offset %d, its Broker's end, and not at %d", self._calls, given, offset)
         return given
@@ -74,10 +74,10 @@ class PartitionRegistration:
         Raises LaneRevoked, or ClusterError, which leaves everything as it was.
         """
         if self._state.is_over:
-            self._state.check()
+            self._state.raise_if_stopped()
         given = await self.start_at(0, offset, exact=exact)
         if self._state.is_over:
-            self._state.check()
+            self._state.raise_if_stopped()
         return given
 
     async def renew(self) -> bool:
@@ -90,7 +90,7 @@ class PartitionRegistration:
             return False
         if self._state.abandoned:
             await self._fence()
-        known, offset = self._state.safe, self._state.resume_at
+        known, offset = self._state.safe, self._state.resume_offset
         answer = await self._take(0, offset, offset)
         if answer.currOffset < known:
             warn_set_back(self._calls, known, answer.currOffset)
@@ -109,25 +109,25 @@ class PartitionRegistration:
         await self._calls.unregister(consumed=False)
         self._calls.client_id = self._context.membership.fresh_client_id()
 
-    async def _take_patiently(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:
+    async def _register_with_retries(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:
         """Register with up to five tries, fencing abandoned requests before each; an occupied partition is tried twice.
 
         The first try against a dead owner's expired lease only removes the lease; the second succeeds. Raises LaneRevoked if the
         partition was revoked or released between two tries: another member may hold it, or this member again.
         """
-        for tries_left in range(REGISTER_TRIES - 1, -1, -1):
+        for tries_left in range(REGISTER_ATTEMPTS - 1, -1, -1):
             try:
                 if self._state.abandoned:
                     await self._fence()
                 return await self._take(read_status, offset, asked)
             except ClusterError as error:
                 occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
-                if not tries_left or (occupied and tries_left < REGISTER_TRIES - 1):
+                if not tries_left or (occupied and tries_left < REGISTER_ATTEMPTS - 1):
                     raise
                 log.log(level_of(error, logging.INFO), "registering %s failed, retrying: %s", self._calls, error)
                 await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
             if self._state.is_over:
-                self._state.check()
+                self._state.raise_if_stopped()
         raise AssertionError("unreachable")
 
     async def _take(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:

@@ -13,11 +13,11 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 log = logging.getLogger(__name__)
 
 CONFIRM_WAIT_S = 3.0
-"""How long a revoked partition waits for the delivered pack to be settled (the Java clients' default)."""
+"""How long a revoked partition waits until the delivered pack is settled (the Java clients' default)."""
 
 
 class PartitionRelease:
-    """The end of a partition. `on_end` is called once it is over."""
+    """Ends the use of a partition that is lost, revoked or released; then calls `on_end`."""
 
     def __init__(
         self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, on_end: Callable[[], None]
@@ -26,13 +26,13 @@ class PartitionRelease:
         self._releasing: asyncio.Task[None] | None = None
 
     def lose(self, why: LaneRevoked) -> None:
-        """End without unregistering at the Broker."""
+        """Mark the partition as lost, without unregistering at the Broker."""
         self._state.release(why)
         self._signals.update()
         self._on_end()
 
     async def release(self, deadline: float | None) -> None:
-        """Release the partition: a confirmed pack is committed, an unsettled one will be delivered again.
+        """Release the partition: commit a confirmed pack; an unsettled pack will be delivered again.
 
         Repeated calls share one release. `deadline` is event loop time.
         """
@@ -41,7 +41,7 @@ class PartitionRelease:
         await self._release(deadline)
 
     async def revoke(self) -> None:
-        """Handle a revocation: wait a moment for the delivered pack to be settled, then release the partition."""
+        """Handle a revocation: wait up to CONFIRM_WAIT_S for the delivered pack to be settled, then release the partition."""
         self._state.revoke(LaneRevoked(f"{self._calls} now belongs to another consumer"))
         self._signals.update()
         try:
@@ -58,14 +58,14 @@ class PartitionRelease:
             async with asyncio.timeout_at(deadline):
                 await asyncio.shield(self._releasing)
         except TimeoutError:
-            log.info("%s could not be released in time, its Broker will end the lease", self._calls)
+            log.info("%s was not released in time; its Broker will let the lease expire", self._calls)
 
     async def _unregister(self) -> None:
-        is_due = self._state.must_unregister
+        must_unregister = self._state.must_unregister
         consumed = self._state.release(self._was_released())
         self._signals.update()
-        if is_due and not await self._calls.try_unregister(consumed=consumed):
-            self._state.registration_lost()  # it could end, or confirm, our next registration
+        if must_unregister and not await self._calls.try_unregister(consumed=consumed):
+            self._state.registration_lost()  # the abandoned request could end, or confirm for, our next registration
         self._on_end()
 
     def _was_released(self) -> LaneRevoked:

@@ -124,8 +124,8 @@ class PartitionSendQueue:
 
     def _post(self, message: _Message) -> None:
         masters = self._sender.routes.masters
-        if masters.authorized is not self._authorized:
-            self._authorized = masters.authorized
+        if masters.broker_auth is not self._authorized:
+            self._authorized = masters.broker_auth
             self._encoder.authorize(self._authorized)
         request = self._encoder.encode(message.data, message.flag, message.msg_type, message.msg_time)
         self._connection.post(WRITE, SEND, request, message.answered)

@@ -39,7 +39,7 @@ class PartitionSignals:
     async def until_over(self) -> AsyncIterator[None]:
         """Cancel the body if the partition is revoked or released meanwhile, and raise the reason."""
         if self._state.is_over:
-            self._state.check()
+            self._state.raise_if_stopped()
         try:
             async with asyncio.timeout(None) as wait:
                 self._until_over.add(wait)
@@ -48,7 +48,7 @@ class PartitionSignals:
                 finally:
                     self._until_over.discard(wait)
         except TimeoutError:
-            self._state.check()
+            self._state.raise_if_stopped()
             raise
 
     async def pause(self, seconds: float) -> None:
@@ -58,4 +58,4 @@ class PartitionSignals:
                 await self.revoked.wait()
         except TimeoutError:
             return
-        self._state.check()
+        self._state.raise_if_stopped()

@@ -91,7 +91,7 @@ class PartitionState:
         return self.abandoned is AbandonedRequests.READS and self.lease is READING and is_unsure
 
     @property
-    def resume_at(self) -> int | None:
+    def resume_offset(self) -> int | None:
         """The offset at which to register again; None for the group's position at the Broker.
 
         A Broker that shuts down cleanly counts its last delivered pack as consumed. So its position is used only if that pack is
@@ -101,14 +101,14 @@ class PartitionState:
             return self.expected
         return self.safe
 
-    def check(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raise the reason if nothing can be read."""
         if self.why is not None:
             raise self.why
 
     def may_get(self) -> bool:
         """Return True if a get may be sent without another registration. Raises like `check`."""
-        self.check()
+        self.raise_if_stopped()
         return not self.must_register
 
     # --- registrations ----------------------------------------------------------------------------------------------
@@ -154,12 +154,12 @@ class PartitionState:
         """
         if self.is_over:  # the next owner reads it
             self._move(pack="nothing")
-            self.check()
+            self.raise_if_stopped()
         expected = self.expected
         if expected is not None and offset > expected:
             self._move(pack="nothing")
             self._gap(expected, offset)
-            self.check()
+            self.raise_if_stopped()
         self._move(pack="nothing" if is_empty else "found")
         self.safe, self.expected, self.max_offset = offset, None, max_offset
 
@@ -171,10 +171,10 @@ class PartitionState:
         """Note that the get was refused before anything was read."""
         self._move(pack=f"refused after {self._before_get.value}")
 
-    def get_failed(self, *, given_up: bool) -> None:
-        """Note that the result of the get is unknown; if abandoned (`given_up`), it may even be carried out later."""
+    def get_failed(self, *, is_abandoned: bool) -> None:
+        """Note that the result of the get is unknown; if abandoned (`is_abandoned`), it may even be carried out later."""
         self._move(pack="get failed")
-        if given_up:
+        if is_abandoned:
             self.abandoned = max(self.abandoned, AbandonedRequests.READS)
 
     # --- the delivered pack -----------------------------------------------------------------------------------------
@@ -192,11 +192,11 @@ class PartitionState:
         self._move(pack="committed")
         self.safe = self.expected = offset
 
-    def commit_failed(self, *, given_up: bool) -> None:
+    def commit_failed(self, *, is_abandoned: bool) -> None:
         """Note that the Broker may or may not confirm the pack, now or later. A delivered one has to come again in any case."""
         was_out = self.pack is DELIVERED
         self._move(pack="commit failed")
-        if given_up:
+        if is_abandoned:
             self.abandoned = max(self.abandoned, AbandonedRequests.READS)
         elif was_out:
             self._move("forgotten")  # only a registration moves the Broker back to it

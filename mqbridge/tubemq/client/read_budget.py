@@ -24,7 +24,7 @@ class ReadBudget:
     """`max_bytes` in equal shares by Broker, so that a silent Broker blocks no more than its own share.
 
     One get fits into a share, however small. With `counts_packs` a pack counts until its reader accounts for it elsewhere
-    (`HeldPartition.pack_taken`); without, only responses in flight count.
+    (`HeldPartition.release_pack_bytes`); without, only responses in flight count.
     """
 
     def __init__(self, max_bytes: int, *, counts_packs: bool = False) -> None:

@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
 from mqbridge.tubemq.client.credentials import Role
-from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, new_client_id, topics_text, with_retries
+from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, call_with_retries, format_topics, new_client_id
 from mqbridge.tubemq.client.topic_probe import check_consumer, is_deployed
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 13.0
 NO_BROKERS_KNOWN = -1
-ASK_CONFIG = -2
+REQUEST_CONFIG = -2
 
 
 class TopicRoute:
@@ -112,9 +112,9 @@ class Routes:
 
     async def start(self) -> None:
         """Register with the Master. Raises ClusterError after five tries."""
-        self.host = await with_retries("connecting to the Master", self.masters.local_host)
+        self.host = await call_with_retries("connecting to the Master", self.masters.local_host)
         self.client_id = new_client_id(self.host)
-        await with_retries("registering the producer", self._register)
+        await call_with_retries("registering the producer", self._register)
         self._task = spawn(self._heartbeats(), f"tubemq producer {self.client_id}")
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class Routes:
         self._closed = True
         await cancel(self._task, self._refreshing)
         try:
-            request = CloseRequestP2M(clientId=self.client_id, authInfo=await self.masters.certificate())
+            request = CloseRequestP2M(clientId=self.client_id, authInfo=await self.masters.auth_info())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
         except (ClusterError, ProtocolError) as error:
             log.log(level_of(error, logging.INFO), "producer %s could not unregister at the Master: %s", self.client_id, error)
@@ -134,7 +134,7 @@ class Routes:
         """
         known = self._topics.get(topic)
         if known is None:
-            found = await with_retries(f"looking up topic {topic}", lambda: self.look_up(topic))
+            found = await call_with_retries(f"looking up topic {topic}", lambda: self.look_up(topic))
             if found is None:
                 problem = f"TubeMQ knows no topic {topic!r} that accepts messages; create it, or correct the name"
                 raise ServerRefused(problem, codes.TOPIC_NOT_DEPLOYED, Failure.FATAL)
@@ -219,11 +219,11 @@ class Routes:
             clientId=self.client_id,
             hostName=self.host,
             brokerCheckSum=NO_BROKERS_KNOWN,
-            authInfo=await self.masters.certificate(),
-            appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
+            authInfo=await self.masters.auth_info(),
+            appdConfig=ApprovedClientConfig(configId=REQUEST_CONFIG),
         )
         response = await self.masters.call(rpc.PRODUCER_REGISTER, request, RegisterResponseM2P)
-        self.masters.check("registering the producer", response, Role.PRODUCER, is_success=response.success)
+        self.masters.raise_if_refused("registering the producer", response, Role.PRODUCER, is_success=response.success)
         self._learn(response)
 
     async def _request_topics(self, topics: Sequence[str]) -> list[TopicInfo]:
@@ -246,8 +246,8 @@ class Routes:
             log.info("the Master no longer knows producer %s, registering again", self.client_id)
             await self._register()
             response = await self._heartbeat(topics)
-        self.masters.check(
-            f"a producer heartbeat for {topics_text(topics)}", response, Role.PRODUCER, is_success=response.success
+        self.masters.raise_if_refused(
+            f"a producer heartbeat for {format_topics(topics)}", response, Role.PRODUCER, is_success=response.success
         )
         self._learn(response)
         return response
@@ -258,14 +258,14 @@ class Routes:
             hostName=self.host,
             brokerCheckSum=self._check_sum,
             topicList=topics,
-            authInfo=await self.masters.certificate(),
-            appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
+            authInfo=await self.masters.auth_info(),
+            appdConfig=ApprovedClientConfig(configId=REQUEST_CONFIG),
         )
         return await self.masters.call(rpc.PRODUCER_HEARTBEAT, request, HeartResponseM2P)
 
     def _learn(self, response: RegisterResponseM2P | HeartResponseM2P) -> None:
         if response.HasField("authorizedInfo"):
-            self.masters.learn(response.authorizedInfo)
+            self.masters.store_tokens(response.authorizedInfo)
         if response.brokerInfos:
             brokers = [parse_broker(text, self.masters.broker_port) for text in response.brokerInfos]
             self._brokers = {broker.id: broker for broker in brokers}

@@ -120,7 +120,7 @@ class BalancedConsumer(GroupConsumer):
             await self._join()
             await self.membership.refresh_partitions()
 
-    async def _beat(self, held: list[PartitionRef] | None) -> None:
+    async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
         known = self.membership.skip_id
         await self.membership.heartbeat(held)
         await self._skip_to_end(known)

@@ -79,7 +79,7 @@ class BalancedMembership(GroupMember):
             topicCondition=self.conditions(),
             subRepInfo=self._report(held or None),
             opsTaskInfo=self._ops(),
-            authInfo=await self.masters.certificate(),
+            authInfo=await self.masters.auth_info(),
         )
         response = await self.masters.call(rpc.BALANCED_REGISTER, request, RegisterResponseM2CV2)
         self._check(f"joining group {self.group} for {', '.join(self.topics)}", response)
@@ -92,7 +92,7 @@ class BalancedMembership(GroupMember):
             groupName=self.group,
             subRepInfo=self._report(held),
             opsTaskInfo=self._ops(),
-            authInfo=await self.masters.certificate(),
+            authInfo=await self.masters.auth_info(),
         )
         response = await self.masters.call(rpc.BALANCED_HEARTBEAT, request, HeartResponseM2CV2)
         self._check(f"a heartbeat of group {self.group}", response)
@@ -105,7 +105,7 @@ class BalancedMembership(GroupMember):
             groupName=self.group,
             brokerConfigId=self._brokers_id,
             topicMetaInfoId=self._topics_id,
-            authInfo=await self.masters.certificate(),
+            authInfo=await self.masters.auth_info(),
         )
         response = await self.masters.call(rpc.PARTITION_META, request, GetPartMetaResponseM2C)
         self._check(f"asking for the partitions of group {self.group}", response)
@@ -113,11 +113,11 @@ class BalancedMembership(GroupMember):
 
     async def leave(self) -> None:
         """Tell the Master that this consumer leaves."""
-        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.certificate())
+        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.auth_info())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
     def _check(self, request: str, response: Response) -> None:
-        self.masters.check(request, response, Role.CONSUMER, is_success=response.errCode == codes.SUCCESS)
+        self.masters.raise_if_refused(request, response, Role.CONSUMER, is_success=response.errCode == codes.SUCCESS)
 
     def _report(self, held: Sequence[PartitionRef] | None) -> ClientSubRepInfo:
         topics: dict[str, list[PartitionRef]] = {}
@@ -140,13 +140,13 @@ class BalancedMembership(GroupMember):
 
     def _learn(self, response: RegisterResponseM2CV2 | HeartResponseM2CV2) -> None:
         if response.HasField("authorizedInfo"):
-            self.learn_token(response.authorizedInfo)
+            self.store_tokens(response.authorizedInfo)
         ops = response.opsTaskInfo
         default = (ops.defFlowCheckId if ops.HasField("defFlowCheckId") else UNSET, ops.defFlowControlInfo)
         group = (ops.groupFlowCheckId if ops.HasField("groupFlowCheckId") else UNSET, ops.groupFlowControlInfo)
-        self.flow.learn(default, group)
+        self.flow.apply_rules(default, group)
         if ops.HasField("qryPriorityId"):
-            self.learn_priority(ops.qryPriorityId)
+            self.apply_priority(ops.qryPriorityId)
         if ops.HasField("csmFrmMaxOffsetCtrlId"):
             self.skip_id = max(self.skip_id, ops.csmFrmMaxOffsetCtrlId)
         self._learn_partitions(response)

@@ -66,7 +66,7 @@ class DeliveredPack:
                 return None
             self._next = index + 1
             if index + 1 == len(messages):
-                partition.pack_taken()  # the last message is handed out: release the pack's bytes from the read budget
+                partition.release_pack_bytes()  # the last message is handed out: release the pack's bytes from the read budget
             if index in self._acknowledged:
                 continue
             message = messages[index]
@@ -97,7 +97,7 @@ class DeliveredPack:
         if not self.is_outstanding:
             return False
         self._partition.reject(delay_s)
-        self._partition.pack_taken()
+        self._partition.release_pack_bytes()
         self._free_messages()
         return True
 

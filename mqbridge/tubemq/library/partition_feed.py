@@ -86,7 +86,7 @@ class PartitionFeed:
         try:
             await partition.settled()
         finally:
-            partition.pack_taken()
+            partition.release_pack_bytes()
         if seeks != self._seeks:
             return
         if delivered.is_confirmed:
@@ -97,7 +97,7 @@ class PartitionFeed:
     async def _pass_over(self, pack: Pack, indexes: Collection[int]) -> None:
         """Confirm a pack that is left out as a whole. Indexes beyond it count from its end, which only a commit tells."""
         seeks, count = self._seeks, len(pack.messages)
-        self.partition.pack_taken()
+        self.partition.release_pack_bytes()
         try:
             end = await self.partition.commit(consumed=True)
         except ClusterError:

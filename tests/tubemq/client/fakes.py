@@ -70,10 +70,10 @@ class Nobody:
 
     broker_port = DEFAULT_BROKER_PORT
 
-    async def certificate(self) -> None:
+    async def auth_info(self) -> None:
         return None
 
-    def check(self, request: str, response: Any, role: Role, *, is_success: bool) -> None:
+    def raise_if_refused(self, request: str, response: Any, role: Role, *, is_success: bool) -> None:
         if not is_success:
             raise Credentials().refused(request, response.errCode, response.errMsg, role)
 
@@ -87,11 +87,11 @@ class MasterScript(Nobody, Script):
     async def local_host(self) -> str:
         return "10.0.0.9"
 
-    def learn(self, info: Any) -> None:
+    def store_tokens(self, info: Any) -> None:
         self.visit_token = info.visitAuthorizedToken
 
     @property
-    def authorized(self) -> broker.AuthorizedInfo:
+    def broker_auth(self) -> broker.AuthorizedInfo:
         return broker.AuthorizedInfo(visitAuthorizedToken=self.visit_token)
 
 

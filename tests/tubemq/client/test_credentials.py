@@ -116,37 +116,37 @@ async def test_the_password_is_read_for_each_request(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
     masters = masters_of(Script(), user(Secret(file=file)))
-    assert is_fresh(await masters.certificate() or m.MasterCertificateInfo(), "first")
+    assert is_fresh(await masters.auth_info() or m.MasterCertificateInfo(), "first")
     file.write_text("second\n")
-    assert is_fresh(await masters.certificate() or m.MasterCertificateInfo(), "second")
+    assert is_fresh(await masters.auth_info() or m.MasterCertificateInfo(), "second")
     file.unlink()
-    assert is_fresh(await masters.certificate() or m.MasterCertificateInfo(), "second")
+    assert is_fresh(await masters.auth_info() or m.MasterCertificateInfo(), "second")
 
 
 async def test_a_password_that_cannot_be_read_is_fatal(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"the secret from file .*none cannot be read") as failed:
-        await masters_of(Script(), user(Secret(file=tmp_path / "none"))).certificate()
+        await masters_of(Script(), user(Secret(file=tmp_path / "none"))).auth_info()
     assert failed.value.failure is Failure.FATAL
 
 
 async def test_a_broker_takes_the_masters_token_or_a_signature() -> None:
     masters = masters_of(Script(), user())
-    before = masters.authorized
-    await masters.certificate()
-    masters.learn(authorized(5))
-    first = masters.authorized
+    before = masters.broker_auth
+    await masters.auth_info()
+    masters.store_tokens(authorized(5))
+    first = masters.broker_auth
     assert first is not before
     assert first.visitAuthorizedToken == 5
     name, timestamp, nonce, _ = first.authAuthorizedToken.split(" ")
     assert first.authAuthorizedToken == sign(name, "secret", int(timestamp), int(nonce)).for_broker
-    await masters.certificate()
-    assert masters.authorized.authAuthorizedToken != first.authAuthorizedToken, "of the newest signature"
-    masters.learn(authorized(6, "from-the-master"))
-    assert masters.authorized.authAuthorizedToken == "from-the-master"
-    assert (await masters.certificate() or m.MasterCertificateInfo()).authorizedToken == "from-the-master"
-    kept = masters.authorized
-    masters.learn(authorized(6))
-    assert masters.authorized is kept, "what senders compare is another object only when it says something else"
+    await masters.auth_info()
+    assert masters.broker_auth.authAuthorizedToken != first.authAuthorizedToken, "of the newest signature"
+    masters.store_tokens(authorized(6, "from-the-master"))
+    assert masters.broker_auth.authAuthorizedToken == "from-the-master"
+    assert (await masters.auth_info() or m.MasterCertificateInfo()).authorizedToken == "from-the-master"
+    kept = masters.broker_auth
+    masters.store_tokens(authorized(6))
+    assert masters.broker_auth is kept, "what senders compare is another object only when it says something else"
 
 
 REFUSALS = [

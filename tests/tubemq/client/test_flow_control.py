@@ -15,7 +15,7 @@ NIGHT_GMT_8 = 16 * 3600.0
 
 def meter(text: str = RULES, *, filtered: bool = False) -> FlowMeter:
     control = FlowControl()
-    control.learn((1, text), (-2, ""))
+    control.apply_rules((1, text), (-2, ""))
     return FlowMeter(control, filtered=filtered)
 
 
@@ -55,29 +55,29 @@ def test_others_are_not(lag: int, wall: float) -> None:
 
 def test_a_groups_rules_come_first() -> None:
     control = FlowControl()
-    control.learn((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
-    assert control.group_in_force
+    control.apply_rules((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
+    assert control.has_group_rules
     assert FlowMeter(control, filtered=False).missed() == 0.05
-    control.learn((1, " "), (2, " "))
-    assert control.group_in_force, "the same id says nothing new"
-    control.learn((1, " "), (3, " "))
-    assert not control.group_in_force
+    control.apply_rules((1, " "), (2, " "))
+    assert control.has_group_rules, "the same id says nothing new"
+    control.apply_rules((1, " "), (3, " "))
+    assert not control.has_group_rules
     assert control.misses[0] == (3, 0.3), "the default rules are back"
     assert (control.default_id, control.group_id) == (1, 3)
 
 
 def test_a_groups_rules_that_cannot_be_read_leave_everybodys() -> None:
     control = FlowControl()
-    control.learn((1, RULES), (2, "no rules"))
+    control.apply_rules((1, RULES), (2, "no rules"))
     assert control.waits is not None
-    assert control.in_force
-    assert not control.group_in_force
+    assert control.has_rules
+    assert not control.has_group_rules
 
 
 def test_each_kind_of_rule_falls_back_by_itself() -> None:
     """A group with a rule of its own for misses still obeys everybody's limits and waits."""
     control = FlowControl()
-    control.learn((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
+    control.apply_rules((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
     of = FlowMeter(control, filtered=True)
     assert of.missed() == 0.05
     assert of.found(1, 0, 0.0, NOON_GMT_8, near_end=False) == 0.1
@@ -88,7 +88,7 @@ def test_each_kind_of_rule_falls_back_by_itself() -> None:
 def test_a_groups_limit_that_does_not_fit_leaves_everybodys() -> None:
     night = '[{"type":0,"rule":[{"start":"23:00","end":"23:59","dltInM":30,"limitInM":1,"freqInMs":5000}]}]'
     control = FlowControl()
-    control.learn((1, RULES), (2, night))
+    control.apply_rules((1, RULES), (2, night))
     assert FlowMeter(control, filtered=False).found(3 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False) == 1.0
     late = 15.5 * 3600
     assert FlowMeter(control, filtered=False).found(3 * MIB, 31 * MIB, 0.0, late, near_end=False) == 5.0

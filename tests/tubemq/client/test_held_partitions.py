@@ -132,7 +132,7 @@ async def test_a_pack_counts_until_its_reader_has_taken_it() -> None:
         await until(lambda number=number: scene.well.counts.get(rpc.GET, 0) == number and budget.used < GET_BYTES)
         (with_pack,) = [partition for partition in held if partition._held_bytes]
         assert budget.used == with_pack._held_bytes == with_pack.pack.held_bytes
-        with_pack.pack_taken()
+        with_pack.release_pack_bytes()
     await until(lambda: not budget.used)
     await scene.stop()
 
@@ -287,7 +287,7 @@ async def test_a_heartbeat_is_judged_by_the_run_in_which_it_was_sent() -> None:
     partition.state.forgotten(partition.state.generation)
     partition.state.registered(0, 100, None)  # in the same turn, before the task of the heartbeat has begun
     answered.set()
-    await until(lambda: not scene.held.heartbeats._under_way)
+    await until(lambda: not scene.held.heartbeats._pending)
     assert partition.ref.key in scene.held.held
     assert not partition.revoked.is_set()
     await scene.stop()

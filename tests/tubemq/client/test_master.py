@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.tubemq.client import master as module
-from mqbridge.tubemq.client.master import Masters, new_client_id, with_retries
+from mqbridge.tubemq.client.master import Masters, call_with_retries, new_client_id
 from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseRequestC2M, CloseResponseM2C, MasterAuthorizedInfo, MasterCertificateInfo
@@ -106,20 +106,20 @@ async def test_registrations_are_tried_five_times(monkeypatch: pytest.MonkeyPatc
         raise ClusterError("no", failure)
 
     with pytest.raises(ClusterError):
-        await with_retries("this", attempt)
+        await call_with_retries("this", attempt)
     assert len(made) == tries
 
 
 async def test_tokens_of_answers_travel_on() -> None:
     group = masters(Script())
-    assert await group.certificate() is None
-    assert group.authorized == AuthorizedInfo(visitAuthorizedToken=-2)
-    group.learn(MasterAuthorizedInfo(visitAuthorizedToken=5))
-    assert (group.authorized.visitAuthorizedToken, await group.certificate()) == (5, None)
-    group.learn(MasterAuthorizedInfo(visitAuthorizedToken=6, authAuthorizedToken="abc"))
-    group.learn(MasterAuthorizedInfo(visitAuthorizedToken=7))
-    assert group.authorized == AuthorizedInfo(visitAuthorizedToken=7, authAuthorizedToken="abc")
-    assert await group.certificate() == MasterCertificateInfo(authorizedToken="abc")
+    assert await group.auth_info() is None
+    assert group.broker_auth == AuthorizedInfo(visitAuthorizedToken=-2)
+    group.store_tokens(MasterAuthorizedInfo(visitAuthorizedToken=5))
+    assert (group.broker_auth.visitAuthorizedToken, await group.auth_info()) == (5, None)
+    group.store_tokens(MasterAuthorizedInfo(visitAuthorizedToken=6, authAuthorizedToken="abc"))
+    group.store_tokens(MasterAuthorizedInfo(visitAuthorizedToken=7))
+    assert group.broker_auth == AuthorizedInfo(visitAuthorizedToken=7, authAuthorizedToken="abc")
+    assert await group.auth_info() == MasterCertificateInfo(authorizedToken="abc")
 
 
 @pytest.mark.parametrize("how", ["stands by", "is gone", "is silent"])

@@ -130,7 +130,7 @@ async def test_flow_control_counts_from_when_its_rules_come() -> None:
     await partition.fetch()
     assert pacing.next_at <= loop.time()
     assert not pacing.is_disturbed
-    partition._context.membership.flow.learn(
+    partition._context.membership.flow.apply_rules(
         (1, '[{"type":3,"rule":[{"normFreqInMs":50}]},{"type":1,"rule":[{"zeroCnt":2,"freqInMs":20}]}]'), (-2, "")
     )
     partition.confirm()

@@ -63,7 +63,7 @@ class FakeCluster:
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.masters = self
-        self.client_id, self.host, self.authorized = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
+        self.client_id, self.host, self.broker_auth = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
         self.refreshed = 0
         self.connectivity = Connectivity("fake")
 
@@ -87,7 +87,7 @@ def sender_to(
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_reconnector, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(broker_reconnector, "MOST_RETRY_S", 0.002)
+    monkeypatch.setattr(broker_reconnector, "MAX_RETRY_S", 0.002)
 
 
 def bodies(count: int) -> list[bytes]:

@@ -48,7 +48,7 @@ DRAIN = 300
 
 
 OUTAGE = 4
-"""Requests that fail in a row: more than REGISTER_TRIES, as it is set here."""
+"""Requests that fail in a row: more than REGISTER_ATTEMPTS, as it is set here."""
 LUCK = st.integers(0, 3)
 """What ends a run or begins another happens only when this is 0: else nothing would grow old enough to go wrong."""
 
@@ -585,7 +585,7 @@ class ByLane(PartitionMachine):
 @pytest.mark.parametrize("machine", [PartitionMachine, FarBehind, ByLane], ids=["well", "far behind", "by lane"])
 def test_nothing_is_skipped_whatever_gets_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch, 0.0)
-    monkeypatch.setattr(partition_registration, "REGISTER_TRIES", 2)  # what takes five failures in a row would never be seen
+    monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # what takes five failures in a row would never be seen
     monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
 
@@ -708,7 +708,7 @@ def test_what_is_not_in_the_tables_is_refused() -> None:
     assert not state.get_sent()
     with pytest.raises(LocalProtocolError):
         state.get_sent()
-    state.get_failed(given_up=True)
+    state.get_failed(is_abandoned=True)
     with pytest.raises(LocalProtocolError, match="registered again"):
         state.get_sent()
     with pytest.raises(LocalProtocolError):
@@ -743,13 +743,13 @@ def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:
     state.registered(280, 1000, 28)
     assert (state.lease, state.is_registered) == (STOPPED, True)
     with pytest.raises(GapError, match="offset 28, the Broker continued at 280"):
-        state.check()
+        state.raise_if_stopped()
     state.registration_lost()  # a seek that failed
     with pytest.raises(GapError):
-        state.check()
+        state.raise_if_stopped()
     state.revoke(LaneRevoked("taken away"))
     assert state.must_unregister
     with pytest.raises(LaneRevoked):
-        state.check()
+        state.raise_if_stopped()
     with pytest.raises(MqbridgeError, match="taken away"):
         state.get_sent()

@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client import broker_reconnector
 from mqbridge.tubemq.client import master as master_module
-from mqbridge.tubemq.client.master import MAX_TOPICS, topics_text
+from mqbridge.tubemq.client.master import MAX_TOPICS, format_topics
 from mqbridge.tubemq.client.partition_sender import open_partition_sender
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import rpc
@@ -36,7 +36,7 @@ class Master(Nobody):
         self.known = False
         self.silent: asyncio.Event | None = None
         """When there is one, it is set by a heartbeat, which is never answered."""
-        self.authorized = AuthorizedInfo(visitAuthorizedToken=1)
+        self.broker_auth = AuthorizedInfo(visitAuthorizedToken=1)
 
     async def local_host(self) -> str:
         return "10.0.0.1"
@@ -159,5 +159,5 @@ async def test_a_refusal_names_a_few_topics(master: Master, routes: Routes, monk
 
 
 def test_topics_in_a_sentence() -> None:
-    assert topics_text(["b", "a"]) == "a, b"
-    assert topics_text({"a", "b", "c", "d"}) == "a, b, c and 1 more"
+    assert format_topics(["b", "a"]) == "a, b"
+    assert format_topics({"a", "b", "c", "d"}) == "a, b, c and 1 more"

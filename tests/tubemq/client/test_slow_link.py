@@ -45,7 +45,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 class Known:
     """Routes that know one topic."""
 
-    client_id, host, authorized = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
+    client_id, host, broker_auth = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
 
     def __init__(self, connections: ConnectionPool) -> None:
         self.masters, self.connections = self, connections

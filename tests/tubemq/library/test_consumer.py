@@ -8,7 +8,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.library.received import ReceivedMessage
-from mqbridge.tubemq.client.partition_registration import REGISTER_TRIES
+from mqbridge.tubemq.client.partition_registration import REGISTER_ATTEMPTS
 from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.library.consumer import Consumer
 from mqbridge.tubemq.wire import codes, rpc
@@ -139,7 +139,7 @@ async def test_a_seek_that_fails_keeps_what_is_acknowledged(client: TubeMQClient
         first, second, _ = await received(consumer, 3, acknowledge=False)
         consumer.acknowledge(first)
         registrations = cluster.faults.counts[rpc.PARTITION_REGISTER]
-        for number in range(1, REGISTER_TRIES + 1):
+        for number in range(1, REGISTER_ATTEMPTS + 1):
             cluster.faults.plan[rpc.PARTITION_REGISTER, registrations + number] = codes.INTERNAL_ERROR
         with pytest.raises(ClusterError):
             await consumer.seek(messages[2])

@@ -62,7 +62,7 @@ class Cluster:
     def __init__(self, count: int) -> None:
         self.brokers = {broker.id: FakeSession(broker) for broker in BROKERS[:count]}
         self.masters = self
-        self.client_id, self.host, self.authorized = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
+        self.client_id, self.host, self.broker_auth = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
         self.connectivity = Connectivity("fake")
         self.route = TopicRoute("demo")
         deployments = tuple((broker.id, 2, 1) for broker in BROKERS[:count])
