@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[Changed, str]] = {
     "nothing": (lambda server, _: server.config(None), "refuses a connection without credentials"),
     "password": (
         lambda server, _: server.config({"user": APP, "password": "wrong"}),
-        "refuses user 'app' with a password from the configuration: the brokers' file of users",
+        "refuses user 'app' with a password from the configuration: the brokers' user file",
     ),
     "user": (lambda server, _: server.config({"user": "somebody", "password": "x"}), "refuses user 'somebody'"),
     "old certificate": (of_certificate(begins=timedelta(days=-2), ends=timedelta(days=-1)), "our certificate has expired"),
