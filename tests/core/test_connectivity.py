@@ -218,7 +218,7 @@ def test_no_pause_exceeds_the_one_in_the_warning() -> None:
     longest = (
         clusters.MAX_CONNECT_PAUSE_S,
         route.MAX_REJOIN_PAUSE_S,
-        lookup.MOST_DELAY_S,
+        lookup.MAX_DELAY_S,
         broker_reconnector.MAX_RETRY_S,
         pull_loop.MOST_WAIT_S,
         send_outage.MOST_RETRY_S,
