@@ -43,7 +43,8 @@ def tagged(topic: str, tags: Iterable[str]) -> Subscription:
     wanted = frozenset(tags)
     for tag in wanted:
         if not tag or tag != tag.strip() or SEPARATOR in tag or tag == ALL:
-            raise LocalProtocolError(f"{tag!r} cannot be a tag in a subscription of {topic}: no blank ends, no '||', not '*'")
+            problem = "a tag must not be empty, be '*', contain '||', or start or end with whitespace"
+            raise LocalProtocolError(f"invalid tag {tag!r} in the subscription to {topic}: {problem}")
     if not wanted:
         raise LocalProtocolError(f"a subscription of {topic} by tags names none; use everything({topic!r})")
     return Subscription(topic, f" {SEPARATOR} ".join(sorted(wanted)), TAG, wanted)
