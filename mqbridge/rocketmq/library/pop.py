@@ -31,9 +31,9 @@ MAX_MSGS = 32
 INVISIBLE_MS = 60_000
 POLL_MS = 15_000
 ANSWER_MORE_S = 15.0
-"""An answer may come so much later than the poll was to end."""
+"""Time allowed for the response after the end of the poll."""
 FULL_WAIT_S = 1.0
-"""After the broker said that it holds as many polls as it may."""
+"""Pause after POLLING_FULL: the broker has reached its limit of waiting polls."""
 ANY_QUEUE = -1
 _ANSWERS = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.POLLING_FULL, Status.POLLING_TIMEOUT})
 
@@ -147,13 +147,18 @@ class Popper:
         try:
             await self.acknowledge(others)
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "%d messages with other tags come again: %s", len(others), error)
+            log.log(
+                level_of(error, logging.INFO),
+                "acknowledging %d messages with other tags failed; the broker redelivers them: %s",
+                len(others),
+                error,
+            )
         return Popped(wanted, header.rest_num)
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     async def acknowledge(self, receipts: Iterable[Receipt]) -> None:
-        """These are consumed. Raises ClusterError; what was not acknowledged comes again."""
+        """Acknowledge consumed messages. Raises ClusterError; the broker redelivers those not acknowledged."""
         by_broker: dict[str, list[Receipt]] = {}
         for receipt in receipts:
             by_broker.setdefault(receipt.broker, []).append(receipt)
