@@ -38,7 +38,7 @@ class JoinedMessage(NamedTuple):
     entry: Entry | None
     chunk_ids: tuple[EntryId, ...]
     """Ids of all chunks in the order received; acknowledging the message means acknowledging all of them."""
-    given_up: bool = False
+    lacks_last_chunk: bool = False
     """True if the last chunk is missing: the entry has the id of the last chunk received, which may be far back by now."""
 
 
@@ -96,7 +96,7 @@ class _IncompleteMessage:
         """Return True if a chunk belongs here: a restarted named producer may reuse a uuid, but not in the same millisecond."""
         return metadata.publish_time == self.metadata.publish_time and metadata.num_chunks_from_msg == self.total
 
-    def finish(self, *, given_up: bool = False) -> JoinedMessage:
+    def finish(self, *, lacks_last_chunk: bool = False) -> JoinedMessage:
         """Return the message as one entry."""
         if self.defect is None and (self.next != self.total or self.received_bytes != self.announced_bytes):
             self.defect = (
@@ -117,7 +117,7 @@ class _IncompleteMessage:
             defect=self.defect,
         )
         entry.chunks_before = self.first.metadata.chunk_id
-        return JoinedMessage(entry, tuple(self.chunk_ids), given_up)
+        return JoinedMessage(entry, tuple(self.chunk_ids), lacks_last_chunk)
 
 
 class ChunkJoiner:
@@ -160,7 +160,7 @@ class ChunkJoiner:
         message = self._incomplete.get(uuid)
         if message is not None and not message.is_same(metadata):
             message.set_defect(f"another message with the uuid {uuid} arrived before the message was complete")
-            finished.append(self._incomplete.pop(uuid).finish(given_up=True))
+            finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
             message = None
         if message is None:
             message = self._incomplete[uuid] = _IncompleteMessage(entry)
@@ -173,7 +173,7 @@ class ChunkJoiner:
             finished.append(self._complete(uuid))
         elif len(message.chunk_ids) > min(message.total, MAX_CHUNKS) + MAX_REPEATED_CHUNKS:
             message.set_defect(f"received {len(message.chunk_ids)} chunks, but never the last one")
-            finished.append(self._incomplete.pop(uuid).finish(given_up=True))
+            finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
         return finished
 
     def _complete(self, uuid: str) -> JoinedMessage:
@@ -196,7 +196,7 @@ class ChunkJoiner:
             self._incomplete[uuid].set_defect(
                 f"too many incomplete chunked messages: the chunks of {uuid} did not arrive in time"
             )
-            finished.append(self._incomplete.pop(uuid).finish(given_up=True))
+            finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
         for message in self._incomplete.values():
             if message.announced_bytes > self._limits.max_bytes:
                 message.set_defect(
@@ -216,4 +216,4 @@ class ChunkJoiner:
     def expire(self, now: float) -> list[JoinedMessage]:
         """Give up and return the messages that waited too long."""
         late = [uuid for uuid, message in self._incomplete.items() if message.since + self._limits.expiry_s <= now]
-        return [self._incomplete.pop(uuid).finish(given_up=True) for uuid in late]
+        return [self._incomplete.pop(uuid).finish(lacks_last_chunk=True) for uuid in late]

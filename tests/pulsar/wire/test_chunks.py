@@ -216,5 +216,5 @@ def test_a_chunk_repeated_for_ever_is_given_up(number):
         given_up += joiner.add(chunk, 0.0)
         most = max([most, *(len(message.chunk_ids) for message in joiner._incomplete.values())])
     assert most <= MAX_REPEATED_CHUNKS + 4
-    assert [joined.given_up for joined in given_up] == [True] * 2
+    assert [joined.lacks_last_chunk for joined in given_up] == [True] * 2
     assert "never" in str(given_up[0].entry.defect)
