@@ -1,13 +1,16 @@
-"""The Pulsar client for programs, with the face of `mqbridge.library.contract`. The gateway does not use it.
+"""The Pulsar client library for applications; it implements `mqbridge.library.contract`. The gateway does not use it.
 
-    client           PulsarClient: one cluster; opens everything below
+    client           PulsarClient: the client of one cluster; opens producers, consumers and readers
     producer         Producer: sends messages to all partitions of a topic
     consumer         Consumer: receives and acknowledges messages of topics, as a member of a subscription
     reader           Reader: reads topics without a subscription
-    options          words that its methods take; `cluster_client` is its base, `topic_names` the names of topics
-    topic_producer   TopicProducer: chooses partitions; `batching` makes entries of messages
-    topic_consumer   TopicConsumer: entries of all partitions of topics, new ones included
-    received_entry   the messages of one entry, and which of them are acknowledged
+    cluster_client   ClusterClient: the base class of PulsarClient
+    options          subscription modes and access modes
+    topic_names      conversion between the application's topic names and full names
+    topic_producer   TopicProducer: chooses the partition of each message
+    batching         Batcher: collects the messages of one partition into batch entries
+    topic_consumer   TopicConsumer: receives entries of all partitions of topics, new partitions included
+    received_entry   ReceivedEntry: the acknowledgement handle of the messages of one entry
 
-`mqbridge.pulsar.client` below moves entries: what one SEND stores and one MESSAGE delivers.
+The layer below, `mqbridge.pulsar.client`, sends and receives entries: an entry is the content of one SEND or MESSAGE command.
 """

@@ -1,8 +1,9 @@
-"""Gathers messages into batch entries of one producer: limited by number, bytes and time, all together or a batch for each key.
+"""Collects the messages of one producer into batch entries, limited by message count, bytes and delay.
 
-Key_Shared subscriptions dispatch whole entries by the key of their first message, so they need batches of a single key. A message
-with a delivery time or with a sequence id of the caller's is sent as an entry of its own, behind the messages before it. So is a
-large message if the producer cuts messages into chunks, since a batch is never cut.
+There is one batch for all messages, or one per key. Key_Shared subscriptions dispatch whole entries by the key of their first
+message, so they need one batch per key. A message with a delivery time or with a sequence id set by the caller becomes an entry
+of its own, sent after the messages before it. So does a large message if the producer splits messages into chunks, because a
+batch cannot be split.
 """
 
 import asyncio
@@ -19,17 +20,21 @@ from mqbridge.pulsar.wire.single_metadata import PLAIN_PREFIXES, encode_prefix
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """When a batch is sent. `max_messages=1` sends every message as an entry of its own, without a batch's framing."""
+    """Limits of a batch. With `max_messages=1` every message is an entry of its own, without batch framing."""
 
     max_messages: int = 1000
     max_bytes: int = 128 << 10
     max_delay_s: float = 0.01
     by_key: bool = False
-    """A batch for each key; the limits hold for all of them together."""
+    """True for one batch per key; the limits apply to all batches together."""
 
 
 class MessageId(NamedTuple):
-    """Where a message was stored; -1 if not applicable: no partitions, no batch, ledger and entry of a duplicate."""
+    """Id of a stored message.
+
+    `partition` is -1 for an unpartitioned topic, `batch_index` is -1 without batch framing, `ledger` and `entry` are -1 for a
+    duplicate.
+    """
 
     ledger: int
     entry: int
@@ -57,7 +62,7 @@ class OutgoingMessage:
         self.event_time, self.deliver_at, self.sequence_id = event_time, deliver_at, sequence_id
 
     def describe(self, metadata: MessageMetadata) -> None:
-        """Write everything but the payload."""
+        """Write all fields except the payload into the metadata of an entry."""
         self.describe_keys(metadata)
         for key, value in self.properties:
             metadata.properties.add(key=key, value=value)
@@ -69,7 +74,7 @@ class OutgoingMessage:
             metadata.deliver_at_time = self.deliver_at
 
     def batch_prefix(self) -> bytes:
-        """Return the metadata that precedes the payload in a batch."""
+        """Return the encoded metadata that precedes the payload in a batch."""
         if self.key is self.ordering_key is None and self.payload is not None and not (self.properties or self.event_time):
             return PLAIN_PREFIXES[len(self.payload)]
         key, is_binary = self.key, False
@@ -80,7 +85,7 @@ class OutgoingMessage:
         )
 
     def describe_keys(self, metadata: MessageMetadata) -> None:
-        """Write the keys, by which brokers dispatch."""
+        """Write the key and the ordering key into the metadata of an entry; brokers dispatch entries by them."""
         if isinstance(self.key, bytes):
             metadata.partition_key = base64.b64encode(self.key).decode()
             metadata.partition_key_b64_encoded = True
@@ -95,7 +100,7 @@ PLAIN = OutgoingMessage(b"")
 
 
 class _Batch:
-    """The messages of an entry to be."""
+    """The messages of a batch entry that is not sent yet."""
 
     __slots__ = ("first", "futures", "parts")
 
@@ -106,11 +111,11 @@ class _Batch:
 
 
 class Batcher:
-    """Gathers the messages of one producer; its receipts name `partition`."""
+    """Collects the messages of one producer into batches; the ids of its messages contain `partition`."""
 
     def __init__(self, producer: EntryProducer, batching: Batching, partition: int) -> None:
         self._producer, self._batching, self._partition = producer, batching, partition
-        self._cuts = producer.settings.chunking
+        self._splits = producer.settings.chunking
         self._batches: dict[object, _Batch] = {}
         self._messages = self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -118,11 +123,14 @@ class Batcher:
         self._future = self._loop.create_future
 
     def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
-        """Send a message when its batch is full or due; the future is its id, or fails with ClusterError."""
+        """Add a message to a batch, which is sent when it is full or its delay is over.
+
+        The future returns the message id, or fails with ClusterError.
+        """
         return self._put(message, message.payload)
 
     def put_plain(self, payload: bytes) -> "asyncio.Future[MessageId]":
-        """`add` for a message that has only a payload. Most such messages extend a batch without completing it: the fast path."""
+        """Add a message that has only a payload. The fast path is a message that extends a batch without completing it."""
         prefix = PLAIN_PREFIXES[len(payload)]
         size = self._bytes + len(prefix) + len(payload)
         batch = self._batches.get(None)
@@ -136,11 +144,11 @@ class Batcher:
         return future
 
     def _put(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
-        """Add a message with this payload. It cannot join a batch if it has a delivery time or a sequence id, or may be cut."""
+        """Add a message with this payload; send it alone if it has a delivery time or a sequence id, or may be split."""
         future: asyncio.Future[MessageId] = self._future()
         batching = self._batching
-        may_be_cut = self._cuts and payload is not None and len(payload) > batching.max_bytes
-        if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1 or may_be_cut:
+        may_be_split = self._splits and payload is not None and len(payload) > batching.max_bytes
+        if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1 or may_be_split:
             self.flush()
             self._send_alone(message, payload, future)
             return future
@@ -170,7 +178,7 @@ class Batcher:
         sent.add_done_callback(functools.partial(self._done, [future], False))
 
     def flush(self) -> None:
-        """Send the batches as they are."""
+        """Send all batches now, full or not."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -191,14 +199,14 @@ class Batcher:
                     future.set_exception(error)
             return
         (ledger, entry, *_), partition = sent.result(), self._partition
-        make = tuple.__new__  # as MessageId's own constructor does, at less than half its cost
+        make = tuple.__new__  # does the same as MessageId's constructor, at less than half its cost
         for index, future in enumerate(futures, 0 if batched else -1):
             try:
                 future.set_result(make(MessageId, (ledger, entry, partition, index)))
             except asyncio.InvalidStateError:
-                continue  # the caller was cancelled
+                continue  # the caller has cancelled the future
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the batches as they are and close the producer, which waits at most `timeout` seconds for receipts."""
+        """Send all batches, wait at most `timeout` seconds for their receipts, and close the producer."""
         self.flush()
         await self._producer.close(timeout)

@@ -1,4 +1,4 @@
-"""The Pulsar client of one cluster, for programs.
+"""The Pulsar client of one cluster, for applications.
 
     async with PulsarClient("pulsar://localhost:6650") as client:
         async with client.producer("orders") as producer:
@@ -8,7 +8,8 @@
                 print(message.key, message.payload)
                 consumer.acknowledge(message)
 
-A topic is `orders`, `tenant/namespace/orders` or `persistent://tenant/namespace/orders`; the first is of `public/default`.
+A topic is written `orders`, `tenant/namespace/orders` or `persistent://tenant/namespace/orders`. The short name `orders` means
+`persistent://public/default/orders`.
 """
 
 import re
@@ -39,16 +40,17 @@ from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
 from mqbridge.pulsar.wire.schemas import Schema
 
 Topics = str | Sequence[str] | re.Pattern[str]
-"""Names of topics, or a pattern of names."""
+"""A topic name, several topic names, or a pattern that selects topics."""
 
 
 class PulsarClient(ClusterClient):
-    """Connects on the first request. Closing it closes its producers, consumers and readers.
+    """A client that connects on its first request. Closing it also closes its producers, consumers and readers.
 
-    `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the machine's authorities).
-    `auth` has the credentials: TokenAuth, BasicAuth, TlsAuth of `mqbridge.pulsar.client.auth`. `admin_url` is the REST interface
-    (`http://host:8080`), which only `admin` needs. `request_timeout_s` bounds the wait for one answer, `operation_timeout_s` an
-    operation with all repetitions, such as opening a consumer. Raises ConfigError for a URL that cannot be used.
+    `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the CA certificates of the
+    system). `auth` is the authentication method: TokenAuth, BasicAuth or TlsAuth of `mqbridge.pulsar.client.auth`. `admin_url`
+    is the address of the REST interface (`http://host:8080`), which only `admin` needs. `request_timeout_s` is the timeout of
+    one request, `operation_timeout_s` the timeout of an operation with all its retries, such as opening a consumer. Raises
+    ConfigError for an invalid URL.
     """
 
     def producer(
@@ -78,22 +80,23 @@ class PulsarClient(ClusterClient):
         """Open a producer of all partitions of a topic: `await` it, or use it with `async with`. Raises ClusterError.
 
         batch_messages, batch_bytes, batch_delay_s
-                               a batch is sent when it has so many messages (1: no batches) or bytes, or after so many seconds
-        batch_by_key           a batch for each key, as key_shared subscriptions need it
-        key_hash               chooses the partition of a key; `java` is the default of all official clients
-        max_pending_bytes      `send` waits while so many bytes have no receipt
+                               limits of a batch: messages (1: no batches), bytes, and seconds until it is sent
+        batch_by_key           make one batch per key, as key_shared subscriptions need it
+        key_hash               hash function that chooses the partition of a key; `java` is the default of all official clients
+        max_pending_bytes      `send` waits while this number of bytes has no receipt
         refresh_s              interval between checks for new partitions, in seconds
-        name                   for deduplication; one producer of a topic at a time may have it (None: the broker makes one)
+        name                   producer name for deduplication; only one producer of a topic at a time may use it (None: the
+                               broker generates a name)
         access                 which other producers the topic may have, see `Access`
-        compression            of a batch
-        schema                 registered with the topic, or checked against the topic's
-        chunking, chunk_bytes  cut messages that are larger than the broker takes, into chunks of so many bytes (None: its limit)
-        initial_subscription   created with the topic, so that no message is lost before its first consumer
-        producer_properties    shown in the topic's statistics
-        max_elapsed_s          a message without a receipt after so many seconds fails (None: never)
-        fails_in_order         a message that fails after `max_elapsed_s` fails all behind it: nothing overtakes it
-        sole_sender            end when another producer has sent under `name` while the connection was away
-        retries_first_opening  wait as long as the broker is not ready, rather than `operation_timeout_s`
+        compression            compression codec of every entry
+        schema                 schema that is registered with the topic, or checked against the topic's schema
+        chunking, chunk_bytes  split messages above the broker's limit into chunks of this size (None: the broker's limit)
+        initial_subscription   subscription that is created with the topic, so that it receives the first messages
+        producer_properties    properties that the topic's statistics show
+        max_elapsed_s          a message fails if it has no receipt after this time, in seconds (None: never)
+        fails_in_order         if a message fails after `max_elapsed_s`, all later messages fail too, so the order is kept
+        sole_sender            end with an error if another producer sent under `name` while this one was disconnected
+        retries_first_opening  retry the first opening until the broker is ready, without the limit of `operation_timeout_s`
         """
         batching = Batching(batch_messages, batch_bytes, batch_delay_s, batch_by_key)
         settings = ProducerSettings(
@@ -144,27 +147,29 @@ class PulsarClient(ClusterClient):
     ) -> Opening[Consumer]:
         """Subscribe to all partitions of topics: `await` it, or use it with `async with`. Raises ClusterError.
 
-        topics                   names, or a regular expression over `tenant/namespace/topic` (without a slash: over `topic`),
-                                 which selects topics of `namespace` as they come and go
+        topics                   topic names, or a regular expression over `tenant/namespace/topic` (without a slash: over
+                                 `topic`), which selects existing and future topics of `namespace`
         group                    name of the subscription
-        start, start_ago_s       where a new subscription begins: at an end, or with messages published so many seconds ago
-        mode                     how its consumers share the topics, see `Mode`: by default each partition has one, in order
-        consumer_name, priority  shown in statistics; consumers with a lower priority are served first, or become active
-        max_bytes                of the messages that wait at the consumer, all partitions together
+        start, start_ago_s       where a new subscription begins: at the earliest or latest message, or with messages published
+                                 up to this number of seconds ago
+        mode                     subscription type, see `Mode`; by default one consumer per partition receives in order
+        consumer_name            name that statistics show
+        priority                 consumers with a lower number receive messages first, or become active first
+        max_bytes                maximum size of the buffered messages of all partitions together
         batch_index_acks         acknowledge single messages of a batch, at a broker with acknowledgmentAtBatchIndexLevelEnabled
                                  (False: a batch is acknowledged with the last of its messages)
-        ack_timeout_s            have messages delivered again that are not acknowledged after so many seconds (None: never)
-        read_compacted           only the newest message of each key, where the topic is compacted; exclusive and failover
+        ack_timeout_s            messages without acknowledgement are redelivered after this time, in seconds (None: never)
+        read_compacted           receive only the newest message of each key of a compacted topic; exclusive and failover
         key_ranges               key_shared: ranges of key hashes (0 to 65535, both ends included) of this consumer
-        schema                   checked against the topic's
-        subscription_properties  kept with the subscription
-        chunk_limits             of messages that wait for their remaining chunks
-        stall_check_s            exclusive and failover: after so many seconds without a message ask the broker if it has any
-        create_topic             the broker may create a missing topic, if it is set up so
+        schema                   schema that is checked against the topic's schema
+        subscription_properties  properties that the broker stores with a new subscription
+        chunk_limits             limits of chunked messages that wait for their remaining chunks
+        stall_check_s            exclusive and failover: after this time without a message, ask the broker if it has any
+        create_topic             allow the broker to auto-create a missing topic
         refresh_s                interval between checks for new partitions and topics, in seconds
         """
         names = _names(topics)
-        wanted = Subscription(
+        subscription = Subscription(
             group,
             SUBSCRIPTION_TYPES[mode],
             earliest=start == "earliest",
@@ -184,7 +189,7 @@ class PulsarClient(ClusterClient):
         )
 
         async def open_it() -> Consumer:
-            entries = await self._subscribe(topics, names, namespace, wanted, refresh_s)
+            entries = await self._subscribe(topics, names, namespace, subscription, refresh_s)
             return Consumer(entries, names, self._timing.request)
 
         return self._opening(open_it)
@@ -200,14 +205,14 @@ class PulsarClient(ClusterClient):
     ) -> Opening[Reader]:
         """Open a reader of all partitions of topics, which must exist. Raises ClusterError.
 
-        `start` is an end or a time. The other arguments are those of `consumer`.
+        `start` is "earliest", "latest", or a publish time. The other arguments are those of `consumer`.
         """
         names = _names(topics)
 
         async def open_it() -> Reader:
-            wanted = await self._base.reader_subscription(LATEST if start == "latest" else EARLIEST)
-            wanted = replace(wanted, read_compacted=read_compacted, max_bytes=max_bytes, create_topic=False)
-            entries = await self._subscribe(topics, names, DEFAULT_NAMESPACE, wanted, refresh_s)
+            subscription = await self._base.reader_subscription(LATEST if start == "latest" else EARLIEST)
+            subscription = replace(subscription, read_compacted=read_compacted, max_bytes=max_bytes, create_topic=False)
+            entries = await self._subscribe(topics, names, DEFAULT_NAMESPACE, subscription, refresh_s)
             reader = Reader(Consumer(entries, names, self._timing.request))
             if isinstance(start, datetime):
                 try:
@@ -238,10 +243,10 @@ class PulsarClient(ClusterClient):
         sole_sender: bool = False,
         retries_first_opening: bool = False,
     ) -> Opening[EntryProducer]:
-        """Open a producer of entries: payloads that are encoded already, of a partition or an unpartitioned topic.
+        """Open a producer of encoded entries to one partition, or to an unpartitioned topic.
 
-        The fast way for programs that make batches themselves: its `send` takes metadata and payload, returns a future, and
-        never waits; the caller bounds the bytes. The arguments are those of `producer`. Raises ClusterError.
+        It is faster for applications that make batches themselves: its `send` takes metadata and payload, returns a future, and
+        never waits, so the caller must limit the pending bytes. The arguments are those of `producer`. Raises ClusterError.
         """
         settings = ProducerSettings(
             name=name,
@@ -292,13 +297,13 @@ class PulsarClient(ClusterClient):
         create_topic: bool = True,
         refresh_s: float = REFRESH_S,
     ) -> Opening[TopicConsumer]:
-        """Subscribe like `consumer`; receive entries, each with the consumer of its partition, which acknowledges it.
+        """Subscribe like `consumer`, but receive entries, each with the consumer of its partition, which acknowledges it.
 
-        The fast way for programs that handle batches of messages at once: `mapping.stored.decode_entries` decodes them. The
+        It is faster for applications that process batches of messages: `mapping.stored.decode_entries` decodes the entries. The
         arguments are those of `consumer`. Raises ClusterError.
         """
         names = _names(topics)
-        wanted = Subscription(
+        subscription = Subscription(
             group,
             SUBSCRIPTION_TYPES[mode],
             earliest=start == "earliest",
@@ -317,15 +322,15 @@ class PulsarClient(ClusterClient):
             create_topic=create_topic,
         )
 
-        return self._opening(lambda: self._subscribe(topics, names, namespace, wanted, refresh_s))
+        return self._opening(lambda: self._subscribe(topics, names, namespace, subscription, refresh_s))
 
     async def _subscribe(
-        self, topics: Topics, names: TopicNames, namespace: str, wanted: Subscription, refresh_s: float
+        self, topics: Topics, names: TopicNames, namespace: str, subscription: Subscription, refresh_s: float
     ) -> TopicConsumer:
         if isinstance(topics, re.Pattern):
             pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
-            return await open_pattern_consumer(self._base, namespace, pattern, wanted, refresh_s=refresh_s)
-        return await open_topic_consumer(self._base, names.full_names, wanted, refresh_s=refresh_s)
+            return await open_pattern_consumer(self._base, namespace, pattern, subscription, refresh_s=refresh_s)
+        return await open_topic_consumer(self._base, names.full_names, subscription, refresh_s=refresh_s)
 
 
 def _names(topics: Topics) -> TopicNames:

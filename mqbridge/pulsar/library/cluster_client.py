@@ -1,4 +1,4 @@
-"""What every method of the client needs: the connections, what is open, topics and schemas."""
+"""Base class of the Pulsar client: connections, topic and schema requests, and the list of open producers and consumers."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class ClusterClient:
-    """The base of `PulsarClient`."""
+    """The base class of `PulsarClient`."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class ClusterClient:
         return await self._base.partitions(full_name(topic))
 
     async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-        """Return the full names of the persistent topics of a namespace, each partition by its own name. Raises ClusterError."""
+        """Return the full names of the persistent topics of a namespace, partitions one by one. Raises ClusterError."""
         return await self._base.topics(namespace)
 
     async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
-        """Return the schema of a topic, the latest without a version; None if it has none. Raises ClusterError."""
+        """Return this version of the topic's schema, or the latest without a version; None if missing. Raises ClusterError."""
         return await self._base.schema(full_name(topic), version)
 
     async def register_schema(self, topic: str, schema: Schema) -> bytes:
@@ -70,7 +70,7 @@ class ClusterClient:
 
     @property
     def admin(self) -> Admin:
-        """The REST interface: tenants, namespaces, topics, subscriptions. Raises ConfigError without `admin_url`."""
+        """The REST client for tenants, namespaces, topics and subscriptions. Raises ConfigError without `admin_url`."""
         if self._admin is None:
             if self._admin_url is None:
                 raise ConfigError("the client has no admin_url: give it, such as http://host:8080")
@@ -84,7 +84,7 @@ class ClusterClient:
             if self._closed:
                 raise ClusterError("the client is closed", Failure.FATAL)
             opened = await open_it()
-            if self._closed:  # while it was being opened
+            if self._closed:  # the client was closed during the opening
                 await opened.close(0.0)
                 raise ClusterError("the client is closed", Failure.FATAL)
             self._opened.add(opened)
@@ -93,7 +93,7 @@ class ClusterClient:
         return Opening(open_and_remember)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close every producer, consumer and reader, the last one first, within `timeout` seconds, then the connections."""
+        """Close all producers, consumers and readers within `timeout` seconds, the newest first; then close the connections."""
         self._closed = True
         try:
             await self._opened.close(timeout)

@@ -1,7 +1,8 @@
 """Receives the messages of topics one by one, and acknowledges them.
 
-Entries wait in the consumers of the partitions, within `max_bytes` together; the messages of one entry at a time wait here. A
-message is acknowledged through its handle, a `ReceivedEntry`: it is current until the entry is going to be delivered again.
+Entries are buffered in the consumers of the partitions, limited by `max_bytes` in total; only the messages of one entry are
+buffered here. A message is acknowledged through its handle, a `ReceivedEntry`. A handle becomes outdated when the broker will
+redeliver its entry.
 """
 
 import asyncio
@@ -28,24 +29,24 @@ log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """Opened by `PulsarClient.consumer`.
+    """Consumer of topics, opened by `PulsarClient.consumer`.
 
-    On exclusive and failover subscriptions messages come in order per partition, and what must be delivered again brings all
-    that is not acknowledged of its partition again, in order. A message with a `defect` could not be decoded: its payload holds
-    the raw bytes.
+    Exclusive and failover subscriptions deliver each partition in order. If one of their messages must be redelivered, all
+    unacknowledged messages of its partition are redelivered, in order. A message with a `defect` could not be decoded: its
+    payload holds the raw bytes.
     """
 
     def __init__(self, entries: TopicConsumer, names: TopicNames, request_timeout_s: float) -> None:
         self._entries, self._names, self._request_timeout_s = entries, names, request_timeout_s
         self._ready: deque[ReceivedMessage] = deque()
-        """Messages of the entry that was taken last."""
+        """Messages of the latest entry that the application has not received yet."""
         self._seek_targets: dict[EntryConsumer, tuple[EntryId, int]] = {}
-        """Entry and message index that the next entry of a partition may have: messages before it are skipped."""
+        """Target of a seek into a batch, as entry and message index: earlier messages of this entry are skipped."""
         self._seeking: set[EntryConsumer] = set()
         self._unconfirmed: set[EntryConsumer] = set()
         """Partitions with acknowledgements since the last `flush`."""
         self._reported: set[EntryConsumer] = set()
-        """Failed partitions whose error `receive` has raised."""
+        """Failed partitions whose error `receive` has already raised."""
         self._closed = False
 
     @property
@@ -56,9 +57,9 @@ class Consumer:
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it, at most `timeout` seconds. A call that is cancelled loses no message.
+        """Wait at most `timeout` seconds for the next message and return it. Cancelling the call loses no message.
 
-        Raises TimeoutError; ClusterError when the consumer is closed, and once for each partition that cannot go on.
+        Raises TimeoutError. Raises ClusterError if the consumer is closed, and once for each partition that has failed.
         """
         message = self._take()
         if message is None:
@@ -69,11 +70,11 @@ class Consumer:
         return message
 
     def _take(self) -> ReceivedMessage | None:
-        """The next message if there is one. Raises ClusterError."""
+        """Return the next message, None if no message is buffered. Raises ClusterError."""
         while not self._closed:
             while self._ready:
                 message = self._ready.popleft()
-                if self._is_current(message.handle):  # else it will be delivered again
+                if self._is_current(message.handle):  # otherwise the broker will redeliver it
                     return message
             taken = self._entries.take()
             if taken is None:
@@ -117,10 +118,10 @@ class Consumer:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Mark a message as done; the broker hears of it within 0.1 s. An entry is acknowledged with the last of its messages.
+        """Acknowledge a message; the acknowledgement is sent within 0.1 s. The last message of an entry acknowledges the entry.
 
-        Returns False, and does nothing, when the message will be delivered again: its partition has moved to another consumer,
-        its connection was lost, or `seek` or a negative acknowledgement has set the partition back.
+        Returns False and does nothing if the message will be redelivered: another consumer became active, the connection was
+        lost, or a `seek` or a negative acknowledgement has reset the partition.
         """
         entry: ReceivedEntry = message.handle
         if not self._is_current(entry):
@@ -130,13 +131,15 @@ class Consumer:
         return True
 
     def acknowledge_up_to(self, message: ReceivedMessage) -> bool:
-        """Mark a message and all before it in its partition as done; exclusive and failover. Returns like `acknowledge`.
+        """Acknowledge a message and all earlier ones of its partition. Returns the same values as `acknowledge`.
 
-        Raises ClusterError (FATAL) for shared subscriptions.
+        Raises ClusterError (FATAL) on shared and key_shared subscriptions.
         """
         entry: ReceivedEntry = message.handle
         if not entry.consumer.subscription.ordered:
-            raise ClusterError("acknowledge_up_to is for exclusive and failover subscriptions", Failure.FATAL)
+            raise ClusterError(
+                "acknowledge_up_to is only for exclusive and failover subscriptions: use acknowledge", Failure.FATAL
+            )
         if not self._is_current(entry):
             return False
         entry.acknowledge_up_to(message.position[-1])
@@ -144,9 +147,10 @@ class Consumer:
         return True
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
-        """Have a message delivered again, not before `delay_s` seconds. Returns like `acknowledge`.
+        """Have a message redelivered after at least `delay_s` seconds. Returns the same values as `acknowledge`.
 
-        Unacknowledged messages of its batch come again, too; on exclusive and failover subscriptions all of its partition.
+        All unacknowledged messages of its batch are redelivered too; on exclusive and failover subscriptions those of its whole
+        partition.
         """
         entry: ReceivedEntry = message.handle
         if not self._is_current(entry):
@@ -155,12 +159,16 @@ class Consumer:
         return True
 
     def _is_current(self, entry: ReceivedEntry) -> bool:
+        """Return False if the broker will redeliver the entry, or if its consumer is closed."""
         consumer = entry.consumer
-        held = self._entries.consumers.get(consumer.topic) is consumer and consumer not in self._seeking
-        return held and entry.is_current and not self._closed
+        is_consumed = self._entries.consumers.get(consumer.topic) is consumer and consumer not in self._seeking
+        return is_consumed and entry.is_current and not self._closed
 
     async def flush(self) -> None:
-        """Wait until the brokers have every acknowledgement. Raises ClusterError; what was not confirmed is then sent again."""
+        """Wait until the brokers have received every acknowledgement.
+
+        Raises ClusterError; the next `flush` then waits for the unconfirmed acknowledgements again.
+        """
         consumers, self._unconfirmed = self._unconfirmed, set()
         try:
             await asyncio.gather(*(self._confirm(consumer) for consumer in consumers))
@@ -171,20 +179,21 @@ class Consumer:
     async def _confirm(self, consumer: EntryConsumer) -> None:
         if consumer.ended is None:
             await retrying(consumer.confirm_acks, self._request_timeout_s)
-            await consumer.last_id()  # its answer comes after all acknowledgements of the connection were read
+            await consumer.last_id()  # the broker answers after it has read all earlier acknowledgements of the connection
 
     def schema_version(self, message: ReceivedMessage) -> bytes:
-        """Return the version of the schema that the message was sent with, b"" if none; see `PulsarClient.schema`."""
+        """Return the schema version of the message, b"" without a schema; see `PulsarClient.schema`."""
         entry: ReceivedEntry = message.handle
         return entry.schema_version
 
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Move the subscription: to an end or a time in every partition of this consumer, or to a message in its partition.
+        """Move the subscription's position.
 
-        The next message received of a partition is the one there; what was received before can no longer be acknowledged.
-        Raises ClusterError.
+        With "earliest", "latest" or a publish time this moves every active partition of this consumer, with a message only its
+        partition. The next message received is the one at the new position. Messages received before can no longer be
+        acknowledged. Raises ClusterError.
         """
         if isinstance(to, ReceivedMessage):
             consumer = self._entries.consumers.get(concrete_name(full_name(to.topic), to.partition))
@@ -196,18 +205,18 @@ class Consumer:
             if index:
                 self._seek_targets[consumer] = (ledger, entry), index
             return
-        held = await self._active_consumers()
+        active = await self._active_consumers()
         if isinstance(to, datetime):
             time = int(to.timestamp() * 1000)
-            await asyncio.gather(*(self._seek(each, publish_time=time) for each in held))
+            await asyncio.gather(*(self._seek(each, publish_time=time) for each in active))
         else:
             end = EARLIEST if to == "earliest" else LATEST
-            await asyncio.gather(*(self._seek(each, end) for each in held))
+            await asyncio.gather(*(self._seek(each, end) for each in active))
 
     async def _active_consumers(self) -> list[EntryConsumer]:
-        """Return the consumers of the partitions that this consumer holds. Raises ClusterError if there are none.
+        """Return the partitions' consumers that are active. Raises ClusterError if there are none.
 
-        On a failover subscription the broker sends its choice of the active consumer some time after the SUBSCRIBE.
+        On a failover subscription the broker announces the active consumer some time after the SUBSCRIBE, so this waits for it.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(self._request_timeout_s):
@@ -215,10 +224,10 @@ class Consumer:
                     each.ended is None and not each.active and not each.deactivations for each in self._entries.consumers.values()
                 ):
                     await self._entries.wait()
-        held = [each for each in self._entries.consumers.values() if each.ended is None and each.active]
-        if not held:
-            raise ClusterError("this consumer holds no partition now, so there is nothing to seek")
-        return held
+        active = [each for each in self._entries.consumers.values() if each.ended is None and each.active]
+        if not active:
+            raise ClusterError("cannot seek: this consumer is not the active consumer of any partition now")
+        return active
 
     async def _seek(self, consumer: EntryConsumer, entry: EntryId | None = None, publish_time: int | None = None) -> None:
         self._seeking.add(consumer)
@@ -229,13 +238,13 @@ class Consumer:
             self._seeking.discard(consumer)
 
     async def has_more(self) -> bool:
-        """Return True if a topic has messages beyond those received, or acknowledged before. Raises ClusterError."""
+        """Return True if a topic has messages that were neither received nor acknowledged before. Raises ClusterError."""
         if any(self._is_current(message.handle) for message in self._ready):
             return True
         return any(await asyncio.gather(*(each.has_more() for each in self._entries.consumers.values())))
 
     async def last_positions(self) -> dict[str, Position]:
-        """Return the newest position of each partition, by its full name; () if it is empty. Raises ClusterError."""
+        """Return the position of the newest message by full partition name; () for an empty one. Raises ClusterError."""
         consumers = list(self._entries.consumers.values())
         last = await asyncio.gather(*(consumer.last_message() for consumer in consumers))
         return {
@@ -244,7 +253,7 @@ class Consumer:
         }
 
     async def stats(self) -> dict[str, ConsumerStats]:
-        """Return the broker's statistics of this consumer, by the full name of the partition. Raises ClusterError."""
+        """Return the broker's statistics of this consumer by full partition name. Raises ClusterError."""
         consumers = list(self._entries.consumers.values())
         found = await asyncio.gather(*(consumer.stats() for consumer in consumers))
         return {consumer.topic: stats for consumer, stats in zip(consumers, found, strict=True)}
@@ -256,16 +265,16 @@ class Consumer:
         return not self._ready and bool(consumers) and all(each.at_end and not each.waiting for each in consumers)
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, and close the consumer. Raises ClusterError if it has other consumers."""
+        """Delete the subscription and close the consumer. Raises ClusterError if the subscription has other consumers."""
         await asyncio.gather(*(consumer.unsubscribe() for consumer in self._entries.consumers.values()))
         await self.close()
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the acknowledgements and leave the subscription, within `timeout` seconds; iteration then ends.
+        """Send the acknowledgements and close all consumers within `timeout` seconds; a running iteration ends.
 
-        What is not acknowledged is delivered again, here or to another consumer.
+        Unacknowledged messages will be redelivered to a consumer of the subscription.
         """
         if self._closed:
             return
@@ -278,7 +287,7 @@ class Consumer:
             async with asyncio.timeout(timeout):
                 await self.flush()
         except (ClusterError, TimeoutError) as error:
-            log.warning("closing a consumer: acknowledgements may be lost, their messages come again: %s", error or "timeout")
+            log.warning("closing a consumer: acknowledgements may be lost and their messages redelivered: %s", error or "timeout")
         finally:
             await self._entries.close(max(0.0, deadline - loop.time()))
 

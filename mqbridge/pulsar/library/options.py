@@ -1,4 +1,4 @@
-"""Words that the client's methods take, and their numbers in the protocol."""
+"""Subscription modes and access modes: their names in the client's methods, and their numbers in the protocol."""
 
 from typing import Literal
 
@@ -7,14 +7,20 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 Mode = Literal["exclusive", "failover", "shared", "key_shared"]
 """How the consumers of a subscription share a topic.
 
-exclusive   one consumer only; others are refused
-failover    one consumer per partition, in order; another takes over when it is gone
-shared      messages go to all consumers in turn, without order
-key_shared  as shared, but messages of a key go to one consumer, in order
+exclusive   only one consumer may subscribe; the broker refuses others
+failover    each partition has one active consumer, which receives in order; another becomes active when it disconnects
+shared      messages are distributed over all consumers, without order
+key_shared  like shared, but all messages of a key are delivered to one consumer, in order
 """
 
 Access = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
-"""Which producers a topic may have: any; one, or fail; one, wait until there is no other; one, take the topic from the others."""
+"""Which other producers a topic may have.
+
+shared                  any number of producers
+exclusive               no other; opening fails while there is one
+wait_for_exclusive      no other; opening waits until there is none
+exclusive_with_fencing  no other; opening makes the broker disconnect the existing ones
+"""
 
 SUBSCRIPTION_TYPES = {
     "exclusive": pb.CommandSubscribe.Exclusive,

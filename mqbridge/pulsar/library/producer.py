@@ -18,10 +18,10 @@ MESSAGE_BYTES = 512
 
 
 class Producer:
-    """Opened by `PulsarClient.producer`.
+    """Producer of one topic, opened by `PulsarClient.producer`.
 
-    A key chooses the partition by its hash, and keeps the order of its messages. Messages without a key go to the partitions in
-    turn, batch by batch.
+    The hash of the key chooses the partition, so messages of a key keep their order. Messages without a key are distributed over
+    the partitions round-robin, batch by batch.
     """
 
     def __init__(self, topic: str, producer: TopicProducer, max_pending_bytes: int) -> None:
@@ -31,7 +31,7 @@ class Producer:
 
     @property
     def topic(self) -> str:
-        """The topic, as it was given."""
+        """The topic name as the application has written it."""
         return self._topic
 
     @property
@@ -46,11 +46,11 @@ class Producer:
 
     @property
     def duplicates(self) -> int:
-        """Number of batches that the broker had stored before, where it deduplicates."""
+        """Number of batches that a deduplicating broker dropped because it had stored them before."""
         return self._producer.duplicates
 
     async def last_sequence_id(self) -> int:
-        """Return the highest sequence id that the broker has stored of this producer's name, -1 if none. Raises ClusterError."""
+        """Return the highest sequence id that is stored under this producer's name, -1 if none. Raises ClusterError."""
         return await self._producer.last_sequence_id()
 
     async def send(
@@ -67,15 +67,15 @@ class Producer:
         sequence_id: int | None = None,
         partition: int | None = None,
     ) -> SendReceipt:
-        """Send a message and return when it is stored; wait while `max_pending_bytes` are on their way.
+        """Send a message and return when it is stored. The call first waits while `max_pending_bytes` have no receipt.
 
-        Calls that run side by side are sent together, in their order. A `payload` of None is a tombstone. Times are ms since the
-        epoch; `deliver_at` holds for shared subscriptions. `ordering_key` replaces `key` where a key_shared subscription chooses
-        the consumer. `sequence_id` must be above those used before; a broker that deduplicates drops what it has. `partition`
-        is a number, for a partition of the caller's choice.
+        Concurrent calls share batches and keep their order. A `payload` of None is a tombstone. Times are ms since the epoch;
+        `deliver_at` is effective on shared subscriptions. A key_shared subscription chooses the consumer by `ordering_key`
+        instead of `key`, if it is set. `sequence_id` must be greater than all earlier ones; a deduplicating broker drops messages
+        that it has stored before. `partition` is the index of a partition and replaces the choice by key.
 
-        Raises ClusterError: REFUSED for a message that the broker does not take, RETRY after `max_elapsed_s`, FATAL when the
-        producer cannot go on. Raises MappingError for a message that Pulsar cannot carry.
+        Raises ClusterError: REFUSED if the broker rejects the message, RETRY after `max_elapsed_s`, FATAL if the producer has
+        ended. Raises MappingError if Pulsar's metadata cannot represent the message.
         """
         if self._closed:
             raise self._closed_error()
@@ -100,7 +100,7 @@ class Producer:
         number = await self._window.enter(size)
         try:
             stored = self._producer.send_message(outgoing, partition)
-        except (ValueError, TypeError) as error:  # of protobuf and of UTF-8
+        except (ValueError, TypeError) as error:  # raised by protobuf and by the UTF-8 encoder
             self._window.leave(number, size)
             raise MappingError(f"{self._topic}: Pulsar cannot carry this message: {error}") from error
         except BaseException:
@@ -124,12 +124,12 @@ class Producer:
         )
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is stored, or has failed."""
+        """Wait until every message sent so far is stored or has failed."""
         self._producer.send_batches()
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for receipts, at most `timeout` seconds, then close; what has none by then fails with ConnectionLost."""
+        """Wait at most `timeout` seconds for receipts, then close; messages without a receipt fail with ConnectionLost."""
         if self._closed:
             return
         self._closed = True
@@ -138,7 +138,7 @@ class Producer:
             async with asyncio.timeout(timeout):
                 await self.flush()
         except TimeoutError:
-            pass  # the producers below say how many messages have no receipt
+            pass  # closing the entry producers logs how many messages have no receipt
         except asyncio.CancelledError:
             deadline = 0.0
             raise

@@ -1,4 +1,4 @@
-"""Reads topics without a subscription: nothing is acknowledged, and the broker keeps no position."""
+"""Reads topics without a subscription: nothing is acknowledged, and the broker stores no position."""
 
 from datetime import datetime
 from typing import Self
@@ -10,7 +10,7 @@ from mqbridge.pulsar.library.consumer import Consumer
 
 
 class Reader:
-    """Opened by `PulsarClient.reader`. Messages come in order per partition."""
+    """Reader of topics, opened by `PulsarClient.reader`. The messages of each partition are received in order."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -21,27 +21,30 @@ class Reader:
         return self._consumer.closed
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it, at most `timeout` seconds. Raises like `Consumer.receive`."""
+        """Wait at most `timeout` seconds for the next message and return it. Raises the same errors as `Consumer.receive`."""
         return await self._consumer.receive(timeout)
 
     async def has_more(self) -> bool:
-        """Return True if there are messages beyond those received. Raises ClusterError."""
+        """Return True if the topics have messages that were not received yet. Raises ClusterError."""
         return await self._consumer.has_more()
 
     async def last_positions(self) -> dict[str, Position]:
-        """Return the newest position of each partition, by its full name; () if it is empty. Raises ClusterError."""
+        """Return the position of the newest message by full partition name; () for an empty one. Raises ClusterError."""
         return await self._consumer.last_positions()
 
     def schema_version(self, message: ReceivedMessage) -> bytes:
-        """Return the version of the schema that the message was sent with, b"" if none; see `PulsarClient.schema`."""
+        """Return the schema version of the message, b"" without a schema; see `PulsarClient.schema`."""
         return self._consumer.schema_version(message)
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Continue at an end or a time in every partition, or at a message in its partition. Raises ClusterError."""
+        """Continue at "earliest", "latest" or a publish time in every partition, or at a message in its partition.
+
+        Raises ClusterError.
+        """
         await self._consumer.seek(to)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close it; iteration then ends."""
+        """Close the reader; a running iteration over it ends."""
         await self._consumer.close(timeout)
 
     def __aiter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""An entry that a consumer has handed out, as the messages in it."""
+"""Received entries as messages, and the handle that acknowledges the messages of an entry."""
 
 from collections.abc import Iterable
 
@@ -11,27 +11,27 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
 
 class ReceivedEntry:
-    """The handle of the messages of one entry."""
+    """The acknowledgement handle shared by all messages of one entry."""
 
-    __slots__ = ("begin", "consumer", "count", "generation", "id", "others", "schema_version")
+    __slots__ = ("begin", "consumer", "count", "generation", "id", "schema_version", "undelivered_mask")
 
     def __init__(self, consumer: EntryConsumer, entry: Entry, messages: Iterable[Message]) -> None:
         self.consumer = consumer
         self.id: EntryId = (entry.ledger, entry.entry)
         self.begin: EntryId = entry.first_chunk or self.id
-        """Its first chunk, where it came in chunks."""
+        """Id of the first chunk of a chunked message; otherwise the entry's own id."""
         self.count = entry.count
         self.generation = consumer.generation
         self.schema_version = entry.metadata.schema_version
-        due = 0
+        delivered_mask = 0
         for message in messages:
-            due |= 1 << message.position[-1]
-        self.others = full_mask(self.count) & ~due
-        """Bit mask of the messages in the batch that were not handed out: acknowledged before, compacted, or before a seek."""
+            delivered_mask |= 1 << message.position[-1]
+        self.undelivered_mask = full_mask(self.count) & ~delivered_mask
+        """Mask of messages not delivered to the application: acknowledged before, compacted, or before the target of a seek."""
 
     @property
     def is_current(self) -> bool:
-        """False once the entry will be delivered again: after a seek, a lost connection, or when the partition has moved."""
+        """False once the entry will be redelivered: after a seek or a lost connection, or if another consumer is active now."""
         return self.consumer.ended is None and self.generation == self.consumer.generation
 
     def acknowledge(self, index: int) -> None:
@@ -39,7 +39,7 @@ class ReceivedEntry:
         if self.count == 1:
             self.consumer.acknowledge(self.id)
         else:
-            self.consumer.acknowledge_messages(self.id, self.others | 1 << index, self.count)
+            self.consumer.acknowledge_messages(self.id, self.undelivered_mask | 1 << index, self.count)
 
     def acknowledge_all(self) -> None:
         """Acknowledge the entry."""
@@ -53,7 +53,10 @@ class ReceivedEntry:
 def open_entry(
     consumer: EntryConsumer, entry: Entry, topic: str, partition: str, *, first_index: int = 0
 ) -> tuple[ReceivedEntry, list[ReceivedMessage]]:
-    """Decode an entry. Messages before `first_index` and, for `read_compacted`, those that compaction removed are left out."""
+    """Decode an entry; return its handle and its messages.
+
+    Messages before `first_index` are left out. With `read_compacted`, messages removed by compaction are left out too.
+    """
     decoded = decode(entry) if consumer.subscription.read_compacted else decode_entries([entry])
     if first_index:
         decoded = [message for message in decoded if message.position[-1] >= first_index]

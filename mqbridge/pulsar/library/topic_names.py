@@ -1,11 +1,11 @@
-"""Topic names as programs write them, and as brokers know them."""
+"""Conversion between topic names as the application writes them and full names."""
 
 from mqbridge.errors import ConfigError
 from mqbridge.pulsar.wire.names import parse_topic
 
 
 class TopicNames:
-    """Full names of the topics of one consumer, and back: messages name the topic as the program does."""
+    """Topics of one consumer by full name; received messages name the topic as the application has written it."""
 
     def __init__(self, topics: list[str]) -> None:
         self._given = {full_name(topic): topic for topic in topics}
@@ -13,16 +13,16 @@ class TopicNames:
 
     @property
     def full_names(self) -> list[str]:
-        """Of the topics that were given."""
+        """Full names of the consumer's topics."""
         return list(self._given)
 
     def topic_and_partition(self, concrete: str) -> tuple[str, str]:
-        """Return the topic as it was given, and the number of the partition, "" for an unpartitioned topic."""
+        """Return the topic as the application has written it, and the partition index as text ("" if unpartitioned)."""
         known = self._known.get(concrete)
         if known is None:
             name = parse_topic(concrete)
             parent, index = str(name.parent), name.partition_index
-            if index < 0 or concrete in self._given:  # a partition may be subscribed to by its own name
+            if index < 0 or concrete in self._given:  # the application may subscribe to a single partition by its name
                 known = self._given.get(concrete, concrete), "" if index < 0 else str(index)
             else:
                 known = self._given.get(parent, parent), str(index)

@@ -1,7 +1,7 @@
-"""Chooses the partition of each message: by the hash of its key; messages without a key go round, batch by batch.
+"""Chooses the partition of each message: by the hash of its key, or round-robin batch by batch for messages without a key.
 
-The number of partitions is requested again at intervals. When it grows, keys are hashed over the new number: messages of a key
-that moves may be read before older ones of the same key, as with every Pulsar client.
+The number of partitions is requested periodically. When it grows, keys are hashed over the new number. A key may then move to
+another partition, where its messages may be read before older ones of the same key, as with every Pulsar client.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _HASHES: dict[str, Callable[[str], int]] = {
 
 
 class TopicProducer:
-    """Made by `open_topic_producer`."""
+    """Producer of messages to all partitions of a topic; create it with `open_topic_producer`."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class TopicProducer:
         self._name = parse_topic(topic)
         self._batchers: dict[int, Batcher] = {}
         self._producers: dict[int, EntryProducer] = {}
-        self._next, self._left = 0, batching.max_messages
+        self._next, self._remaining = 0, batching.max_messages
         self._unkeyed: Batcher | None = None
-        """Takes messages without a key, for `_left` - 1 more."""
+        """Batcher of the current round-robin partition; it receives `_remaining` - 1 more messages without a key."""
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
 
     async def open(self) -> None:
-        """Find the partitions, and open the first one to see that it can be opened. Raises ClusterError."""
+        """Request the number of partitions, and open the producer of the first one as a check. Raises ClusterError."""
         count = await self._client.partitions(self.topic, create=True)
         if count is None:
             raise ClusterError(f"there is no topic {self.topic}: create it", Failure.FATAL)
@@ -71,18 +71,21 @@ class TopicProducer:
             self._refreshing = spawn(self._refresh(), f"partitions of {self.topic}")
 
     def send(self, payload: bytes | None, **fields: Any) -> "asyncio.Future[MessageId]":
-        """Send a message with these fields of `OutgoingMessage`. The future fails with ClusterError."""
+        """Send a message; `fields` are arguments of `OutgoingMessage`. The future may fail with ClusterError."""
         if fields or payload is None:
             return self.send_message(OutgoingMessage(payload, **fields))
         batcher = self._unkeyed
-        if batcher is None or self._left <= 1:
+        if batcher is None or self._remaining <= 1:
             batcher = self._unkeyed = self._batcher_for(PLAIN)
         else:
-            self._left -= 1
+            self._remaining -= 1
         return batcher.put_plain(payload)
 
     def send_message(self, message: OutgoingMessage, partition: int | None = None) -> "asyncio.Future[MessageId]":
-        """Send a message, to this partition if one is given. Raises ClusterError (REFUSED) if there is no such partition."""
+        """Send a message to this partition, or without one to the partition of its key.
+
+        Raises ClusterError: REFUSED for a missing partition, FATAL if the producer is closed.
+        """
         return self._batcher_for(message, partition).add(message)
 
     def _batcher_for(self, message: OutgoingMessage, partition: int | None = None) -> Batcher:
@@ -95,25 +98,25 @@ class TopicProducer:
         return self._batchers.get(partition) or self._batcher(partition)
 
     def partition_of(self, message: OutgoingMessage) -> int:
-        """Choose the partition of a message; without a key, the next one in turn."""
+        """Return the partition index of a message: by its key, or round-robin without a key; -1 for an unpartitioned topic."""
         if message.key is None:
-            return self._next_in_turn()
+            return self._next_partition()
         if not self.partitions:
             return -1
         key = message.key if isinstance(message.key, str) else base64.b64encode(message.key).decode()
         return self._hash(key) % self.partitions
 
-    def _next_in_turn(self) -> int:
-        """Return the same partition for as many messages as make a batch."""
-        self._left -= 1
-        if self._left <= 0:
-            self._left = self._batching.max_messages
+    def _next_partition(self) -> int:
+        """Return the round-robin partition, which stays the same for `max_messages` messages; -1 for an unpartitioned topic."""
+        self._remaining -= 1
+        if self._remaining <= 0:
+            self._remaining = self._batching.max_messages
             self._next += 1
             self._unkeyed = None
         return self._next % self.partitions if self.partitions else -1
 
     def producer(self, partition: int) -> EntryProducer:
-        """Return the producer of a partition that was sent to; -1 is the unpartitioned topic."""
+        """Return the producer of a partition that already has one; -1 is the unpartitioned topic."""
         return self._producers[partition]
 
     def _batcher(self, partition: int) -> Batcher:
@@ -130,7 +133,7 @@ class TopicProducer:
             try:
                 count = await self._client.partitions(self.topic)
             except ClusterError as error:
-                log.log(level_of(error, logging.WARNING), "checking for new partitions of %s: %s", self.topic, error)
+                log.log(level_of(error, logging.WARNING), "checking for new partitions of %s failed: %s", self.topic, error)
                 continue
             if count is not None and count > self.partitions:
                 log.info("%s has %d partitions now, %d before", self.topic, count, self.partitions)
@@ -138,11 +141,11 @@ class TopicProducer:
 
     @property
     def duplicates(self) -> int:
-        """Entries that the broker had stored before."""
+        """Number of entries that the broker dropped as duplicates."""
         return sum(producer.duplicates for producer in self._producers.values())
 
     async def last_sequence_id(self) -> int:
-        """Open the producers of all partitions; return the highest sequence id that is stored under their name, -1 if none."""
+        """Open the producers of all partitions, and return the highest sequence id stored under their name, -1 if none."""
         numbers = range(self.partitions) if self.partitions else [-1]
         for number in numbers:
             self._batcher(number)
@@ -151,17 +154,17 @@ class TopicProducer:
         return max(producer.last_sequence_id for producer in producers)
 
     def send_batches(self) -> None:
-        """Send the messages that wait for their batches to fill."""
+        """Send all batches now, full or not."""
         for batcher in self._batchers.values():
             batcher.flush()
 
     async def flush(self) -> None:
-        """Send the messages that wait for their batches to fill, and wait for all receipts."""
+        """Send all batches now, and wait for all receipts."""
         self.send_batches()
         await asyncio.gather(*(producer.flush() for producer in self._producers.values()))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for the receipts, at most `timeout` seconds (see `EntryProducer.close`), and close."""
+        """Wait at most `timeout` seconds for the receipts (see `EntryProducer.close`), and close."""
         self._closed, self._unkeyed = True, None
         await cancel(self._refreshing)
         await asyncio.gather(*(batcher.close(timeout) for batcher in self._batchers.values()))
@@ -176,7 +179,7 @@ async def open_topic_producer(
     key_hash: KeyHash = "java",
     refresh_s: float = REFRESH_S,
 ) -> TopicProducer:
-    """Open a producer of messages to all partitions of a topic, new ones included. Raises ClusterError."""
+    """Open a producer of messages to all partitions of a topic, new partitions included. Raises ClusterError."""
     producer = TopicProducer(client, topic, settings or ProducerSettings(), batching or Batching(), key_hash, refresh_s)
     await producer.open()
     return producer
