@@ -1,4 +1,4 @@
-"""Stream operators: plain functions of DataFrames, and StreamBuilder with the words of RIP-58 on top."""
+"""Stream operators: functions that take and return DataFrames, and StreamBuilder, which has the API of RIP-58 on top of them."""
 
 from mqbridge.spark.streams.accumulators import Accumulator, Fold, accumulate, accumulate_window, window_aggregate
 from mqbridge.spark.streams.decoding import decode, encode, split

@@ -1,7 +1,7 @@
-"""Aggregates that Spark has not: an accumulator of one's own per key, with or without windows.
+"""Custom aggregates: a user-defined accumulator per key, with or without windows.
 
-What Spark has (`count`, `sum`, `avg`, `min_by`, ...) belongs into `groupBy(...).agg(...)` or `window_aggregate`: it runs in the
-JVM, about ten times as fast as any accumulator in Python.
+For the aggregates that Spark has (`count`, `sum`, `avg`, `min_by`, ...) use `groupBy(...).agg(...)` or `window_aggregate`. They
+run in the JVM, about ten times as fast as an accumulator in Python.
 """
 
 import pickle
@@ -23,40 +23,40 @@ from mqbridge.spark.streams.windows import Window
 
 WINDOW_START = "window_start_time"
 WINDOW_END = "window_end_time"
-"""What `result` finds in its properties under a window: milliseconds since 1970."""
+"""The keys of the properties that `Accumulator.result` receives in a window. The values are milliseconds since 1970."""
 
 
 class Accumulator(Protocol):
-    """What a custom aggregate is made of, as in RIP-58. An object that can be pickled; `merge` is not needed here."""
+    """The interface of a custom aggregate, as in RIP-58 but without `merge`. The object must be picklable."""
 
     def addValue(self, value: Any) -> None:
-        """Take one value in."""
+        """Add one value."""
 
     def result(self, properties: Mapping[str, Any]) -> Any:
-        """What the values taken in make."""
+        """Return the aggregate of the added values."""
 
     def clone(self) -> Self:
-        """A new one, as this one is."""
+        """Return a copy of this accumulator."""
 
 
 class KeyedState(ABC):
-    """Of an accumulator that knows its key."""
+    """Base class of accumulators that receive their key and choose which state the checkpoint stores."""
 
     @abstractmethod
     def of(self, key: Any) -> Accumulator:
-        """A new one for a key (a tuple, if it is of several columns)."""
+        """Return a new accumulator for this key. A key of several columns is a tuple."""
 
     @abstractmethod
     def save(self) -> Any:
-        """What of it is kept between batches, to be pickled."""
+        """Return the state to store between batches. It must be picklable."""
 
     @abstractmethod
     def restore(self, saved: Any) -> None:
-        """Go on from there."""
+        """Set the state to a value that `save` returned."""
 
 
 class Fold(KeyedState):
-    """An accumulator made of a function of the key, a value and the result so far (None at first)."""
+    """An accumulator that calls `function(key, value, result so far)` for each value. The first result so far is None."""
 
     def __init__(self, function: Callable[[Any, Any, Any], Any], key: Any = None) -> None:
         self._function = function
@@ -64,27 +64,27 @@ class Fold(KeyedState):
         self._value: Any = None
 
     def addValue(self, value: Any) -> None:
-        """Replace the result so far."""
+        """Replace the result with what the function returns for this value."""
         self._value = self._function(self._key, value, self._value)
 
     def result(self, properties: Mapping[str, Any]) -> Any:  # noqa: ARG002
-        """The last result."""
+        """Return the result so far."""
         return self._value
 
     def clone(self) -> "Fold":
-        """One of the same function and state."""
+        """Return an accumulator with the same function and a copy of the state."""
         return deepcopy(self)
 
     def of(self, key: Any) -> "Fold":
-        """A new one for a key (a tuple, if it is of several columns)."""
+        """Return a new accumulator with the same function for this key. A key of several columns is a tuple."""
         return Fold(self._function, key)
 
     def save(self) -> Any:
-        """The result so far; not the function."""
+        """Return the result so far. The function is not stored."""
         return self._value
 
     def restore(self, saved: Any) -> None:
-        """Go on from there."""
+        """Set the result to a stored one."""
         self._value = saved
 
 
@@ -96,18 +96,20 @@ def window_aggregate(
     time: str = "event_time",
     lateness: str | None = "2 seconds",
 ) -> DataFrame:
-    """Aggregate per `by` and window: these columns, `window_start`, `window_end`, `event_time` (its end) and the aggregates.
+    """Compute aggregates per `by` and window.
 
-    One row per key and window, once the watermark (the highest `time` less `lateness`) has passed its end; output mode append.
-    Rows behind the watermark are dropped. `lateness=None`: the frame has a watermark on `time` already.
+    The columns of the result are `by`, `window_start`, `window_end`, `event_time` (the last moment of the window) and the
+    aggregates. It has one row per key and window, written when the watermark has passed the end of the window. The watermark is
+    the highest `time` minus `lateness`; rows behind it are dropped. Use `lateness=None` if the frame has a watermark on `time`
+    already. The output mode is append.
     """
     by = [by] if isinstance(by, str) else list(by)
-    marked = frame if lateness is None else frame.withWatermark(time, lateness)
-    grouped = marked.groupBy(window.column(time), *by).agg(*aggregates)
+    watermarked = frame if lateness is None else frame.withWatermark(time, lateness)
+    grouped = watermarked.groupBy(window.column(time), *by).agg(*aggregates)
     results = [name for name in grouped.columns if name not in {*by, window.name}]
     start, end = F.col(f"{window.name}.start"), F.col(f"{window.name}.end")
-    closing = F.window_time(window.name)
-    return grouped.select(*by, start.alias("window_start"), end.alias("window_end"), closing.alias("event_time"), *results)
+    event_time = F.window_time(window.name)
+    return grouped.select(*by, start.alias("window_start"), end.alias("window_end"), event_time.alias("event_time"), *results)
 
 
 def accumulate(
@@ -120,20 +122,26 @@ def accumulate(
     kind: DataType | str,
     order: str | None = None,
 ) -> DataFrame:
-    """One accumulator per `by`, for ever: columns `by` and `into`, one row per batch and key in it. Output mode update.
+    """Run one accumulator per `by`, without windows; its state never expires.
 
-    Values of one batch are taken in the order of the column `order`; without it in an order that another attempt may not repeat.
+    Each batch yields one row for every key that occurs in it, with the columns `by` and `into`. `kind` is the type of `into`.
+    The values of one batch are added in the order of the column `order`. Without `order`, a repeated batch may add them in
+    another order. The output mode is update.
     """
     require_rocksdb(frame.sparkSession)
     by = [by] if isinstance(by, str) else list(by)
     ordering = F.lit(None) if order is None else F.col(order)
-    taken = frame.select(*by, F.col(value).alias("__value"), ordering.alias("__order"))
-    schema = StructType([*[taken.schema[name] for name in by], StructField(into, parse_type(kind))])
-    return taken.groupBy(*by).transformWithState(KeyedAccumulator(accumulator, tuple(by), into), schema, "Update", "none")
+    inputs = frame.select(*by, F.col(value).alias("__value"), ordering.alias("__order"))
+    schema = StructType([*[inputs.schema[name] for name in by], StructField(into, parse_type(kind))])
+    return inputs.groupBy(*by).transformWithState(KeyedAccumulator(accumulator, tuple(by), into), schema, "Update", "none")
 
 
 class KeyedAccumulator(StatefulProcessor):
-    """The state of one key is what its accumulator keeps, pickled: its attributes, so its class may change and live anywhere."""
+    """Runs the accumulators of one task.
+
+    The state of a key is pickled. It holds the accumulator's attributes and not its class, so the class may change or move to
+    another module.
+    """
 
     def __init__(self, accumulator: Accumulator, by: tuple[str, ...], into: str) -> None:
         self._empty = accumulator
@@ -145,7 +153,7 @@ class KeyedAccumulator(StatefulProcessor):
         self._state = handle.getValueState("accumulator", "pickle binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002
-        """Take in the values of one batch and key."""
+        """Add the values that one batch has for one key, and yield the key's new result."""
         accumulator = _start(self._empty, key)
         stored = self._state.get()
         if stored is not None:
@@ -156,7 +164,7 @@ class KeyedAccumulator(StatefulProcessor):
         yield Row(**dict(zip(self._by, key, strict=True)), **{self._into: accumulator.result({})})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 def accumulate_window(
@@ -171,10 +179,12 @@ def accumulate_window(
     time: str = "event_time",
     lateness: str | None = "2 seconds",
 ) -> DataFrame:
-    """One accumulator per `by` and window: the columns of `window_aggregate`, with `into`. Output mode append.
+    """Run one accumulator per `by` and window.
 
-    Spark keeps the values themselves until the window is over, and merges its sessions; then one pass through Python takes them
-    in by `time`. So the order is certain, and the state of a key grows with the values of its open windows.
+    The columns of the result are those of `window_aggregate`, with `into` as the only aggregate. `kind` is the type of `into`.
+    Spark stores the values until the window closes, and merges session windows. Python then adds the values in the order of
+    `time`. So the order is deterministic, and the state of a key grows with the number of values in its open windows.
+    The output mode is append.
     """
     by = [by] if isinstance(by, str) else list(by)
     values = F.array_sort(F.collect_list(F.struct(F.col(time).alias("time"), F.col(value).alias("value")))).alias("__values")
@@ -185,11 +195,11 @@ def accumulate_window(
         arrow_type = to_arrow_type(result, timezone="UTC")
         for batch in batches:
             keys = zip(*[batch.column(name).to_pylist() for name in by], strict=True)
-            borders = zip(*[_milliseconds(batch.column(name)) for name in ("window_start", "window_end")], strict=True)
+            bounds = zip(*[_milliseconds(batch.column(name)) for name in ("window_start", "window_end")], strict=True)
             lists = batch.column("__values").to_pylist()
             results = [
                 _result(_start(accumulator, key), (item["value"] for item in items), start, end)
-                for key, (start, end), items in zip(keys, borders, lists, strict=True)
+                for key, (start, end), items in zip(keys, bounds, lists, strict=True)
             ]
             columns = [*batch.columns[:-1], pa.array(results, arrow_type)]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:-1], into])
@@ -198,12 +208,12 @@ def accumulate_window(
 
 
 def save_state(accumulator: Accumulator) -> Any:
-    """What of it is kept between batches."""
+    """Return the state of an accumulator to store between batches: what `KeyedState.save` returns, else its attributes."""
     return accumulator.save() if isinstance(accumulator, KeyedState) else vars(accumulator)
 
 
 def restore_state(accumulator: Accumulator, saved: Any) -> None:
-    """Let a new one go on from there."""
+    """Set the state of a new accumulator to what `save_state` returned."""
     if isinstance(accumulator, KeyedState):
         accumulator.restore(saved)
     else:

@@ -1,7 +1,8 @@
-"""Payloads to values and back. A record that cannot be read is kept, with the reason in a column; `split` parts it from others.
+"""Convert payloads to values, and values to payloads.
 
-`json` and `string` stay in the JVM. A function of one's own is one pass of the rows through Python (about 1 to 2 million small
-records per second and core, and what the function itself costs).
+A record that cannot be decoded stays in the frame, with the reason in a column; `split` separates it from the others.
+"json" and "string" run in the JVM. A custom function moves the rows through Python once: about 1 to 2 million small records per
+second and core, without the time of the function itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,17 +30,18 @@ def decode(
     into: str = "value",
     error: str = "error",
 ) -> DataFrame:
-    """Add the column `into`, read from the BINARY `column`, and the STRING `error`: null, or why it could not be read.
+    """Decode the BINARY `column` into the column `into`, and add the STRING column `error`: the reason of a failure, else null.
 
-    `how` is "json" (with a schema), "string" (UTF-8), or a function from bytes to a value of `schema`; a function that raises, or
-    whose value is not of that type, spoils its own record only. A null payload becomes a null value, without error.
+    `how` is "json" (with a schema), "string" (UTF-8), or a function from bytes to a value of the type `schema`. If the function
+    raises, or returns a value of another type, only that record gets an error. A null payload becomes a null value without an
+    error.
     """
     if how == "string":
         text = F.expr(f"try_validate_utf8(CAST(`{column}` AS STRING))")
         failed = F.col(column).isNotNull() & text.isNull()
         return frame.withColumn(into, text).withColumn(error, F.when(failed, F.lit("not UTF-8")))
     if schema is None:
-        raise ValueError("decoding needs the schema of the value, as a type or as text: schema='name string, age int'")
+        raise ValueError("decode() needs the schema of the value, as a DataType or as text: schema='name string, age int'")
     kind = parse_type(schema)
     if how == "json":
         return _decode_json(frame, kind, column, into, error)
@@ -49,9 +51,9 @@ def decode(
 
 
 def split(frame: DataFrame, error: str = "error") -> tuple[DataFrame, DataFrame]:
-    """The readable rows, without the column `error`, and the others with it: for dead letters.
+    """Return two frames: the decoded rows without the column `error`, and the failed rows with it, for dead letters.
 
-    On a stream each of the two is a query of its own, and reads the source for itself.
+    On a stream, each of the two frames needs its own query, and each query reads the source.
     """
     return frame.where(F.col(error).isNull()).drop(error), frame.where(F.col(error).isNotNull())
 
@@ -63,31 +65,32 @@ def encode(
     value: str | Sequence[str] | None = None,
     key: str | None = None,
 ) -> DataFrame:
-    """Replace the columns `value` by a BINARY `payload`, and the column `key` by a BINARY `key`, as the sink takes them.
+    """Replace the columns `value` with a BINARY `payload`, and the column `key` with a BINARY `key`, as the sink expects them.
 
-    `value` without a name is every column that is not one of the sink's own. "json": an object of these columns; "string": the
-    one column as text; a function gets the values of the columns, in order. What it raises fails the query: the data is our own.
+    By default `value` is every column except `key` and the columns that the sink knows. `how` is "json" (one object with these
+    columns), "string" (a single column as text), or a function that receives the values of the columns in order. An exception in
+    the function fails the query.
     """
     names = _value_columns(frame, value, key)
-    kept = [name for name in frame.columns if name in COLUMNS and name not in {*names, "payload", "key"}]
+    other_columns = [name for name in frame.columns if name in COLUMNS and name not in {*names, "payload", "key"}]
     keys = [] if key is None else [F.col(key).cast("string").cast("binary").alias("key")]
     if isinstance(how, str):
-        return frame.select(_payload(how, names).alias("payload"), *keys, *kept)
-    prepared = frame.select(*[F.col(name).alias(f"value_{index}") for index, name in enumerate(names)], *keys, *kept)
+        return frame.select(_payload(how, names).alias("payload"), *keys, *other_columns)
+    prepared = frame.select(*[F.col(name).alias(f"value_{index}") for index, name in enumerate(names)], *keys, *other_columns)
     return _encode_with(prepared, how, len(names))
 
 
 def _decode_json(frame: DataFrame, kind: DataType, column: str, into: str, error: str) -> DataFrame:
     if not isinstance(kind, StructType):
-        raise TypeError("JSON payloads are objects: the schema is a struct, such as 'name string, age int'")
+        raise TypeError(f"'json' needs a struct as the schema, such as 'name string, age int', not {kind.simpleString()}")
     fields = StructType([*kind.fields, StructField(CORRUPT, StringType())])
     parsed = F.from_json(F.col(column).cast("string"), fields, {"columnNameOfCorruptRecord": CORRUPT})
     failed = F.col(column).isNotNull() & (F.col("__parsed").isNull() | F.col(f"__parsed.{CORRUPT}").isNotNull())
-    whole = F.struct(*[F.col(f"__parsed.`{field.name}`").alias(field.name) for field in kind.fields])
+    value = F.struct(*[F.col(f"__parsed.`{field.name}`").alias(field.name) for field in kind.fields])
     return (
         frame.withColumn("__parsed", parsed)
         .withColumn(error, F.when(failed, F.lit("not JSON of the schema")))
-        .withColumn(into, F.when(F.col(error).isNull() & F.col(column).isNotNull(), whole))
+        .withColumn(into, F.when(F.col(error).isNull() & F.col(column).isNotNull(), value))
         .select(*frame.columns, into, error)
     )
 
@@ -112,12 +115,12 @@ def _decode_with(frame: DataFrame, function: Deserializer, kind: DataType, colum
 def _attempt(function: Deserializer, payload: bytes) -> tuple[Any, str | None]:
     try:
         return function(payload), None
-    except Exception as error:  # noqa: BLE001 - of a function that is not ours
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
         return None, f"{type(error).__name__}: {error}"
 
 
 def _to_array(values: list[Any], errors: list[str | None], kind: pa.DataType) -> pa.Array:
-    """The values as a column; those of a wrong type become null, with their reason in `errors`."""
+    """Return the values as an Arrow array. A value of the wrong type becomes null, and `errors` gets the reason."""
     try:
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
@@ -135,7 +138,7 @@ def _value_columns(frame: DataFrame, value: str | Sequence[str] | None, key: str
     else:
         names = [value] if isinstance(value, str) else list(value)
     if not names:
-        raise ValueError("nothing to encode: name the columns of the value")
+        raise ValueError("nothing to encode: name the columns with value=...; columns of the sink are not encoded by default")
     return names
 
 
@@ -144,7 +147,7 @@ def _payload(how: str, names: list[str]) -> Column:
         return F.to_json(F.struct(*names)).cast("binary")
     if how == "string" and len(names) == 1:
         return F.col(names[0]).cast("string").cast("binary")
-    raise ValueError(f"cannot encode {how!r} from {names}: use 'json', 'string' with one column, or a function of their values")
+    raise ValueError(f"cannot encode {names} as {how!r}: use 'json', 'string' with one column, or a function of the values")
 
 
 def _encode_with(frame: DataFrame, function: Serializer, count: int) -> DataFrame:
@@ -159,5 +162,5 @@ def _encode_with(frame: DataFrame, function: Serializer, count: int) -> DataFram
 
 
 def parse_type(kind: DataType | str) -> DataType:
-    """A type as it is, or of its text: "double", "name string, age int"."""
+    """Return a Spark type; text such as "double" or "name string, age int" is parsed."""
     return kind if isinstance(kind, DataType) else DataType.fromDDL(kind)

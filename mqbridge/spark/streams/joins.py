@@ -1,4 +1,4 @@
-"""Joins of two streams: of the latest values, or of what falls into the same window."""
+"""Joins of two streams: by the latest value of each side, or by common windows."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -24,22 +24,25 @@ def latest_join(
     *,
     order: str | None = None,
 ) -> DataFrame:
-    """Join each row with the latest of the other side that has the same `on`: columns `on`, `left` and `right` (structs).
+    """Join each row with the latest row of the other side that has the same `on`.
 
-    Inner: a row of either side yields one row when the other side has a value. Left: a row of the left side always yields one
-    (`right` is null when there is none yet), a row of the right side none. Only the latest row per key and side is kept, for
-    ever. Rows that come in one batch are taken in the order of the column `order` (of both sides; equal ones left before right);
-    without it in an order that another attempt at the batch may not repeat. Output mode append.
+    The columns of the result are `on`, and the structs `left` and `right`. The output mode is append.
+    With `how="inner"` a row of either side yields one row if the other side has a row for the key. With "left" a row of the left
+    side always yields one row (`right` is null if there is no right row yet), and a row of the right side yields none.
+    The state holds the latest row per key and side, and never expires.
+
+    The rows of one batch are processed in the order of the column `order`, which both sides must have. With equal values, left
+    rows come first. Without `order`, a repeated batch may process its rows in another order.
     """
-    _check(how)
+    _require_known_join(how)
     require_rocksdb(left.sparkSession)
     on = _names(on)
     keys = [F.col(name) for name in on]
     sides = []
     for side, frame in zip(SIDES, (left, right), strict=True):
-        own = F.struct(*[name for name in frame.columns if name not in on])
+        fields_of_side = F.struct(*[name for name in frame.columns if name not in on])
         ordering = F.lit(None) if order is None else F.col(order)
-        sides.append(frame.select(*keys, own.alias(side), F.lit(side).alias("side"), ordering.alias("order")))
+        sides.append(frame.select(*keys, fields_of_side.alias(side), F.lit(side).alias("side"), ordering.alias("order")))
     union = sides[0].unionByName(sides[1], allowMissingColumns=True)
     fields = [StructField(name, union.schema[name].dataType) for name in (*on, *SIDES)]
     processor = LatestJoin(tuple(on), is_left=how == "left")
@@ -47,7 +50,7 @@ def latest_join(
 
 
 class LatestJoin(StatefulProcessor):
-    """The latest row per side of one key: two values of state, pickled, because Spark's own encoding loses time zones."""
+    """Stores the latest row of each side per key. The rows are pickled, because Spark's own encoding loses time zones."""
 
     def __init__(self, on: tuple[str, ...], *, is_left: bool) -> None:
         self._on = on
@@ -58,15 +61,15 @@ class LatestJoin(StatefulProcessor):
         self._latest = {side: handle.getValueState(side, "row binary") for side in SIDES}
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002
-        """What the rows of one batch and key yield."""
+        """Update the state with the rows that one batch has for one key, and return the joined rows."""
         latest = {side: _read(state) for side, state in self._latest.items()}
         names = dict(zip(self._on, key, strict=True))
         joined = []
         for row in sorted(rows, key=_arrival):
             latest[row["side"]] = row[row["side"]]
             left, right = latest["left"], latest["right"]
-            yields = (row["side"] == "left") if self._is_left else (left is not None and right is not None)
-            if yields:
+            has_result = (row["side"] == "left") if self._is_left else (left is not None and right is not None)
+            if has_result:
                 joined.append(Row(**names, left=left, right=right))
         for side, state in self._latest.items():
             if latest[side] is not None:
@@ -74,7 +77,7 @@ class LatestJoin(StatefulProcessor):
         return iter(joined)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 def window_join(
@@ -88,52 +91,54 @@ def window_join(
     time: str = "event_time",
     lateness: str | None = "2 seconds",
 ) -> DataFrame:
-    """Join rows of equal `on` in the same window: columns `on`, `window_start`, `window_end`, `event_time`, `left` and `right`.
+    """Join rows that have the same `on` and are in the same window.
 
-    `keep="last"`: the last row by `time` per key, window and side, so one row per key and window; "all": every pair. Left: rows
-    of the left side without partner come once the window is over. Later rows than `lateness` are dropped; None: the frames have a
-    watermark on `time` already. Output mode append; a session window keeps the last.
+    The columns of the result are `on`, `window_start`, `window_end`, `event_time`, and the structs `left` and `right`. The output
+    mode is append. `keep="last"` joins the last row by `time` of each side, so it yields one row per key and window. `keep="all"`
+    yields every pair, and does not work with session windows. With `how="left"` a left row without a match is written when the
+    window closes. Rows that are later than `lateness` are dropped; use `lateness=None` if the frames have a watermark on `time`
+    already.
     """
-    _check(how)
+    _require_known_join(how)
     on = _names(on)
     if keep not in {"last", "all"} or (keep == "all" and window.is_session):
-        raise ValueError("keep is 'last' or 'all'; sessions of two sides have no common borders: they keep the last")
+        raise ValueError(f"invalid keep={keep!r}: use 'last', or 'all' with windows other than session windows")
     if window.is_session:
         return _session_join(left, right, on, window, how, time, lateness)
-    one, other = (
+    left_rows, right_rows = (
         _windowed(frame, side, on, window, keep, time, lateness) for side, frame in zip(SIDES, (left, right), strict=True)
     )
-    joined = one.join(other, ["window", *on], "inner" if how == "inner" else "leftOuter")
-    return joined.select(*on, *_borders("window"), "left", "right")
+    joined = left_rows.join(right_rows, ["window", *on], "inner" if how == "inner" else "leftOuter")
+    return joined.select(*on, *_window_bounds("window"), "left", "right")
 
 
 def _windowed(
     frame: DataFrame, side: str, on: list[str], window: Window, keep: str, time: str, lateness: str | None
 ) -> DataFrame:
-    marked = frame if lateness is None else frame.withWatermark(time, lateness)
-    own = F.struct(*[name for name in frame.columns if name not in on])
+    watermarked = frame if lateness is None else frame.withWatermark(time, lateness)
+    fields = F.struct(*[name for name in frame.columns if name not in on])
     if keep == "all":
-        return marked.select(window.column(time).alias("window"), *on, own.alias(side))
-    return marked.groupBy(window.column(time).alias("window"), *on).agg(F.max_by(own, F.col(time)).alias(side))
+        return watermarked.select(window.column(time).alias("window"), *on, fields.alias(side))
+    return watermarked.groupBy(window.column(time).alias("window"), *on).agg(F.max_by(fields, F.col(time)).alias(side))
 
 
 def _session_join(
     left: DataFrame, right: DataFrame, on: list[str], window: Window, how: str, time: str, lateness: str | None
 ) -> DataFrame:
-    """One session over both sides, so that its borders are the same for both."""
+    """Join in session windows over the rows of both sides together, so that both sides have the same window bounds."""
     sides = []
     for side, frame in zip(SIDES, (left, right), strict=True):
-        own = F.struct(*[name for name in frame.columns if name not in on])
-        sides.append(frame.select(*on, F.col(time).alias("time"), own.alias(side)))
+        fields = F.struct(*[name for name in frame.columns if name not in on])
+        sides.append(frame.select(*on, F.col(time).alias("time"), fields.alias(side)))
     union = sides[0].unionByName(sides[1], allowMissingColumns=True)
-    marked = union if lateness is None else union.withWatermark("time", lateness)
+    watermarked = union if lateness is None else union.withWatermark("time", lateness)
     last = [F.max_by(side, F.when(F.col(side).isNotNull(), F.col("time"))).alias(side) for side in SIDES]
-    sessions = marked.groupBy(window.column("time").alias("window"), *on).agg(*last).where(F.col("left").isNotNull())
+    sessions = watermarked.groupBy(window.column("time").alias("window"), *on).agg(*last).where(F.col("left").isNotNull())
     matched = sessions if how == "left" else sessions.where(F.col("right").isNotNull())
-    return matched.select(*on, *_borders("window"), "left", "right")
+    return matched.select(*on, *_window_bounds("window"), "left", "right")
 
 
-def _borders(window: str) -> list[Column]:
+def _window_bounds(window: str) -> list[Column]:
     return [
         F.col(f"{window}.start").alias("window_start"),
         F.col(f"{window}.end").alias("window_end"),
@@ -155,6 +160,6 @@ def _names(on: str | Sequence[str]) -> list[str]:
     return [on] if isinstance(on, str) else list(on)
 
 
-def _check(how: str) -> None:
+def _require_known_join(how: str) -> None:
     if how not in HOWS:
-        raise ValueError(f"unknown join {how!r}: one of {', '.join(HOWS)}")
+        raise ValueError(f"unknown join how={how!r}: use one of {', '.join(HOWS)}")

@@ -1,8 +1,8 @@
-"""Where a query keeps its state: RocksDB on the executors' disks, with changelogs in the checkpoint.
+"""Settings for the state of queries: RocksDB on the executors' disks, with changelogs in the checkpoint.
 
-State belongs to the checkpoint: after a crash, or when a task moves to another executor, it is loaded from there as it was at the
-start of the batch, so nothing is counted twice. The number of state partitions is `spark.sql.shuffle.partitions` of the first
-start, and stays.
+After a crash, or when a task moves to another executor, Spark loads the state from the checkpoint as it was at the start of the
+batch. So no record is counted twice. The number of state partitions is the value of `spark.sql.shuffle.partitions` at the first
+start of the query; it cannot change later.
 """
 
 from pyspark.sql import SparkSession
@@ -12,10 +12,10 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 
 def use_rocksdb(spark: SparkSession, *, max_memory_mb: int = 500) -> None:
-    """Let the queries that this session starts from now on keep their state in RocksDB, in at most so much memory per executor.
+    """Store the state of queries that this session starts from now on in RocksDB, with at most `max_memory_mb` per executor.
 
-    Custom aggregates and joins of latest values need it; Spark's own aggregates are about twice as fast on the heap while their
-    state fits in there. Without changelogs each batch uploads whole files: they are on.
+    `accumulate` and `latest_join` need RocksDB. Spark's own aggregates are about twice as fast with state on the heap, as long as
+    it fits there. Changelogs are switched on, because without them each batch uploads whole files.
     """
     spark.conf.set(f"{STORE}.providerClass", ROCKSDB)
     spark.conf.set(f"{STORE}.rocksdb.changelogCheckpointing.enabled", "true")
@@ -24,6 +24,6 @@ def use_rocksdb(spark: SparkSession, *, max_memory_mb: int = 500) -> None:
 
 
 def require_rocksdb(spark: SparkSession) -> None:
-    """Raise ValueError, with the remedy, when this session's state is not in RocksDB."""
+    """Raise ValueError if this session does not store state in RocksDB."""
     if spark.conf.get(f"{STORE}.providerClass", "") != ROCKSDB:
-        raise ValueError("this operator keeps its state in RocksDB: call mqbridge.spark.streams.use_rocksdb(spark) before")
+        raise ValueError("this operator needs its state in RocksDB: call mqbridge.spark.streams.use_rocksdb(spark) first")

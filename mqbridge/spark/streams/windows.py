@@ -1,4 +1,7 @@
-"""Windows over time: tumbling, sliding and session windows, aligned to the epoch, start inclusive and end exclusive."""
+"""Tumbling, sliding and session windows.
+
+The start of a window is inclusive and its end exclusive. Tumbling and sliding windows are aligned to the epoch.
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -11,20 +14,20 @@ UNIT_MS = {"milliseconds": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A length of time."""
+    """A duration."""
 
     ms: int
 
     @classmethod
     def of(cls, count: float, unit: str) -> Self:
-        """`count` units: milliseconds, seconds, minutes, hours or days."""
+        """Return a duration of `count` units. The unit is milliseconds, seconds, minutes, hours or days."""
         if unit not in UNIT_MS:
-            raise ValueError(f"unknown unit {unit!r}: one of {', '.join(UNIT_MS)}")
+            raise ValueError(f"unknown unit {unit!r}: use one of {', '.join(UNIT_MS)}")
         return cls(round(count * UNIT_MS[unit]))
 
     @classmethod
     def milliseconds(cls, count: float) -> Self:
-        """As it says, like the four that follow."""
+        """Return a duration of `count` milliseconds. The next four methods do the same for their units."""
         return cls.of(count, "milliseconds")
 
     @classmethod
@@ -44,65 +47,65 @@ class Time:
         return cls.of(count, "days")
 
     def __str__(self) -> str:
-        """As Spark reads an interval."""
+        """Return the duration as text that Spark parses as an interval."""
         return f"{self.ms} milliseconds"
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How time is cut. Make one with `tumbling`, `sliding` or `session`."""
+    """A kind of window with its size. Create it with `tumbling`, `sliding` or `session`."""
 
     size: Time
-    """Of a session: the gap that ends it."""
+    """The length of a window. For a session window: the gap that ends the session."""
     slide: Time | None = None
     is_session: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse lengths that cut nothing."""
+        """Raise ValueError for a size or slide that is not possible."""
         if self.size.ms <= 0 or (self.slide is not None and not 0 < self.slide.ms <= self.size.ms):
-            raise ValueError("a window is longer than nothing, and slides by more than nothing and not more than its size")
+            raise ValueError("invalid window: the size must be above 0, and the slide above 0 and not above the size")
 
     @classmethod
     def tumbling(cls, size: Time) -> Self:
-        """Windows of `size`, one behind the other."""
+        """Return windows of `size` that follow each other without overlap."""
         return cls(size)
 
     @classmethod
     def sliding(cls, size: Time, slide: Time) -> Self:
-        """Windows of `size`, a new one every `slide`."""
+        """Return windows of `size`; a new one starts every `slide`."""
         return cls(size, slide)
 
     @classmethod
     def session(cls, gap: Time) -> Self:
-        """A window per key and run of events of which none is `gap` or more behind the one before."""
+        """Return session windows: a session of a key ends when no event follows for `gap`."""
         return cls(gap, is_session=True)
 
     def column(self, time: str) -> Column:
-        """The window of the TIMESTAMP column `time`: a struct of start and end, to group by."""
+        """Return a column to group by: the window of the TIMESTAMP column `time`, as a struct of start and end."""
         if self.is_session:
             return F.session_window(time, str(self.size))
         return F.window(time, str(self.size), None if self.slide is None else str(self.slide))
 
     @property
     def name(self) -> str:
-        """The name that Spark gives the column."""
+        """The name that Spark gives to this column."""
         return "session_window" if self.is_session else "window"
 
 
 class WindowBuilder:
-    """The same under the names of RIP-58."""
+    """Creates windows, with the method names of RIP-58."""
 
     @staticmethod
     def tumblingWindow(size: Time) -> Window:
-        """`Window.tumbling`."""
+        """Return `Window.tumbling(size)`."""
         return Window.tumbling(size)
 
     @staticmethod
     def slidingWindow(size: Time, slide: Time) -> Window:
-        """`Window.sliding`."""
+        """Return `Window.sliding(size, slide)`."""
         return Window.sliding(size, slide)
 
     @staticmethod
     def sessionWindow(gap: Time) -> Window:
-        """`Window.session`."""
+        """Return `Window.session(gap)`."""
         return Window.session(gap)
