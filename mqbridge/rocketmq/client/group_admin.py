@@ -30,10 +30,10 @@ from mqbridge.rocketmq.wire.headers.groups import (
     ResetOffsetHeader,
 )
 
-ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
-PRODUCERS = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
+CONSUMER_RESPONSES = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
+PRODUCER_RESPONSES = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
 NO_GROUP = "not exist"
-"""In the remark of a SYSTEM_ERROR: no producer of the group is connected to the broker."""
+"""Part of the remark of a SYSTEM_ERROR if no producer of the group is connected to the broker."""
 
 
 class GroupAdmin:
@@ -49,16 +49,16 @@ class GroupAdmin:
         check_group(group.name)
         body = group.encode()
         code = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._admin.at_masters(lambda one: self._client.request(one, code, body=body), cluster)
+        await self._admin.at_masters(lambda address: self._client.request(address, code, body=body), cluster)
 
     async def delete(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group at every master; without `clean_offsets` a new group of this name continues at its offsets."""
         ext = DeleteGroupHeader(group, clean_offsets).encode()
-        await self._admin.at_masters(lambda one: self._client.request(one, Code.DELETE_SUBSCRIPTIONGROUP, ext))
+        await self._admin.at_masters(lambda address: self._client.request(address, Code.DELETE_SUBSCRIPTIONGROUP, ext))
 
     async def configs(self) -> dict[str, dict[str, GroupConfig]]:
         """Return every group's configuration, by group and broker name; system groups included."""
-        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         groups: dict[str, dict[str, GroupConfig]] = {}
         for broker, answer in found.items():
             for name, config in GroupConfigs.decode(answer.body).groups.items():
@@ -71,21 +71,21 @@ class GroupAdmin:
         """Return members and subscriptions, from the first broker that knows the group; None if no member is connected."""
         ext = GroupHeader(group).encode()
         code = Code.GET_CONSUMER_CONNECTION_LIST
-        found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=ONLINE))
-        known = [ConsumerConnections.decode(one.body) for one in found.values() if one.code == Status.SUCCESS]
-        return known[0] if known else None
+        found = await self._admin.at_masters(lambda address: self._client.request(address, code, ext, accept=CONSUMER_RESPONSES))
+        bodies = [response.body for response in found.values() if response.code == Status.SUCCESS]
+        return ConsumerConnections.decode(bodies[0]) if bodies else None
 
     async def producers(self, group: str) -> list[Connection]:
         """Return the clients of a producer group, without duplicates."""
         ext = ProducerGroupHeader(group).encode()
         code = Code.GET_PRODUCER_CONNECTION_LIST
-        found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=PRODUCERS))
+        found = await self._admin.at_masters(lambda address: self._client.request(address, code, ext, accept=PRODUCER_RESPONSES))
         for broker, answer in found.items():
             if answer.code == Status.SYSTEM_ERROR and NO_GROUP not in (answer.remark or ""):
                 raise refused(f"the producers of {group} at {broker}", answer.code, answer.remark)
-        good = [answer.body for answer in found.values() if answer.code == Status.SUCCESS]
-        connected = [one for body in good for one in ProducerConnections.decode(body).connections]
-        return list({one.client_id: one for one in connected}.values())
+        bodies = [answer.body for answer in found.values() if answer.code == Status.SUCCESS]
+        clients = [client for body in bodies for client in ProducerConnections.decode(body).connections]
+        return list({client.client_id: client for client in clients}.values())
 
     async def topics_of(self, group: str) -> list[str]:
         """Return the topics in which a group has offsets."""
@@ -105,7 +105,7 @@ class GroupAdmin:
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, or have offsets in it.
 
-        A 5.3.3 broker lists the topic itself while it is consumed; that counts only if it is a group with offsets.
+        A 5.3.3 broker also lists the topic's own name while it is consumed; this is removed unless it is a group with offsets.
         """
         answers = await self._admin.of_topic(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
         found = {group for answer in answers for group in _groups(answer.body)}
@@ -116,15 +116,15 @@ class GroupAdmin:
     # --- offsets ----------------------------------------------------------------------------------------------------
 
     async def progress(self, group: str, topic: str | None = None) -> dict[Queue, ConsumeOffsets]:
-        """Return the group's progress in every queue with offsets, retry queues included; of one topic or all."""
+        """Return the group's progress in every queue with offsets, of one topic or all, retry queues included."""
         ext = ConsumeStatsHeader(group, topic).encode()
-        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_CONSUME_STATS, ext))
+        found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_CONSUME_STATS, ext))
         stats = [ConsumeStats.decode(answer.body) for answer in found.values()]
         return {queue: offsets for one in stats for queue, offsets in one.offsets.items()}
 
     async def offsets(self, group: str | None = None) -> dict[tuple[str, Queue], int]:
-        """Return every committed offset by group and queue; of one group or all."""
-        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_ALL_CONSUMER_OFFSET))
+        """Return every committed offset, of one group or all, by group and queue."""
+        found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_ALL_CONSUMER_OFFSET))
         return {
             (name, Queue(topic, broker, number)): offset
             for broker, answer in found.items()
@@ -134,32 +134,33 @@ class GroupAdmin:
         }
 
     async def reset(self, group: str, topic: str, timestamp: int) -> dict[Queue, int]:
-        """Reset a group to messages stored at `timestamp` (ms) or later, -1: to the end; return the offsets by queue.
+        """Reset a group to messages stored at `timestamp` (ms) or later, or with -1 to the end; return the offsets by queue.
 
-        A running consumer gets them with its next pull, or by a request of the broker; a stopped one starts there.
+        A running consumer gets the offsets with its next pull, or in a request of the broker; a stopped one starts there.
         """
         header = ResetOffsetHeader(group, topic, timestamp)
         answers = await self._admin.of_topic(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
         return {queue: offset for answer in answers for queue, offset in ResetOffsets.decode(answer.body).offsets.items()}
 
     async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Set offsets of a stopped group: a running consumer would overwrite them with its own.
+        """Set the offsets of a stopped group; a running consumer would overwrite them with its own.
 
-        While a `reset` of a queue is pending, until the group pulls from it, a 5.x broker confirms a commit but ignores it; then
-        the reset itself is replaced. ClusterError (RETRY) if offsets differ all the same: another client writes them.
+        After a `reset`, until the group pulls from the queue, a 5.x broker confirms commits but ignores them; then the reset is
+        replaced by one to the wanted offset. Raises ClusterError (RETRY) if the offsets still differ: the group is running.
         """
         await asyncio.gather(*(self._positions.commit(queue, group, offset) for queue, offset in offsets.items()))
-        pending = await self._other_than(group, offsets)
+        pending = await self._queues_that_differ(group, offsets)
         if pending:
             await asyncio.gather(*(self._replace_reset(group, queue, offsets[queue]) for queue in pending))
-            pending = await self._other_than(group, offsets)
+            pending = await self._queues_that_differ(group, offsets)
         if pending:
             problem = (
-                f"the offsets of {group} were not taken for {', '.join(map(queue_label, pending[:5]))} ({len(pending)} in all)"
+                f"the offsets of {group} did not change in {', '.join(map(queue_label, pending[:5]))} ({len(pending)} in all)"
             )
             raise ClusterError(f"{problem}: the group is running; stop it")
 
-    async def _other_than(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:
+    async def _queues_that_differ(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:
+        """Return the queues whose committed offset is not the one in `offsets`."""
         found = await asyncio.gather(*(self._positions.committed(queue, group) for queue in offsets))
         return [queue for queue, offset in zip(offsets, found, strict=True) if offset != offsets[queue]]
 

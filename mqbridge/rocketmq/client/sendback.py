@@ -1,7 +1,7 @@
-"""Sending messages back: delivered again later through the group's retry topic, or put aside in its dead letter topic.
+"""Sends messages back: a group gets them again later through its retry topic, or puts them into its dead letter topic.
 
-Sending back means: this one is done with, a copy comes again. The broker makes the copy from the stored record. When it cannot
-(it is down, or the record is gone), the copy is sent as a message of its own to the retry topic, at whichever broker has it.
+Sending a message back acknowledges it; the group gets a copy, which the broker makes from the stored record. If the broker cannot
+(it is down, or the record was deleted), the copy is sent as a new message to the retry topic, at any broker that has it.
 """
 
 import logging
@@ -24,21 +24,21 @@ from mqbridge.rocketmq.wire.record import Record, SysFlag
 log = logging.getLogger(__name__)
 
 MAX_TIMES = 16
-"""After so many deliveries a message goes to the dead letter topic (the Java clients' default)."""
+"""Number of deliveries after which a message becomes a dead letter (the Java clients' default)."""
 BROKER_CHOOSES = 0
-"""Delay level: 10 s at first, later longer."""
+"""Delay level: the broker delays the first redelivery by 10 s, and each later one for longer."""
 DEAD = -1
 _NEVER_COPIED = frozenset({Name.TRAN_MSG, Name.DELAY, Name.RETRY_TOPIC, Name.RECONSUME_TIME, Name.MAX_RECONSUME_TIMES})
 
 
 class SendBack:
-    """Sends messages of one group back."""
+    """Sends messages back for one group."""
 
     def __init__(self, client: BaseClient, group: str, *, max_times: int = MAX_TIMES) -> None:
         self._brokers, self._group, self._max_times = Brokers(client), group, max_times
 
     async def later(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:
-        """Have `record`, which came from `queue`, delivered again after the delay of `level` (1 to 18). Raises ClusterError."""
+        """Redeliver `record` of `queue` after the delay of `level` (1 to 18). Raises ClusterError."""
         ext = SendBackHeader(
             record.physical_offset,
             self._group,
@@ -50,11 +50,11 @@ class SendBack:
         try:
             await self._brokers.ask(queue, Code.CONSUMER_SEND_MSG_BACK, ext)
         except ClusterError as error:
-            log.warning("%s could not be sent back, a copy is sent to the retry topic: %s", record, error)
+            log.warning("%s could not be sent back, sending a copy to the retry topic instead: %s", record, error)
             await self._send_copy(queue, record, level)
 
     async def dead(self, queue: Queue, record: Record) -> None:
-        """Put `record` into the group's dead letter topic. Raises ClusterError."""
+        """Move `record` of `queue` to the group's dead letter topic. Raises ClusterError."""
         await self.later(queue, record, DEAD)
 
     async def _send_copy(self, queue: Queue, record: Record, level: int) -> None:
@@ -62,13 +62,13 @@ class SendBack:
         times = self._max_times + 1 if level == DEAD else record.reconsume_times + 1
         target = await self._some_queue(topic)
         ext = SendHeader(
-            producer_group=self._group,  # the consumer group, whose right access control asks for; Java has one for all groups
+            producer_group=self._group,  # access control checks the permission of the consumer group
             topic=topic,
             queue_id=target.id,
             born_timestamp=time.time_ns() // 1_000_000,
             properties=_copied(queue, record, level).decode(),
             sys_flag=record.sys_flag
-            & (SysFlag.COMPRESSED | SysFlag.COMPRESSION),  # still set only where the body stayed as stored
+            & (SysFlag.COMPRESSED | SysFlag.COMPRESSION),  # set only if the body could not be decompressed
             flag=record.flag,
             reconsume_times=times,
             max_reconsume_times=self._max_times,
@@ -79,15 +79,15 @@ class SendBack:
         route = await self._brokers.client.routes.get(topic)
         queues = route.write_queues() if route is not None else ()
         if not queues:
-            raise ClusterError(f"no queue of {topic} can be written to at the moment", Failure.REFRESH)
+            raise ClusterError(f"topic {topic} has no writable queue now", Failure.REFRESH)
         return random.choice(queues)  # noqa: S311 - spreads load
 
 
 def _copied(queue: Queue, record: Record, level: int) -> bytes:
-    """The copy's properties: those of the record, where it came from, and how long it waits."""
+    """Return the copy's properties: those of the record, its origin, and its delay."""
     try:
         pairs = properties.decode(record.properties)
-    except ProtocolError:  # what cannot be read cannot be sent again either
+    except ProtocolError:  # properties that cannot be decoded cannot be sent either
         pairs = []
     known = dict(pairs)
     pairs = [pair for pair in pairs if pair[0] not in _NEVER_COPIED]

@@ -18,7 +18,10 @@ DLQ_PREFIX = "%DLQ%"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A group's subscription to one topic; made by `everything`, `tagged` or `sql92`. Empty `tags`: no filter in the client."""
+    """A group's subscription to one topic, made by `everything`, `tagged` or `sql92`.
+
+    `kind` is TAG or SQL92. The client also filters by `tags`, unless they are empty.
+    """
 
     topic: str
     expression: str = ALL
@@ -31,22 +34,22 @@ class Subscription:
 
 
 def everything(topic: str) -> Subscription:
-    """Make a subscription to all messages of a topic."""
+    """Return a subscription to all messages of a topic."""
     return Subscription(topic)
 
 
 def tagged(topic: str, tags: Iterable[str]) -> Subscription:
-    """Make a subscription to messages with one of these tags.
+    """Return a subscription to messages with one of these tags.
 
     Raises LocalProtocolError for a tag that an expression cannot hold.
     """
     wanted = frozenset(tags)
     for tag in wanted:
         if not tag or tag != tag.strip() or SEPARATOR in tag or tag == ALL:
-            problem = "a tag must not be empty, be '*', contain '||', or start or end with whitespace"
+            problem = "a tag must not be empty or '*', and not contain '||', or whitespace at its ends"
             raise LocalProtocolError(f"invalid tag {tag!r} in the subscription to {topic}: {problem}")
     if not wanted:
-        raise LocalProtocolError(f"a subscription of {topic} by tags names none; use everything({topic!r})")
+        raise LocalProtocolError(f"the subscription to {topic} has no tags; use everything({topic!r}) for all messages")
     return Subscription(topic, f" {SEPARATOR} ".join(sorted(wanted)), TAG, wanted)
 
 
@@ -57,9 +60,9 @@ def parse_tags(topic: str, expression: str) -> Subscription:
 
 
 def sql92(topic: str, expression: str) -> Subscription:
-    """Make a subscription to messages whose properties match an SQL92 expression.
+    """Return a subscription to messages whose properties match an SQL92 expression.
 
-    The broker needs enablePropertyFilter=true.
+    The broker's setting enablePropertyFilter must be true. Raises LocalProtocolError for an empty expression.
     """
     if not expression.strip():
         raise LocalProtocolError(f"the SQL92 expression for {topic} is empty")
@@ -67,7 +70,7 @@ def sql92(topic: str, expression: str) -> Subscription:
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic that redelivers messages which a group sent back."""
+    """Return the group's retry topic, which redelivers messages that the group sent back."""
     return RETRY_PREFIX + group
 
 

@@ -1,7 +1,8 @@
-"""POP (5.x): the broker hands out messages of any queue and hides them for a while; each is acknowledged by its receipt.
+"""POP (5.x): the broker delivers messages of any queue, and redelivers each that is not acknowledged within a time.
 
-No membership, no division, no offsets: any number of poppers of one group share a topic, and one that is slow holds nobody up.
-Order is lost. What is not acknowledged in time comes again. Brokers before 5.0 cannot do it: use a PullConsumer there.
+A message is acknowledged by its receipt; until its timeout no other popper gets it. The group has no members, no assignment of
+queues and no offsets: any number of poppers share a topic, and a slow one delays no other. Messages are not in order. Brokers
+before 5.0 do not support POP.
 """
 
 import asyncio
@@ -27,9 +28,11 @@ from mqbridge.rocketmq.wire.record import Record, decode_records
 log = logging.getLogger(__name__)
 
 MAX_MSGS = 32
-"""Brokers refuse to pop more at once."""
+"""Brokers' limit of messages per pop."""
 INVISIBLE_MS = 60_000
+"""Default time after which a broker redelivers a message that is not acknowledged."""
 POLL_MS = 15_000
+"""Default time for which a broker holds a pop while it has no message."""
 ANSWER_MORE_S = 15.0
 """Time allowed for the response after the end of the poll."""
 FULL_WAIT_S = 1.0
@@ -39,7 +42,7 @@ _ANSWERS = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.POLLING_FULL
 
 
 class Popped:
-    """What one pop brought: `messages` with their receipts; `rest` are about how many more wait."""
+    """The result of a pop: `messages` with their receipts; `rest` is roughly the number of messages that are left."""
 
     __slots__ = ("messages", "rest")
 
@@ -48,7 +51,7 @@ class Popped:
 
 
 class Popper:
-    """Pops one topic for one group. A group that is new begins at `start` (EARLIEST or LATEST)."""
+    """Pops the messages of one topic for one group. A new group starts at `start` (EARLIEST or LATEST)."""
 
     def __init__(
         self,
@@ -63,51 +66,52 @@ class Popper:
         max_msgs: int = MAX_MSGS,
     ) -> None:
         if start is StartOffset.TIMESTAMP or not 0 < max_msgs <= MAX_MSGS:
-            raise LocalProtocolError(f"a pop starts at the beginning or the end and brings 1 to {MAX_MSGS} messages")
+            raise LocalProtocolError(f"a pop starts at EARLIEST or LATEST and requests 1 to {MAX_MSGS} messages, not {max_msgs}")
         self._client, self._brokers = client, Brokers(client)
         self._group, self._subscription = group, subscription
         self._start, self._orderly = start, orderly
         self._invisible_ms, self._poll_ms, self._max_msgs = invisible_ms, poll_ms, max_msgs
-        self._single = False
-        """The brokers are too old to take acknowledgements in batches."""
+        self._lacks_batch_acks = False
+        """True if a broker refused BATCH_ACK_MESSAGE, because it is too old."""
 
     async def brokers(self) -> list[str]:
-        """The names of the brokers that have the topic: each is popped by itself."""
+        """Return the names of the brokers that have the topic; each needs pops of its own. Raises ClusterError."""
         route = await self._client.routes.get(self._subscription.topic)
         if route is None:
             raise ClusterError(f"topic {self._subscription.topic} is not known to any name server", Failure.FATAL)
         return sorted({queue.broker for queue in route.read_queues()})
 
     async def pop(self, broker: str, queue_id: int = ANY_QUEUE) -> Popped:
-        """Messages of a broker; none after `poll_ms` without any.
+        """Pop messages of a broker; return none if it had none for `poll_ms`.
 
-        Raises ServerRefused (FATAL: the broker cannot pop, or its clock is not ours), ClusterError, RemoteProtocolError.
+        Raises ServerRefused (FATAL if the broker does not support POP, or its clock differs from ours), ClusterError,
+        RemoteProtocolError.
         """
         topic = self._subscription.topic
         address = await self._brokers.master(topic, broker)
         self._check_version(address)
-        asked_at = time.monotonic()
-        answer = await self._ask(address, self._header(queue_id))
-        if answer.code == Status.SUCCESS:
-            return await self._popped(broker, answer)
-        if answer.code == Status.POLLING_TIMEOUT and (time.monotonic() - asked_at) * 2000 < self._poll_ms:
+        sent_at = time.monotonic()
+        response = await self._request(address, self._header(queue_id))
+        if response.code == Status.SUCCESS:
+            return await self._decode(broker, response)
+        if response.code == Status.POLLING_TIMEOUT and (time.monotonic() - sent_at) * 2000 < self._poll_ms:
             raise ServerRefused(
-                f"{address} says at once that a pop of {topic} has waited too long: its clock is ahead of ours by more than "
-                f"{self._poll_ms + 500} ms. Set the clocks right",
-                answer.code,
+                f"{address} reported at once that a pop of {topic} has waited too long: its clock is ahead of ours by more than "
+                f"{self._poll_ms + 500} ms. Synchronize the clocks",
+                response.code,
                 Failure.FATAL,
             )
-        if answer.code == Status.POLLING_FULL:
+        if response.code == Status.POLLING_FULL:
             await asyncio.sleep(FULL_WAIT_S)
         return Popped([], 0)
 
     def _check_version(self, address: str) -> None:
         version = self._client.broker_version(address)
         if version is not None and version < V5_0_0:
-            raise self._too_old(address, f"its version is {version}, POP came with {V5_0_0} (5.0.0)")
+            raise self._too_old(address, f"its version is {version}, and POP needs {V5_0_0} (5.0.0)")
 
     def _too_old(self, address: str, why: str) -> ServerRefused:
-        problem = f"{address} cannot pop {self._subscription.topic}: {why}. Read the topic by a consumer that pulls"
+        problem = f"{address} cannot pop {self._subscription.topic}: {why}. Use `consumer` instead of `pop_consumer`"
         return ServerRefused(problem, Status.REQUEST_CODE_NOT_SUPPORTED, Failure.FATAL)
 
     def _header(self, queue_id: int) -> dict[str, str]:
@@ -125,7 +129,7 @@ class Popper:
             order=self._orderly,
         ).encode()
 
-    async def _ask(self, address: str, ext: dict[str, str]) -> Command:
+    async def _request(self, address: str, ext: dict[str, str]) -> Command:
         topic, timeout = self._subscription.topic, self._poll_ms / 1000 + ANSWER_MORE_S
         try:
             return await self._brokers.ask_at(address, topic, Code.POP_MESSAGE, ext, timeout=timeout, accept=_ANSWERS)
@@ -134,10 +138,10 @@ class Popper:
                 raise self._too_old(address, str(error)) from error
             raise
 
-    async def _popped(self, broker: str, answer: Command) -> Popped:
-        """The broker compares tags by their hashes: what is not ours all the same is acknowledged, as the Java clients do."""
-        header = PopResult.decode(answer.ext)
-        records = decode_records(answer.body)
+    async def _decode(self, broker: str, response: Command) -> Popped:
+        """Decode the messages, and acknowledge those with other tags, as Java does: brokers compare only hashes of tags."""
+        header = PopResult.decode(response.ext)
+        records = decode_records(response.body)
         messages = list(zip(records, make_receipts(broker, header, records), strict=True))
         tags = {tag.encode() for tag in self._subscription.tags}
         if not tags:
@@ -166,14 +170,14 @@ class Popper:
 
     async def _acknowledge(self, broker: str, receipts: list[Receipt]) -> None:
         address = await self._brokers.master(self._subscription.topic, broker)
-        if len(receipts) > 1 and not self._single:
+        if len(receipts) > 1 and not self._lacks_batch_acks:
             body = BatchAcks(broker, tuple(batch_acks(self._group, self._subscription.topic, receipts))).encode()
             try:
                 await self._brokers.ask_at(address, self._subscription.topic, Code.BATCH_ACK_MESSAGE, {}, body)
             except ServerRefused as error:
                 if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
                     raise
-                self._single = True
+                self._lacks_batch_acks = True
             else:
                 return
         await asyncio.gather(*(self._acknowledge_one(address, receipt) for receipt in receipts))
@@ -184,24 +188,28 @@ class Popper:
         await self._brokers.ask_at(address, self._subscription.topic, Code.ACK_MESSAGE, ext)
 
     async def change_invisible(self, receipt: Receipt, invisible_ms: int) -> Receipt:
-        """Have it delivered again in `invisible_ms` from now unless it is acknowledged, by the receipt that this returns."""
+        """Redeliver the message in `invisible_ms` from now, unless it is acknowledged with the receipt that this returns."""
         topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
         address = await self._brokers.master(self._subscription.topic, receipt.broker)
         ext = ChangeInvisibleHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset, invisible_ms).encode()
-        answer = await self._brokers.ask_at(address, self._subscription.topic, Code.CHANGE_MESSAGE_INVISIBLETIME, ext)
-        said = ChangeInvisibleResult.decode(answer.ext)
+        response = await self._brokers.ask_at(address, self._subscription.topic, Code.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        changed = ChangeInvisibleResult.decode(response.ext)
         return receipt._replace(
-            start=receipt.offset, pop_time=said.pop_time, invisible_ms=said.invisible_time, revive_queue=said.revive_qid
+            start=receipt.offset,
+            pop_time=changed.pop_time,
+            invisible_ms=changed.invisible_time,
+            revive_queue=changed.revive_qid,
         )
 
     async def assignments(self, strategy: str = "AVG") -> list[Assignment]:
-        """QUERY_ASSIGNMENT: the queues that the broker gives this client, and how they are to be read. Raises ClusterError."""
+        """Return the queues that a broker assigns to this client, each with its mode, pull or pop. Raises ClusterError."""
         broker = (await self.brokers())[0]
         address = await self._brokers.master(self._subscription.topic, broker)
         query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
         body = query.encode()
-        answer = await self._brokers.ask_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
-        found = Assignments.decode(answer.body).assignments
-        if found is None:
-            raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, "it has no assignment for us")
-        return list(found)
+        response = await self._brokers.ask_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
+        assignments = Assignments.decode(response.body).assignments
+        if assignments is None:
+            problem = "the response has no assignment for this client"
+            raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, problem)
+        return list(assignments)

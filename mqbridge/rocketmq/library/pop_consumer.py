@@ -1,6 +1,7 @@
-"""Consumer by POP (brokers from 5.0 on): brokers hand out messages of any queue and hide each until it is acknowledged.
+"""Consumer with POP (brokers from 5.0 on): brokers deliver messages of any queue, and each is invisible until its timeout.
 
-No queue is assigned, so any number of consumers of a group share a topic, and a slow one holds nobody up. Order is lost.
+No queue is assigned, so any number of consumers of a group share a topic, and a slow one delays no other. Messages are not in
+order.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 
 
 class PopConsumer:
-    """Made by `RocketMQClient.pop_consumer`. A message that is not acknowledged within `invisible_s` is delivered again."""
+    """Consumer made by `RocketMQClient.pop_consumer`. A message that is not acknowledged within `invisible_s` is redelivered."""
 
     def __init__(self, popper: Popper, topic: str, brokers: list[str]) -> None:
         self._popper, self._topic = popper, topic
@@ -32,7 +33,7 @@ class PopConsumer:
         self._arrived, self._taken = asyncio.Event(), asyncio.Event()
         self._ended_by: MqbridgeError | None = None
         self._receipts: list[Receipt] = []
-        """Acknowledged, and not yet told to the brokers."""
+        """Receipts of acknowledged messages that are not sent to the brokers yet."""
         self._acknowledging: asyncio.Task[None] | None = None
         self._failed: MqbridgeError | None = None
         """The last error of an acknowledgement, until `flush` raises it."""
@@ -41,7 +42,7 @@ class PopConsumer:
 
     @property
     def closed(self) -> bool:
-        """True once `close` was called."""
+        """True if `close` was called."""
         return self._closed
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
@@ -72,7 +73,7 @@ class PopConsumer:
             yield message
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Mark a message as done. Returns False if that was done before."""
+        """Acknowledge a message; the request to the broker follows soon. Returns False if it is acknowledged already."""
         receipt: Receipt | None = message.handle
         if receipt is None or self._closed:
             return False
@@ -83,7 +84,7 @@ class PopConsumer:
         return True
 
     async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Hide a message for `invisible_s` seconds from now: its work takes longer, or it shall come again then.
+        """Redeliver a message in `invisible_s` seconds from now instead of at its timeout: later, or sooner to retry it.
 
         Raises ClusterError.
         """
@@ -93,7 +94,7 @@ class PopConsumer:
         message.handle = await self._popper.change_invisible(receipt, round(invisible_s * 1000))
 
     async def flush(self) -> None:
-        """Wait until the brokers have every acknowledgement. Raises ClusterError; what they do not have is delivered again."""
+        """Wait until the brokers have every acknowledgement. Raises ClusterError if one failed; its message is redelivered."""
         if self._acknowledging is not None:
             await asyncio.wait([self._acknowledging])
         error, self._failed = self._failed, None
@@ -101,7 +102,7 @@ class PopConsumer:
             raise error
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the acknowledgements, within `timeout` seconds. What was received and not acknowledged is delivered again."""
+        """Send pending acknowledgements, within `timeout` seconds. Received messages without one are redelivered."""
         if self._closed:
             return
         self._closed = True
@@ -118,7 +119,7 @@ class PopConsumer:
         await self.close()
 
     async def _poll(self, broker: str) -> None:
-        """Pop again when everything is handed out: what waits here is hidden from other consumers, and its time runs."""
+        """Pop in a loop, each time only when no message is buffered, because buffered messages approach their timeout."""
         backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
         while True:
             while self._messages:
@@ -143,7 +144,7 @@ class PopConsumer:
                 self._arrived.set()
 
     async def _acknowledge(self) -> None:
-        """Tell the brokers; those that come meanwhile go together in the next request."""
+        """Send acknowledgements until there are none; those made during a request share the next one."""
         try:
             while self._receipts:
                 receipts, self._receipts = self._receipts, []
@@ -151,6 +152,8 @@ class PopConsumer:
                     await self._popper.acknowledge(receipts)
                 except (ClusterError, ProtocolError) as error:
                     self._failed = error
-                    log.warning("%d messages of %s may be delivered again: %s", len(receipts), self._topic, error)
+                    log.warning(
+                        "acknowledging %d messages of %s failed, they will be redelivered: %s", len(receipts), self._topic, error
+                    )
         finally:
             self._acknowledging = None

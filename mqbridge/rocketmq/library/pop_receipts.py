@@ -1,4 +1,4 @@
-"""Receipts of popped messages: which one a record has, and how several are acknowledged at once."""
+"""Receipts of popped messages: finds the receipt of each record, and encodes receipts to acknowledge several at once."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,54 +23,54 @@ _RECEIPT = f"{Name.POP_CK}{NAME_END}".encode()
 
 
 def popped_topic(group: str, topic: str, retry: str) -> str:
-    """The topic that an acknowledgement names."""
+    """Return the topic in the acknowledgement of a message: the topic itself, or one of the group's two retry topics."""
     return {NORMAL: topic, RETRY_V1: f"{RETRY_PREFIX}{group}_{topic}", RETRY_V2: f"{RETRY_PREFIX}{group}+{topic}"}[retry]
 
 
 def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> list[Receipt]:
-    """One receipt per record. Raises RemoteProtocolError when the answer does not say which offset a record has.
+    """Return the receipt of each record. Raises RemoteProtocolError if the response lists no offset for a record.
 
-    The n-th record of a queue, by offset, has the n-th offset of the answer's list. A record that comes again looks as if it came
-    from the topic itself; such a one brings its receipt along.
+    The n-th record of a queue, by offset, has the n-th offset in the response's list. A redelivered record has its receipt as a
+    property, because its topic and offset are those of its first delivery.
     """
     starts = parse_start_offsets(header.start_offset_info)
     listed = parse_message_offsets(header.msg_offset_info)
-    brought = [property_of(record, _RECEIPT) for record in records]
-    keys = [(_kind(record.topic), record.queue_id) for record in records]
+    stored = [property_of(record, _RECEIPT) for record in records]
+    keys = [(_source_of(record.topic), record.queue_id) for record in records]
     offsets: dict[tuple[str, int], list[int]] = {}
-    for record, key, text in zip(records, keys, brought, strict=True):
+    for record, key, text in zip(records, keys, stored, strict=True):
         if text is None:
             offsets.setdefault(key, []).append(record.queue_offset)
-    places = {key: {offset: place for place, offset in enumerate(sorted(found))} for key, found in offsets.items()}
+    indexes = {key: {offset: index for index, offset in enumerate(sorted(found))} for key, found in offsets.items()}
     receipts = []
-    for record, key, text in zip(records, keys, brought, strict=True):
+    for record, key, text in zip(records, keys, stored, strict=True):
         if text is not None:
             receipts.append(parse_receipt(text.decode(errors="replace")))
             continue
         try:
-            start, offset = starts[key], listed[key][places[key][record.queue_offset]]
+            start, offset = starts[key], listed[key][indexes[key][record.queue_offset]]
         except (KeyError, IndexError) as error:
-            said = f"{header.start_offset_info!r}, {header.msg_offset_info!r}"
-            raise RemoteProtocolError(f"the popped {record!r} is not in what the answer lists: {said}") from error
-        kind, queue = key
-        receipts.append(Receipt(start, header.pop_time, header.invisible_time, header.revive_qid, kind, broker, queue, offset))
+            lists = f"{header.start_offset_info!r}, {header.msg_offset_info!r}"
+            raise RemoteProtocolError(f"the offset lists of the response lack the popped {record!r}: {lists}") from error
+        source, queue = key
+        receipts.append(Receipt(start, header.pop_time, header.invisible_time, header.revive_qid, source, broker, queue, offset))
     return receipts
 
 
-def _kind(topic: str) -> str:
-    """Which kind of topic a record lies in. Names of topics have no `+`: only the second spelling of a retry topic does."""
+def _source_of(topic: str) -> str:
+    """Return NORMAL for a topic, else the spelling of the retry topic: topic names have no `+`, so it marks the second one."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
 def batch_acks(group: str, topic: str, receipts: Iterable[Receipt]) -> list[BatchAck]:
-    """Receipts of the same pop of the same queue become one entry, with a bit for each."""
+    """Encode receipts: those of one pop of one queue become one entry, with a bit per message."""
     masks: dict[Receipt, int] = {}
     for receipt in receipts:
-        common = receipt._replace(offset=0)
-        masks[common] = masks.get(common, 0) | 1 << (receipt.offset - receipt.start)
+        pop = receipt._replace(offset=0)
+        masks[pop] = masks.get(pop, 0) | 1 << (receipt.offset - receipt.start)
     return [
-        BatchAck(group, topic, one.retry, one.start, one.queue, one.revive_queue, one.pop_time, one.invisible_ms, mask)
-        for one, mask in masks.items()
+        BatchAck(group, topic, pop.retry, pop.start, pop.queue, pop.revive_queue, pop.pop_time, pop.invisible_ms, mask)
+        for pop, mask in masks.items()
     ]
