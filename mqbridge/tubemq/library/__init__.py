@@ -1,12 +1,12 @@
-"""The TubeMQ client for programs: begin at `client.TubeMQClient`. The gateway imports none of this.
+"""The TubeMQ client for programs: begin at `client.TubeMQClient`. The gateway imports none of these modules.
 
     client                 one cluster: opens and closes everything below
     producer               sends messages
     consumer               receives and acknowledges messages (partition_feed, delivered_pack, delivery_queue)
     load_balancing_sender  sends encoded messages to any partition that accepts them (broker_blocklist)
-    pack_puller            packs of a consumer, one after the other, or pushed to a function
+    pack_puller            reads packs: the program pulls them one by one, or a function is called with each
     messages               encodes and decodes messages of the senders and packs
     balanced_consumer      a member of a group whose members choose their partitions (balanced_membership)
 
-The senders to named partitions and the consumer of packs are in `client/`: the gateway uses them, too.
+The senders to named partitions and the consumer of packs are in `client/`, since the gateway uses them, too.
 """

@@ -1,7 +1,7 @@
-"""A member of a group that balances itself: it sees all partitions, and takes and gives back the ones that it chooses.
+"""A consumer group whose members choose their partitions themselves ("client balance" in TubeMQ).
 
-The Master assigns nothing. The members agree on who reads which partition; `share` is the simplest agreement: each of n members
-takes every nth partition. When two members want the same partition, its Broker refuses the second one (410).
+The Master assigns no partitions. The members agree among themselves which member reads which partition. `share` is the simplest
+rule: each of n members takes every nth partition. When two members want the same partition, its Broker refuses the second (410).
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 log = logging.getLogger(__name__)
 
 REPORT_EVERY = 60
-"""Heartbeats between reports of all partitions held; changes are reported at once."""
+"""Number of heartbeats between full reports of the partitions held; changes are reported at once."""
 REFRESH_S = 5.0
-"""Least time between requests for the list of partitions, as in the Java clients."""
+"""Minimum interval between requests for the list of partitions, as in the Java clients."""
 
 
 class BalancedConsumer(GroupConsumer):
-    """A member of `group` for `topics`. `node` is (number of this member, number of members), which the Master checks.
+    """A member of `group` for `topics`. `node` is (number of this member from 0, number of members); the Master checks it.
 
     The other arguments are those of `PackConsumer`.
     """
@@ -57,7 +57,10 @@ class BalancedConsumer(GroupConsumer):
         self._refreshing = asyncio.Lock()
 
     async def partitions(self) -> dict[PartitionRef, bool]:
-        """All partitions of the topics, and whether each may be read. The Master is asked at most every REFRESH_S seconds."""
+        """Return all partitions of the topics, each with True if it may be read.
+
+        Asks the Master at most every REFRESH_S seconds.
+        """
         self._raise_failure()
         async with self._refreshing:
             if self._loop.time() - self._refreshed_at >= REFRESH_S:
@@ -66,27 +69,27 @@ class BalancedConsumer(GroupConsumer):
         return self.membership.partitions
 
     async def share(self) -> list[PartitionRef]:
-        """Every nth partition that may be read, by the number of this member; all of them without `node`."""
+        """Return this member's partitions: every nth of those that may be read; without `node` all of them."""
         number, count = self._node or (0, 1)
         return [ref for ref, is_open in (await self.partitions()).items() if is_open][number::count]
 
     async def take(self, key: PartitionKey, offset: int | None = None) -> HeldPartition:
-        """Take a partition, at `offset` if given; returns the same object when this member holds it already.
+        """Acquire a partition and read it from `offset`, if given; returns the same object if this member already holds it.
 
-        Raises ServerRefused: 410 when another member holds it, 403 when there is no such partition, 422 when it is closed.
+        Raises ServerRefused: 410 if another member holds the partition, 403 if it does not exist, 422 if it is closed.
         """
         self._raise_failure()
         if (held := self.held_partitions.held.get(key)) is not None:
             return held
         ref, is_open = await self._find(key)
         if not is_open:
-            raise codes.refused(f"taking {key}", codes.UNSUBSCRIBABLE, "the Master says that it is closed for consumers")
+            raise codes.refused(f"taking {key}", codes.UNSUBSCRIBABLE, "the Master lists the partition as closed for consumers")
         partition = await self.held_partitions.acquire(ref, offset)
         self._report_soon()
         return partition
 
     async def give_back(self, key: PartitionKey) -> None:
-        """Give a partition back, with its confirmed pack; does nothing when it is not held."""
+        """Release a partition and commit its confirmed pack; does nothing if this member does not hold the partition."""
         if (held := self.held_partitions.held.get(key)) is not None:
             await held.release()
             self._report_soon()
@@ -94,7 +97,7 @@ class BalancedConsumer(GroupConsumer):
     # --- Master -----------------------------------------------------------------------------------------------------
 
     def _report_soon(self) -> None:
-        """Report the partitions held with a heartbeat at once."""
+        """Send a heartbeat at once that reports the partitions held."""
         self.held_partitions.changed = True
         self._wake.set()
 
@@ -126,14 +129,14 @@ class BalancedConsumer(GroupConsumer):
         await self._skip_to_end(known)
 
     async def _skip_to_end(self, known: int) -> None:
-        """Move all partitions to their ends, if an administrator has ordered it since the order `known`."""
+        """Move all partitions to their ends if an administrator has ordered so after order number `known`."""
         if self.membership.skip_id <= known:
             return
         for partition in list(self.held_partitions.held.values()):
             try:
                 await partition.seek(partition.max_offset)
             except (ClusterError, ProtocolError, LaneRevoked) as error:
-                log.warning("%s could not be moved to its end: %s", partition, error)
+                log.warning("%s: skipping to the end failed, although an administrator ordered it: %s", partition, error)
 
     def _raise_failure(self) -> None:
         if self._failed is not None:

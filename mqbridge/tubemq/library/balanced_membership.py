@@ -1,7 +1,7 @@
-"""The membership of a consumer that balances its group itself, as the Master sees it: methods 20 to 22.
+"""Membership, at the Master, of a group whose members choose their partitions: RPC methods 20 to 22.
 
-The Master assigns nothing. It lists the Brokers and the partitions, each list with an id that changes with it, and the member
-reports the partitions that it has taken. These responses have no field `success`: errCode 200 is success.
+The Master assigns no partitions. It sends a list of Brokers and a list of partitions; each list has an id that changes with its
+content. The member reports the partitions that it has acquired. The responses have no field `success`: errCode 200 is success.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ Response = RegisterResponseM2CV2 | HeartResponseM2CV2 | GetPartMetaResponseM2C
 
 
 class BalancedMembership(GroupMember):
-    """Register, heartbeat, leave, and list partitions. Raises ClusterError; a refusal has the Master's code."""
+    """Registers, sends heartbeats, lists partitions and leaves. Raises ClusterError; a refusal has the Master's error code."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BalancedMembership(GroupMember):
     ) -> None:
         super().__init__(masters, group, topics, filters, priority=priority)
         self.skip_id = UNSET
-        """The number of an administrator's last order to move every partition to its end; it grows with each order."""
+        """Number of the last order by an administrator to move every partition to its end; grows with each order."""
         self._node_id, self._source_count = node or (UNSET, UNSET)
         self._brokers: dict[int, Broker] = {}
         self._brokers_id = UNSET
@@ -59,7 +59,7 @@ class BalancedMembership(GroupMember):
 
     @property
     def partitions(self) -> dict[PartitionRef, bool]:
-        """All partitions as the Master listed them last, and whether each may be read; sorted by topic, Broker and number."""
+        """The partitions of the Master's last list, each with True if it may be read; sorted by topic, Broker and number."""
         known = sorted(self._open.items(), key=lambda item: (item[0].topic, item[0].broker, item[0].partition))
         return {
             PartitionRef(self._brokers[key.broker], key.topic, key.partition): is_open
@@ -68,7 +68,7 @@ class BalancedMembership(GroupMember):
         }
 
     async def register(self, held: Sequence[PartitionRef]) -> None:
-        """Join the group; `held` are the partitions that it holds already when it joins again."""
+        """Join the group; `held` are the partitions that the member already holds if it joins again."""
         request = RegisterRequestC2MV2(
             clientId=self.client_id,
             groupName=self.group,
@@ -86,7 +86,7 @@ class BalancedMembership(GroupMember):
         self._learn(response)
 
     async def heartbeat(self, held: Sequence[PartitionRef] | None) -> None:
-        """Keep the membership alive, and report the partitions held, if given."""
+        """Keep the membership alive; report the partitions held unless `held` is None."""
         request = HeartRequestC2MV2(
             clientId=self.client_id,
             groupName=self.group,
@@ -99,7 +99,7 @@ class BalancedMembership(GroupMember):
         self._learn(response)
 
     async def refresh_partitions(self) -> None:
-        """Ask the Master for the list of partitions."""
+        """Request the list of partitions from the Master."""
         request = GetPartMetaRequestC2M(
             clientId=self.client_id,
             groupName=self.group,
@@ -108,11 +108,11 @@ class BalancedMembership(GroupMember):
             authInfo=await self.masters.auth_info(),
         )
         response = await self.masters.call(rpc.PARTITION_META, request, GetPartMetaResponseM2C)
-        self._check(f"asking for the partitions of group {self.group}", response)
+        self._check(f"requesting the partitions of group {self.group}", response)
         self._learn_partitions(response)
 
     async def leave(self) -> None:
-        """Tell the Master that this consumer leaves."""
+        """Leave the group at the Master."""
         request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.auth_info())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
@@ -152,7 +152,7 @@ class BalancedMembership(GroupMember):
         self._learn_partitions(response)
 
     def _learn_partitions(self, response: Response) -> None:
-        """Learn the Brokers, then the partitions, which name them. The Master omits a list that has not changed."""
+        """Store the Brokers, then the partitions, which refer to Broker ids. The Master omits a list that has not changed."""
         if response.brokerConfigList:
             brokers = [parse_broker(text, self.masters.broker_port) for text in response.brokerConfigList]
             self._brokers = {broker.id: broker for broker in brokers}
