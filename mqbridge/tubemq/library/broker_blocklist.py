@@ -1,12 +1,13 @@
-"""The Brokers that a producer avoids for a while, by the rules of the Java SDK. Every method takes the time as an argument.
+"""Brokers that a producer avoids for a while, by the rules of the Java SDK. The methods take the current time as an argument.
 
-    address      6 failed connects within 60 s              30 min, for at most 0.3 of all addresses and 30 of them
-    Broker       a 503                                       50 s
-    Broker       4 lost or late responses in a row           3 s
-    Broker       far fewer successes than the others         30 s, checked every 30 s, for at most 0.15 of all Brokers
+    condition                                  avoided for   limit
+    6 failed connects within 60 s              30 min        30 % of all Brokers, 30 at most
+    a response with code 503                   50 s
+    4 lost or late responses in a row          3 s
+    far fewer stored messages than the others  30 s          15 % of all Brokers; compared every 30 s
 
-The SDK applies the third rule to single partitions; here it applies to Brokers, since a lost connection concerns a Broker. A
-success ends the first rule's ban and resets both counts.
+The SDK applies the third rule to single partitions. Here it applies to Brokers, since a lost connection concerns a Broker. A
+stored message lifts the ban of the first rule and resets the counts of the first and the third rule.
 """
 
 from mqbridge.errors import ConnectionLost, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
@@ -17,7 +18,7 @@ CONNECT_WINDOW_S = 60.0
 CONNECT_FAILURES = 5
 CONNECT_BAN_S = 30 * 60.0
 CONNECT_BAN_SHARE = 0.3
-CONNECT_BAN_MOST = 30
+MAX_CONNECT_BANS = 30
 UNAVAILABLE_S = 50.0
 LOST_IN_A_ROW = 3
 LOST_S = 3.0
@@ -25,12 +26,12 @@ QUALITY_S = 30.0
 QUALITY_SHARE = 0.15
 QUALITY_OF_MEAN = 0.2
 QUALITY_OF_SENT = 0.1
-QUALITY_LEAST = 2
-"""A tenth of what was sent must be more than this before the quality of a Broker is compared."""
+QUALITY_MIN_TENTH = 2
+"""A Broker is judged only if a tenth of the messages sent to it is more than this."""
 
 
 class _Record:
-    """One Broker: failed connects since `connect_at`, lost responses in a row, and messages since the last comparison."""
+    """Counts of one Broker: failed connects since `connect_at`, lost responses in a row, messages since the last comparison."""
 
     __slots__ = ("connect_at", "connect_failures", "lost", "sent", "stored")
 
@@ -45,23 +46,23 @@ class BrokerBlocklist:
     def __init__(self) -> None:
         self._records: dict[Broker, _Record] = {}
         self._unavailable: dict[Broker, float] = {}
-        """Until when a Broker is avoided after a 503 or lost responses."""
+        """Brokers that responded 503 or lost responses, each with the time until which it is avoided."""
         self._poor: dict[Broker, float] = {}
-        """Brokers of poor quality; counted separately, since their share is limited."""
+        """Brokers that stored far fewer messages than the others; kept apart, since their number is limited."""
         self._banned: dict[Broker, float] = {}
-        """Brokers that refuse connections; counted separately, for the same reason."""
+        """Brokers that refuse connections; kept apart for the same reason."""
         self._compared_at: float | None = None
 
     def avoids(self, broker: Broker, now: float) -> bool:
-        """Return True while messages should go to other Brokers."""
+        """Return True while messages should be sent to other Brokers."""
         return any(until.get(broker, now) > now for until in (self._unavailable, self._poor, self._banned))
 
     def avoided(self, now: float) -> list[Broker]:
-        """All Brokers that are avoided now."""
+        """Return all Brokers that are avoided now."""
         return [broker for broker in self._records if self.avoids(broker, now)]
 
     def sent(self, broker: Broker, now: float) -> None:
-        """Count a message that is being sent; every QUALITY_S seconds the Brokers are compared."""
+        """Count a sent message; every QUALITY_S seconds, compare the Brokers."""
         self._record(broker).sent += 1
         if self._compared_at is None:
             self._compared_at = now
@@ -70,14 +71,14 @@ class BrokerBlocklist:
             self._compare(now)
 
     def stored(self, broker: Broker) -> None:
-        """Count a message that was stored."""
+        """Count a stored message."""
         record = self._record(broker)
         record.stored += 1
         record.lost = record.connect_failures = 0
         self._banned.pop(broker, None)
 
     def failed(self, broker: Broker, error: MqbridgeError, now: float) -> None:
-        """Count a message that failed."""
+        """Count a failed message."""
         if isinstance(error, Unreachable):
             self._connect_failed(broker, now)
         if isinstance(error, ServerRefused):
@@ -101,7 +102,7 @@ class BrokerBlocklist:
             record.connect_at, record.connect_failures = now, 0
         record.connect_failures += 1
         self._banned = {other: until for other, until in self._banned.items() if until > now}
-        room = min(round(len(self._records) * CONNECT_BAN_SHARE), CONNECT_BAN_MOST) - len(self._banned)
+        room = min(round(len(self._records) * CONNECT_BAN_SHARE), MAX_CONNECT_BANS) - len(self._banned)
         if record.connect_failures > CONNECT_FAILURES and room > 0:
             self._banned[broker] = now + CONNECT_BAN_S
 
@@ -116,17 +117,17 @@ class BrokerBlocklist:
         counted.sort()
         if room <= 0 or len(counted) < 2:
             return
-        enough = int(_trimmed_mean([stored for stored, _, _ in counted]) * QUALITY_OF_MEAN)
+        good_enough = int(_trimmed_mean([stored for stored, _, _ in counted]) * QUALITY_OF_MEAN)
         for stored, sent, broker in counted:
-            if stored >= enough or not room:
+            if stored >= good_enough or not room:
                 return
-            few = int(sent * QUALITY_OF_SENT)
-            if few > QUALITY_LEAST and stored < few:
+            tenth_of_sent = int(sent * QUALITY_OF_SENT)
+            if tenth_of_sent > QUALITY_MIN_TENTH and stored < tenth_of_sent:
                 self._poor[broker] = now + QUALITY_S
                 room -= 1
 
 
 def _trimmed_mean(ascending: list[int]) -> float:
-    """The mean without extremes: without the smallest of up to three numbers, else without the two smallest and the largest."""
+    """Return the mean without outliers: the smallest of up to three numbers; of more, the two smallest and the largest."""
     middle = ascending[1:] if len(ascending) <= 3 else ascending[2:-1]
     return sum(middle) / len(middle)
