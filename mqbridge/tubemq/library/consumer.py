@@ -1,6 +1,6 @@
-"""Receive messages as a member of a group: the consumer of `TubeMQClient.consumer`.
+"""The consumer that `TubeMQClient.consumer` opens: receives messages as a member of a group.
 
-Every partition that the Master assigns to this member has a `PartitionFeed`, which puts its packs into the `DeliveryQueue`.
+Each partition that the Master assigns to this member has a `PartitionFeed`, which puts its packs into the `DeliveryQueue`.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from mqbridge.tubemq.library.partition_feed import PartitionFeed
 
 
 class Consumer:
-    """Hands out the messages of the member's partitions, and acknowledges them.
+    """Delivers the messages of the member's partitions to the program, and acknowledges them.
 
-    TubeMQ confirms packs: the messages that a Broker sent together, half a MiB at most, or one larger message. A pack is
-    confirmed when all of its messages are acknowledged, and only then the Broker sends the next pack of the partition. So a
-    message that is never acknowledged stops its partition. When the partition moves or the consumer is closed, a pack that is
-    not confirmed is delivered again as a whole.
+    TubeMQ confirms whole packs. A pack is the messages of one response of a Broker: half a MiB at most, or one larger message.
+    This consumer confirms a pack when all of its messages are acknowledged; only then does the Broker send the partition's next
+    pack. So a message that is never acknowledged blocks its partition. An unconfirmed pack is delivered again as a whole when the
+    partition moves to another member or the consumer is closed.
     """
 
     def __init__(self, member: PackConsumer, *, zone: tzinfo, types: Mapping[str, Collection[str]]) -> None:
@@ -43,15 +43,16 @@ class Consumer:
 
     @property
     def partitions(self) -> list[tuple[str, str]]:
-        """Topic and name of each partition that is held now."""
+        """The (topic, name) pairs of the partitions held now."""
         return [(ref.topic, ref.name) for ref in self._member.held_partitions.refs]
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it, at most `timeout` seconds. Any number of tasks may wait.
+        """Return the next message; wait for it at most `timeout` seconds. Any number of tasks may wait at once.
 
-        A damaged message has a `defect`, and the bytes as they came. Raises TimeoutError; GapError once for each partition whose
-        Broker deleted messages that were never read, whereupon the partition is read on behind the gap; ClusterError when this
-        consumer is closed, or the group cannot continue.
+        A damaged message has its `defect` set, and the bytes as received. Raises
+            TimeoutError   if no message arrived in time
+            GapError       if a Broker deleted messages before they were read: once; reading then resumes after the gap
+            ClusterError   if this consumer is closed, or the group cannot continue
         """
         return await self._queue.get(timeout)
 
@@ -66,53 +67,52 @@ class Consumer:
             yield message
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Mark a message as done. The Broker hears of it when all messages of its pack are done.
+        """Mark a message as processed. The pack is confirmed at the Broker when all of its messages are acknowledged.
 
-        Returns False, and does nothing, when the message is no longer this consumer's: its partition moved to another member, its
-        pack was negatively acknowledged, or `seek` left it behind. It is then delivered again.
+        Returns False and does nothing if the delivery is no longer valid: the partition moved to another member, the pack was
+        negatively acknowledged, or `seek` moved the partition. The message is then delivered again, unless the seek skipped it.
         """
         return self._pack_of(message).acknowledge(message.position[1])
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
         """Have the message's pack delivered again after `delay_s` seconds, without the messages acknowledged so far.
 
-        The partition waits meanwhile. Messages of the pack that the program still has are delivered again, too: they cannot be
-        acknowledged any more. `delivery_count` counts the deliveries of a pack to this consumer. Returns like `acknowledge`.
+        Until then the partition delivers nothing. All unacknowledged messages of the pack are delivered again, and their earlier
+        deliveries can no longer be acknowledged. `delivery_count` counts how often the pack was delivered again to this consumer.
+        Returns False in the same cases as `acknowledge`.
         """
         return self._pack_of(message).reject(delay_s)
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Move the group: to an end of every partition that this consumer holds, or to a message in its partition.
+        """Move the group's position: to the start or end of every partition held here, or to a message in its partition.
 
-        The next message received of a partition is the one there. Raises ClusterError: FATAL for a time, which TubeMQ cannot
-        look up; RETRY when a partition is not held, or its Broker did not answer.
+        The next message received from a partition is the one at the new position. Raises ClusterError: FATAL for a time, since
+        TubeMQ cannot look up times; RETRY if a partition is not held, or its Broker did not respond.
         """
         if isinstance(to, datetime):
-            raise ClusterError("TubeMQ cannot seek to a time: its offsets have no times", Failure.FATAL)
+            raise ClusterError("TubeMQ cannot seek to a time: it has no lookup of offsets by time", Failure.FATAL)
         if isinstance(to, ReceivedMessage):
             feed = self._feeds.get((to.topic, to.partition))
             if feed is None or feed.partition.revoked.is_set():
-                raise ClusterError(f"partition {to.partition} of topic {to.topic!r} is not held by this consumer now")
-            await _sought(feed.seek(*to.position))
+                raise ClusterError(f"cannot seek: this consumer does not hold partition {to.partition} of topic {to.topic!r} now")
+            await _run_seek(feed.seek(*to.position))
             return
         held = [feed for feed in self._feeds.values() if not feed.partition.revoked.is_set()]
         if not held:
-            problem = (
-                "this consumer holds no partition yet, so there is nothing to seek: the Master assigns them after a few seconds"
-            )
+            problem = "cannot seek: this consumer holds no partition yet; the Master assigns some after a few seconds"
             raise ClusterError(problem)
-        await asyncio.gather(*(_sought(feed.seek_to_start() if to == "earliest" else feed.seek_to_end()) for feed in held))
+        await asyncio.gather(*(_run_seek(feed.seek_to_start() if to == "earliest" else feed.seek_to_end()) for feed in held))
 
     async def flush(self) -> None:
-        """Wait until the Brokers have every confirmed pack. Raises ClusterError.
+        """Commit every confirmed pack at its Broker. Raises ClusterError.
 
-        Acknowledgements of a pack of which other messages are not acknowledged have no effect at the Broker yet.
+        Acknowledgements in a pack that is only partly acknowledged have no effect at the Broker yet.
         """
         held = list(self._member.held_partitions.held.values())
         await asyncio.gather(*(partition.commit_confirmed() for partition in held))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Confirm the packs that are done, give the partitions back and leave the group, within `timeout` seconds.
+        """Commit the confirmed packs, release the partitions and leave the group, within `timeout` seconds.
 
         Iteration then ends, and `receive` raises ClusterError.
         """
@@ -121,7 +121,7 @@ class Consumer:
         self._closed = True
         self._queue.end(ClusterError(f"the consumer of group {self._member.membership.group!r} is closed", Failure.FATAL))
         try:
-            await self._member.close(timeout)  # ends the feeds: cancelling one would leave its request unanswered
+            await self._member.close(timeout)  # also ends the feeds; cancelling a feed would abandon its request at the Broker
         finally:
             await cancel(self._assigning, *self._tasks)
 
@@ -135,7 +135,7 @@ class Consumer:
     def _pack_of(message: ReceivedMessage) -> DeliveredPack:
         pack = message.handle
         if not isinstance(pack, DeliveredPack):
-            raise TypeError("a message is acknowledged by the consumer that handed it out; this one is not TubeMQ's")
+            raise TypeError("cannot acknowledge: this message was not received from a TubeMQ consumer")
         return pack
 
     async def _assign(self) -> None:
@@ -159,7 +159,8 @@ class Consumer:
                 del self._feeds[ref.topic, ref.name]
 
 
-async def _sought(seek: Awaitable[None]) -> None:
+async def _run_seek(seek: Awaitable[None]) -> None:
+    """Await a seek; raise ClusterError if the partition was revoked meanwhile."""
     try:
         await seek
     except LaneRevoked as error:

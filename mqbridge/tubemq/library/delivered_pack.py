@@ -1,7 +1,7 @@
-"""Acknowledgement of packs, message by message. A pack is the messages that one get request returned.
+"""Acknowledgement of single messages, which TubeMQ does not have: it confirms whole packs.
 
-TubeMQ confirms packs as a whole: a pack is confirmed when all of its messages are acknowledged. Until then the Broker sends no
-further pack of the partition.
+A pack is the messages that one get request returned. A `DeliveredPack` confirms its pack when all of its messages are
+acknowledged. Until then the Broker sends no further pack of the partition.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,11 +15,11 @@ from mqbridge.tubemq.mapping.stored import decode
 
 
 class DeliveredPack:
-    """Tracks which messages of a pack are acknowledged; the `handle` of its messages, which are identified by index.
+    """Tracks which messages of a pack are acknowledged, by their index. It is the `handle` of the messages that it delivers.
 
-    skipped        indexes of messages not to hand out: already acknowledged, or in front of the position of a seek
-    types          message types to hand out, empty for all. Brokers compare hashes of types, so they may send others, too
-    redeliveries   how often this consumer has had the pack delivered again
+    skipped        indexes of messages not to deliver: already acknowledged, or before the position of a seek
+    types          message types to deliver, empty for all; Brokers compare only hashes of types, so they may send others, too
+    redeliveries   number of earlier deliveries of the same pack to this consumer
     """
 
     __slots__ = ("_acknowledged", "_confirmed", "_messages", "_next", "_partition", "_zone", "pack", "redeliveries", "types")
@@ -43,21 +43,21 @@ class DeliveredPack:
 
     @property
     def is_confirmed(self) -> bool:
-        """True once all of its messages were acknowledged."""
+        """True once all messages of the pack are acknowledged."""
         return self._confirmed
 
     @property
     def acknowledged(self) -> frozenset[int]:
-        """Indexes of the messages that need no acknowledgement any more: acknowledged, skipped or filtered."""
+        """Indexes of the messages that are acknowledged, skipped, or not of the wanted types."""
         return frozenset(self._acknowledged)
 
     @property
     def is_outstanding(self) -> bool:
-        """True until it is confirmed or rejected, the partition is revoked, or the consumer seeks."""
+        """True until the pack is confirmed or rejected, its partition is revoked, or the consumer seeks."""
         return self._partition.pack is self.pack
 
     def next_message(self) -> ReceivedMessage | None:
-        """Return the next message to hand out; None if there is none, or the pack is no longer outstanding."""
+        """Return the next message to deliver; None after the last one, or if the pack is no longer outstanding."""
         partition = self._partition
         while partition.pack is self.pack:
             messages = self._decoded()
@@ -66,7 +66,7 @@ class DeliveredPack:
                 return None
             self._next = index + 1
             if index + 1 == len(messages):
-                partition.release_pack_bytes()  # the last message is handed out: release the pack's bytes from the read budget
+                partition.release_pack_bytes()  # all messages are delivered: the read budget no longer counts the pack
             if index in self._acknowledged:
                 continue
             message = messages[index]
@@ -79,9 +79,9 @@ class DeliveredPack:
         return None
 
     def acknowledge(self, index: int) -> bool:
-        """Mark a message as acknowledged; the last one confirms the pack.
+        """Mark a message as acknowledged; confirm the pack with the last one.
 
-        Return False if the pack is no longer outstanding, unless it was confirmed.
+        Return False if the pack is no longer outstanding and was not confirmed.
         """
         if not self.is_outstanding:
             return self._confirmed
@@ -102,7 +102,7 @@ class DeliveredPack:
         return True
 
     def _free_messages(self) -> None:
-        """Drop the references to the messages: a message that the program keeps would otherwise keep the whole pack."""
+        """Drop the references to the messages: each message refers to this object, and would keep the whole pack in memory."""
         self._messages, self.pack.messages = None, ()
 
     def _decoded(self) -> Sequence[Message]:

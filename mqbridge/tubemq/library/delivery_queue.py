@@ -1,4 +1,4 @@
-"""The packs and errors of all partitions of a consumer, in the order in which they arrived."""
+"""Queue of the packs and errors of all partitions of a consumer, in order of arrival."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 
 
 class PartitionProblem:
-    """An error of one partition, which `get` raises once; `handled` is set then, or when it was withdrawn."""
+    """An error of one partition, which `get` raises once. `handled` is set when it was raised or withdrawn."""
 
     def __init__(self, error: MqbridgeError) -> None:
         self.error = error
@@ -17,13 +17,13 @@ class PartitionProblem:
         self.is_withdrawn = False
 
     def withdraw(self) -> None:
-        """Do not raise it: a seek has solved it."""
+        """Discard the error before it is raised: a seek has resolved it."""
         self.is_withdrawn = True
         self.handled.set()
 
 
 class DeliveryQueue:
-    """Hands out the messages of the packs one by one. Any number of tasks may wait in `get`; cancelling one loses no message."""
+    """Delivers the messages of queued packs one by one. Many tasks may wait in `get`; cancelling one loses no message."""
 
     def __init__(self) -> None:
         self._items: deque[DeliveredPack | PartitionProblem] = deque()
@@ -37,20 +37,20 @@ class DeliveryQueue:
             self._available.set()
 
     def end(self, error: ClusterError) -> None:
-        """Hand out nothing more: `get` raises this error from now on."""
+        """Discard all items; from now on `get` raises this error."""
         if self._end is None:
             self._end = error
             self._items.clear()
             self._available.set()
 
     async def get(self, timeout: float | None) -> ReceivedMessage:
-        """Return the next message; wait for it, at most `timeout` seconds. Raises TimeoutError and the errors that were put."""
+        """Return the next message; wait for it at most `timeout` seconds. Raises TimeoutError, or the next error in the queue."""
         message = self._take()
         if message is not None:
             return message
         async with asyncio.timeout(timeout):
             while True:
-                # Nothing is awaited between this wait and the return: a task that is cancelled has taken no message.
+                # There is no await between this one and the return, so a cancelled task never loses a message.
                 await self._available.wait()
                 message = self._take()
                 if message is not None:

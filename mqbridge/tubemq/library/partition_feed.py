@@ -1,4 +1,4 @@
-"""Reads one partition of a consumer, pack by pack, while the consumer holds it."""
+"""Reads one partition of a consumer, pack by pack, for as long as it is assigned to the consumer."""
 
 import asyncio
 from collections.abc import Collection
@@ -15,26 +15,27 @@ EARLIEST_OFFSET = 0
 
 
 class PartitionFeed:
-    """Puts the packs of `partition` into the queue; the next pack is read when the last one is confirmed or rejected.
+    """Puts the packs of `partition` into the queue; reads the next pack when the last one is confirmed or rejected.
 
-    A pack that is delivered again, and one at a sought position, may begin with messages that are not to be handed out: Brokers
-    deliver whole packs, and count the same messages from the same offset. `_skipped` has their indexes.
+    Brokers deliver whole packs only. So a pack that is delivered again contains messages that are already acknowledged, and the
+    first pack after a seek may begin before the wanted message. `_skipped` has the indexes of these messages, which are not
+    delivered. An index is counted from an offset: a read from the same offset always finds the same messages in the same order.
     """
 
     def __init__(self, partition: HeldPartition, queue: DeliveryQueue, zone: tzinfo, types: Collection[str]) -> None:
         self.partition = partition
         self._queue, self._zone, self._types = queue, zone, types
         self._skipped: tuple[int, Collection[int]] = (0, ())
-        """The offset of a pack, and indexes of messages counted from that offset."""
+        """An offset, and the indexes, counted from it, of the messages not to deliver."""
         self._failures = 0
-        """Rejections of the pack at that offset."""
+        """Number of rejections of the pack at that offset."""
         self._seeks = 0
         """Number of completed seeks."""
-        self._one_seek = asyncio.Lock()
+        self._seek_lock = asyncio.Lock()
         self._problem: PartitionProblem | None = None
 
     async def run(self) -> None:
-        """Read until the partition is taken away or given back."""
+        """Read until the partition is revoked or released."""
         try:
             while True:
                 try:
@@ -47,13 +48,13 @@ class PartitionFeed:
             self._queue.put(PartitionProblem(error))
 
     async def seek(self, offset: int, index: int = 0, *, exact: bool = True) -> None:
-        """Read on at the message `index` counted from `offset`. Raises LaneRevoked and ClusterError."""
-        async with self._one_seek:
+        """Continue at the message with this `index`, counted from `offset`. Raises LaneRevoked, ClusterError."""
+        async with self._seek_lock:
             await self._seek(offset, index, exact=exact)
 
     async def _seek(self, offset: int, index: int = 0, *, exact: bool = True) -> None:
         begin = await self.partition.seek(offset, exact=exact)
-        # Nothing is awaited from here on: the next pack is read with these.
+        # No await from here on: `_skipped` has to be set before the next pack is read.
         self._seeks += 1
         skip = messages_to_skip(offset, index, begin, self.partition.max_offset)
         self._skipped = (begin, ()) if skip is None else (begin, range(skip[1]))
@@ -62,24 +63,24 @@ class PartitionFeed:
             self._problem.withdraw()
 
     async def seek_to_start(self) -> None:
-        """Read on at the first message that the Broker holds."""
+        """Continue at the first message that the Broker has stored."""
         await self.seek(EARLIEST_OFFSET, exact=False)
 
     async def seek_to_end(self) -> None:
-        """Read on after the last message. The first registration tells how far that is, the second one begins there."""
+        """Continue after the last message. The first seek finds out the current end offset, the second one moves to it."""
         await self.seek(self.partition.max_offset)
         await self.seek(self.partition.max_offset)
 
     async def _deliver(self, pack: Pack) -> None:
-        """Hand the pack out, and wait until it is confirmed, rejected or sought past."""
+        """Deliver the pack, and wait until it is confirmed or rejected, or a seek makes it obsolete."""
         partition, count = self.partition, len(pack.messages)
         offset, indexes = self._skipped
-        is_again = offset == pack.offset
-        skipped = [index for index in indexes if index < count] if is_again else []
+        is_redelivery = offset == pack.offset
+        skipped = [index for index in indexes if index < count] if is_redelivery else []
         if len(skipped) == count:
-            await self._pass_over(pack, indexes)
+            await self._confirm_skipped(pack, indexes)
             return
-        failures = self._failures if is_again else 0
+        failures = self._failures if is_redelivery else 0
         delivered = DeliveredPack(partition, pack, self._zone, skipped=skipped, types=self._types, redeliveries=failures)
         seeks = self._seeks
         self._queue.put(delivered)
@@ -94,19 +95,22 @@ class PartitionFeed:
         else:
             self._skipped, self._failures = (pack.offset, delivered.acknowledged), failures + 1
 
-    async def _pass_over(self, pack: Pack, indexes: Collection[int]) -> None:
-        """Confirm a pack that is left out as a whole. Indexes beyond it count from its end, which only a commit tells."""
+    async def _confirm_skipped(self, pack: Pack, indexes: Collection[int]) -> None:
+        """Confirm a pack of which all messages are skipped.
+
+        Indexes beyond the pack are then counted from its end. Only the response to a commit has the offset of that end.
+        """
         seeks, count = self._seeks, len(pack.messages)
         self.partition.release_pack_bytes()
         try:
             end = await self.partition.commit(consumed=True)
         except ClusterError:
-            return  # the pack comes again
+            return  # the pack is delivered again
         if seeks == self._seeks:
             self._skipped = (end, [index - count for index in indexes if index >= count])
 
     async def _report(self, error: GapError) -> None:
-        """Have the gap raised once, then read on behind it, unless the program seeks."""
+        """Have `receive` raise the gap once, then continue after it, unless the program seeks."""
         problem: MqbridgeError = error
         resume = EARLIEST_OFFSET if error.resume is None else error.resume[0]
         seeks = self._seeks
@@ -115,7 +119,7 @@ class PartitionFeed:
             self._queue.put(self._problem)
             await self._problem.handled.wait()
             self._problem = None
-            async with self._one_seek:  # the program may have begun a seek when it received the error
+            async with self._seek_lock:  # the program may have begun a seek when it received the error
                 if self._seeks != seeks:
                     return
                 try:
