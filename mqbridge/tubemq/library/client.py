@@ -1,12 +1,12 @@
 """The TubeMQ client for programs.
 
 async with TubeMQClient("tubemq://localhost:8715") as client:
-async with client.producer("orders") as producer:
-await producer.send(b"hello", key="customer-7")
-async with client.consumer("orders", group="billing") as consumer:
-async for message in consumer:
-print(message.key, message.payload)
-consumer.acknowledge(message)
+    async with client.producer("orders") as producer:
+        await producer.send(b"hello", key="customer-7")
+    async with client.consumer("orders", group="billing") as consumer:
+        async for message in consumer:
+            print(message.key, message.payload)
+            consumer.acknowledge(message)
 """
 
 import asyncio
@@ -42,13 +42,14 @@ from mqbridge.tubemq.library.pack_puller import SETTLE_S, PackPuller
 from mqbridge.tubemq.library.producer import Producer
 
 HEARTBEAT_S = 2.0
-"""Partitions are assigned in the responses to heartbeats, so a new member reads after two of them. The Java SDK takes 13 s."""
+"""Interval between heartbeats. The Master assigns partitions in its responses to them, so a new member reads after two of them.
+The Java SDK's interval is 13 s."""
 MAX_BYTES = 64 << 20
-"""Default bound of the packs that wait in a consumer."""
+"""Default limit of the bytes of undelivered packs in a consumer."""
 LEAVE_TIMEOUT_S = 1.0
-"""How long a cancelled opening takes at most to unregister at the Master."""
+"""Time that a producer or consumer has to unregister at the Master if its opening is cancelled."""
 MAX_ELAPSED_S = 60.0
-"""How long a producer retries a message by default."""
+"""Default time for which a producer retries a message."""
 
 T = TypeVar("T", bound=Closable)
 _STARTS = {"earliest": StartOffset.EARLIEST, "latest": StartOffset.LATEST}
@@ -57,16 +58,16 @@ MsgTypes = Collection[str] | Mapping[str, Collection[str]]
 
 
 class TubeMQClient:
-    """One cluster. It connects lazily, on the first request, and closes the producers and consumers that it has opened.
+    """A client of one cluster. It connects on the first request, and on close also closes the producers and consumers it opened.
 
     url                 the Masters: `tubemq://host:8715[,host:8715]`, or `tubemq+ssl://` for TLS; ports may be omitted
-    tls                 certificates of `tubemq+ssl://`. Servers of 2.4 demand one of the client
+    tls                 certificates for `tubemq+ssl://`; TubeMQ 2.4 requires a client certificate
     user, password      for clusters that authenticate clients
     admin_url           the Master's web address, such as `http://host:8080`, for `admin`
-    admin_token         the Master's confModAuthToken, for changes by `admin`
-    time_zone           the zone in which `$msgTime$` of messages is written
-    heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members that are silent for 30 s
-    request_timeout_s   seconds of silence after which a request has failed
+    admin_token         the Master's confModAuthToken, needed by `admin` to change something
+    time_zone           the time zone of `$msgTime$` in messages
+    heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members after 30 s without one
+    request_timeout_s   seconds without a byte from the server after which a request fails
     idle_s              seconds after which an unused connection is closed
     shared_connections  False gives every partition a connection of its own
     """
@@ -106,13 +107,13 @@ class TubeMQClient:
         await self.close()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close every producer and consumer, the last one first, then the connections, within about `timeout` seconds."""
+        """Close producers and consumers, the last opened first, then the connections, within about `timeout` seconds."""
         if self._closed:
             return
         self._closed = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        async with contextlib.AsyncExitStack() as stack:  # each is closed, even when another one raises
+        async with contextlib.AsyncExitStack() as stack:  # runs all callbacks, in reverse order, even if one raises
             if self._masters is not None:
                 stack.push_async_callback(self._masters.connections.close)
             for admin in self._admins:
@@ -123,7 +124,10 @@ class TubeMQClient:
 
     @property
     def masters(self) -> Masters:
-        """The cluster's Masters; `masters.connections.snapshot()` has the counters of all connections. Raises ClusterError."""
+        """The cluster's Masters; `masters.connections.snapshot()` returns the counters of all connections.
+
+        Raises ClusterError if this client is closed.
+        """
         self._check_open()
         if self._masters is None:
             name = ",".join(f"{host}:{port}" for host, port in self._addresses)
@@ -147,12 +151,14 @@ class TubeMQClient:
         max_elapsed_s: float | None = MAX_ELAPSED_S,
         in_flight: int = 1,
     ) -> Opening[Producer]:
-        """Open a producer: `await` it, or use it with `async with`. Raises ServerRefused (FATAL) if there is no such topic.
+        """Open a producer: `await` the result, or use it with `async with`.
 
-        max_pending_bytes  `send` waits while so many bytes are on their way
-        max_elapsed_s      seconds for which a failed message is retried; None for ever
-        in_flight          requests in flight per partition, for messages with a key: 1 keeps their order whatever happens, 16
-                           keep it as long as the Broker refuses nothing, and send three to seven times as fast
+        Raises ServerRefused (FATAL) if the topic does not exist.
+
+        max_pending_bytes  `send` waits while this many bytes are sent and not yet stored
+        max_elapsed_s      seconds for which a failed message is retried; None for no limit
+        in_flight          requests in flight per partition, for messages with a key. 1 keeps their order in all cases; 16 keeps
+                           it as long as the Broker refuses no message, and sends three to seven times as fast
         """
 
         async def open_it() -> Producer:
@@ -162,7 +168,7 @@ class TubeMQClient:
                 routes, connections, topic, max_elapsed_s=max_elapsed_s, bounded=False
             )
             producer = Producer(ordered, any_partition, zone=self._zone, max_pending_bytes=max_pending_bytes)
-            return await self._kept(producer)
+            return await self._register_opened(producer)
 
         return Opening(open_it)
 
@@ -181,7 +187,7 @@ class TubeMQClient:
             sender = await open_partition_sender(
                 routes, connections, topic, ordered=ordered, in_flight=in_flight, max_elapsed_s=max_elapsed_s
             )
-            return await self._kept(sender)
+            return await self._register_opened(sender)
 
         return Opening(open_it)
 
@@ -191,7 +197,7 @@ class TubeMQClient:
         async def open_it() -> LoadBalancingSender:
             routes, connections = await self._connected()
             sender = await open_load_balancing_sender(routes, connections, topic, max_elapsed_s=max_elapsed_s)
-            return await self._kept(sender)
+            return await self._register_opened(sender)
 
         return Opening(open_it)
 
@@ -208,17 +214,19 @@ class TubeMQClient:
         bound: BoundSubscription | None = None,
         query_priority: int | None = None,
     ) -> Opening[Consumer]:
-        """Join a group: `await` it, or use it with `async with`. Raises ServerRefused (FATAL) if there is no such topic.
+        """Join a group and receive its messages: `await` the result, or use it with `async with`.
 
-        All members of a group name the same topics and message types; the Master assigns the partitions.
+        All members of a group must name the same topics and message types; the Master assigns the partitions to them. Raises
+        ServerRefused (FATAL) if the topic does not exist.
 
-        start           where a group begins that has no position yet
-        msg_types       receive messages of these types only, a collection or a mapping by topic; the Brokers filter
-        max_bytes       bound of the packs that wait in memory to be received, in equal shares per Broker, 1 MiB at least
-        bound           makes it a bound group: partitions start at given offsets when all members have joined
-        query_priority  which stores of a Broker are read (qryPriorityId, 101 to 303): hundreds for topics without a filter, ones
-                        for topics with one; 1 only the file, 2 also memory that is being written, 3 all. None is the cluster's
-                        setting, mostly 301, with which filtered messages come up to 20 s late
+        start           where a group without a stored position begins
+        msg_types       receive only messages of these types: a collection, or a mapping by topic; the Brokers filter
+        max_bytes       limit of the bytes of undelivered packs, in equal shares per Broker, each 1 MiB at least
+        bound           makes the group a bound group: partitions start at given offsets once all members have joined
+        query_priority  which stores of a Broker are read (qryPriorityId, 101 to 303). The hundreds digit is for topics without a
+                        filter, the ones digit for topics with a filter; 1 reads only the file, 2 also the memory that is being
+                        written to the file, 3 all. None takes the cluster's setting, usually 301: filtered messages then arrive
+                        up to 20 s late
         """
         names = _names(topics)
         types = _types_by_topic(names, msg_types)
@@ -235,9 +243,9 @@ class TubeMQClient:
                 budget=ReadBudget(max_bytes, counts_packs=True),
                 priority=query_priority,
             )
-            await self._joined(member)
+            await self._join(member)
             consumer = Consumer(member, zone=self._zone, types=types)
-            return await self._kept(consumer)
+            return await self._register_opened(consumer)
 
         return Opening(open_it)
 
@@ -253,11 +261,11 @@ class TubeMQClient:
         bound: BoundSubscription | None = None,
         query_priority: int | None = None,
     ) -> Opening[PackConsumer]:
-        """Join a group and read packs, as the Brokers send them, partition by partition: `assignments()` of `PackConsumer`.
+        """Join a group and read whole packs, partition by partition: see `assignments()` of `PackConsumer`.
 
-        `offsets` is asked, before a partition is taken, at which offset to start; None leaves it to the group's position. A
-        program that stores offsets together with its results has each message's effect exactly once. The other arguments are
-        those of `consumer`, but `max_bytes` is 1 MiB for each pack that may be requested at once.
+        `offsets` is called before a partition is acquired, and returns its start offset, or None for the group's position. So a
+        program that stores offsets together with its results can process each message exactly once. The other arguments are
+        those of `consumer`, but `max_bytes` limits the concurrent get requests, at 1 MiB each.
         """
         names = _names(topics)
         types = _types_by_topic(names, msg_types)
@@ -275,8 +283,8 @@ class TubeMQClient:
                 budget=ReadBudget(max_bytes),
                 priority=query_priority,
             )
-            await self._joined(consumer)
-            return await self._kept(consumer)
+            await self._join(consumer)
+            return await self._register_opened(consumer)
 
         return Opening(open_it)
 
@@ -293,8 +301,8 @@ class TubeMQClient:
     ) -> Opening[PackPuller]:
         """Join a group and pull packs of all partitions, one after the other.
 
-        A pack that is neither confirmed nor rejected for `settle_s` seconds is pulled again. The other arguments are those of
-        `consumer`.
+        A pack that is neither confirmed nor rejected within `settle_s` seconds is delivered again. The other arguments are those
+        of `consumer`.
         """
 
         async def open_it() -> PackPuller:
@@ -302,7 +310,7 @@ class TubeMQClient:
                 topics, group, start=start, msg_types=msg_types, max_bytes=max_bytes, query_priority=query_priority
             )
             puller = PackPuller(consumer, settle_s=settle_s, close_consumer=consumer.close)
-            return await self._kept(puller)
+            return await self._register_opened(puller)
 
         return Opening(open_it)
 
@@ -318,9 +326,9 @@ class TubeMQClient:
         max_bytes: int = MAX_BYTES,
         query_priority: int | None = None,
     ) -> Opening[BalancedConsumer]:
-        """Join a group that balances itself: the program takes partitions and gives them back.
+        """Join a group whose members choose their partitions: the program acquires and releases partitions itself.
 
-        `node` is (number of this member, number of members), which the Master checks. The other arguments are those of
+        `node` is (number of this member from 0, number of members); the Master checks it. The other arguments are those of
         `pack_consumer`.
         """
         names = _names(topics)
@@ -338,17 +346,17 @@ class TubeMQClient:
                 budget=ReadBudget(max_bytes),
                 priority=query_priority,
             )
-            await self._joined(consumer)
-            return await self._kept(consumer)
+            await self._join(consumer)
+            return await self._register_opened(consumer)
 
         return Opening(open_it)
 
     # --- administration ---------------------------------------------------------------------------------------------
 
     def admin(self) -> Admin:
-        """The administrators' HTTP API: topics, groups, offsets. Raises ClusterError without `admin_url`."""
+        """Return a client of the HTTP administration API: topics, groups, offsets. Raises ClusterError without `admin_url`."""
         if self._admin_url is None:
-            raise ClusterError("this client has no admin_url, the Master's web address", Failure.FATAL)
+            raise ClusterError("admin() needs the Master's web address: open the client with admin_url", Failure.FATAL)
         admin = Admin(self._admin_url, self._admin_token, tls=self._tls)
         self._admins.append(admin)
         return admin
@@ -356,7 +364,7 @@ class TubeMQClient:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     async def _connected(self) -> tuple[Routes, ConnectionPool]:
-        """The producers' view of the cluster; the first call registers with the Master. Raises ClusterError."""
+        """Return the producers' routes and the connections; the first call registers at the Master. Raises ClusterError."""
         masters = self.masters
         async with self._connecting:
             if self._routes is None:
@@ -367,22 +375,23 @@ class TubeMQClient:
                 except asyncio.CancelledError:
                     await _close_routes(routes, LEAVE_TIMEOUT_S)
                     raise
-                if self._closed:  # while they were started
+                if self._closed:  # by another task during `start`
                     await _close_routes(routes, LEAVE_TIMEOUT_S)
                     self._check_open()
                 self._routes = routes
         return self._routes, masters.connections
 
-    async def _joined(self, member: PackConsumer | BalancedConsumer) -> None:
+    async def _join(self, member: PackConsumer | BalancedConsumer) -> None:
+        """Start a member; if cancelled meanwhile, leave the group."""
         try:
             with self._speaking():
                 await member.start()
         except asyncio.CancelledError:
-            await member.close(LEAVE_TIMEOUT_S)  # the Master may have registered it, and would keep partitions for it
+            await member.close(LEAVE_TIMEOUT_S)  # otherwise the Master may keep partitions assigned to this member
             raise
 
-    async def _kept(self, opened: T) -> T:
-        """Have it closed with this client, which may have been closed while it was opened."""
+    async def _register_opened(self, opened: T) -> T:
+        """Close `opened` when this client closes; close it now if the client was closed meanwhile."""
         if self._closed:
             await opened.close(0.0)
             self._check_open()
@@ -417,4 +426,4 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{name!r} is not a time zone; names look like Asia/Shanghai or UTC") from error
+        raise ConfigError(f"{name!r} is not a time zone; write a name such as Asia/Shanghai or UTC") from error

@@ -1,6 +1,6 @@
-"""Encode and decode the data of messages, for the senders of encoded messages and for packs: body, attributes, type and time.
+"""Encode and decode message data (body, attributes, type and time), for the senders of encoded messages and for packs.
 
-Attributes are one text in the protocol: `key=value`, joined by commas, with `$msgType$` and `$msgTime$` first.
+In the protocol the attributes are one string: `key=value` pairs joined by commas, `$msgType$` and `$msgTime$` first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ _RESERVED = (",", "=", "$msgType$", "$msgTime$")
 
 @dataclass(slots=True)
 class TubeMessage:
-    """A message. Servers filter by `msg_type`; `msg_time` is twelve digits, YYYYMMDDHHMM; the Broker assigns `id`."""
+    """A message. Brokers filter by `msg_type`; `msg_time` has twelve digits, YYYYMMDDHHMM; the Broker assigns `id`."""
 
     body: bytes
     attributes: dict[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class TubeMessage:
 
 
 def encode(message: TubeMessage) -> tuple[bytes, int]:
-    """Return data and flag, for `send`. Raises LocalProtocolError for texts that attributes cannot carry."""
+    """Return the `data` and `flag` arguments of `send`. Raises LocalProtocolError for texts that attributes cannot carry."""
     pairs: list[tuple[str, str]] = []
     if message.msg_type is not None:
         pairs.append((MSG_TYPE, _valid(message.msg_type)))
@@ -50,14 +50,14 @@ def decode(message: StoredMessage) -> TubeMessage:
     """Decode a message of a pack. Raises LocalProtocolError for a wrong checksum; the SDKs skip such messages silently."""
     data = message.payLoadData
     if checksum(data) != message.checkSum:
-        raise LocalProtocolError(f"message {message.messageId} is damaged: its checksum is not {message.checkSum}")
+        raise LocalProtocolError(f"message {message.messageId} is damaged: its checksum differs from {message.checkSum}")
     text, body = split_payload(data, message.flag)
     pairs = dict(_pairs(text.decode("utf-8", "replace"))) if text else {}
     return TubeMessage(body, pairs, pairs.pop(MSG_TYPE, None), pairs.pop(MSG_TIME, None), message.messageId)
 
 
 def decode_all(messages: Iterable[StoredMessage], types: Mapping[str, object] | Iterable[str] = ()) -> list[TubeMessage]:
-    """Decode a pack; with `types` only messages of these types. Brokers compare hashes, so other types may come along."""
+    """Decode a pack; with `types` only messages of these types. Brokers compare hashes of types, so they may send others, too."""
     wanted = frozenset(types)
     decoded = [decode(message) for message in messages]
     return [message for message in decoded if message.msg_type in wanted] if wanted else decoded
