@@ -1,7 +1,7 @@
 """Send messages to any partition that accepts them: round robin, without the Brokers on the blocklist.
 
-There is no order, so a message that fails goes to another Broker at once. A message whose response was lost may then be stored
-twice, on different partitions. Pending messages are bounded, by number and by bytes.
+Messages have no order, so a failed message is retried at another Broker. If only its response was lost, it is then stored twice,
+on different partitions. Pending messages are limited by number and by bytes.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from mqbridge.tubemq.library.broker_blocklist import BrokerBlocklist
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 MAX_PENDING = 500_000
-"""The limit at which the Java SDK refuses more, too."""
+"""Maximum number of pending messages; the Java SDK has the same limit."""
 MAX_PENDING_BYTES = 256 << 20
 MAX_PENDING_PER_PARTITION = 50_000
 """A partition with this many pending messages is skipped."""
 
 
 class PendingMessage:
-    """A message, the partition that it was last sent to, and the time at which it is given up."""
+    """A submitted message; `ref` is the partition of its last attempt, `give_up_at` the time after which it is not retried."""
 
     __slots__ = ("backoff", "data", "done", "flag", "give_up_at", "msg_time", "msg_type", "ref", "sender")
 
@@ -45,15 +45,15 @@ class PendingMessage:
         self.backoff: Backoff | None = None
 
     def decided(self, result: SendResult | MqbridgeError) -> None:
-        """Handle the result of one attempt."""
+        """Callback of the partition sender: pass on the result of one attempt."""
         self.sender.attempt_done(self, result)
 
 
 class LoadBalancingSender:
     """A sender to all partitions of one topic; made by `open_load_balancing_sender`.
 
-    `pending` messages of `pending_bytes` wait for their result. `blocklist` says which Brokers are avoided. `bounded=False` is
-    for callers that bound the pending messages themselves.
+    `pending` messages with `pending_bytes` have no result yet. `blocklist` has the Brokers to avoid. `bounded=False` is for
+    callers that limit the pending messages themselves.
     """
 
     def __init__(self, sender: PartitionSender, *, max_elapsed_s: float | None = None, bounded: bool = True) -> None:
@@ -63,7 +63,7 @@ class LoadBalancingSender:
         self.pending = self.pending_bytes = 0
         self.closing = False
         self._max_elapsed_s = max_elapsed_s
-        self._round_robin = random.randrange(1 << 16)  # noqa: S311 - so that producers do not all begin with the first partition
+        self._round_robin = random.randrange(1 << 16)  # noqa: S311 - so that producers begin with different partitions
         self._pending_of: dict[str, int] = {}
         """Pending messages by partition name."""
         self._loop = asyncio.get_running_loop()
@@ -71,13 +71,13 @@ class LoadBalancingSender:
         self._is_empty.set()
 
     def submit(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback) -> PendingMessage:
-        """Send without waiting; `done` is called with the result. Raises ClusterError (RETRY) when too much is pending.
+        """Send without waiting; `done` is called with the result. Raises ClusterError (RETRY) if too many messages are pending.
 
-        The message that is returned names, in `ref`, the partition that it was last sent to.
+        The returned message has in `ref` the partition of its last attempt.
         """
         if self.bounded and (self.pending >= MAX_PENDING or self.pending_bytes >= MAX_PENDING_BYTES):
             raise ClusterError(
-                f"{self.pending} messages of {self.pending_bytes} bytes for {self.sender.topic} wait for responses: "
+                f"cannot send to {self.sender.topic}: {self.pending} messages with {self.pending_bytes} bytes are pending; "
                 "send more when some of them are stored",
                 Failure.RETRY,
             )
@@ -99,7 +99,7 @@ class LoadBalancingSender:
         return future
 
     async def flush(self) -> None:
-        """Wait until nothing is pending."""
+        """Wait until no message is pending."""
         await self._is_empty.wait()
 
     @property
@@ -108,7 +108,7 @@ class LoadBalancingSender:
         return self.sender.closed
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for pending messages, at most `timeout` seconds; the rest fails."""
+        """Wait for pending messages at most `timeout` seconds; those still pending fail."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
@@ -116,7 +116,7 @@ class LoadBalancingSender:
         await self.sender.close(0)
 
     def attempt_done(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:
-        """Settle the message, or send it again, to another Broker if there is one."""
+        """Report the message's result to its caller, or schedule a retry on the next partition."""
         ref = message.ref
         assert ref is not None  # noqa: S101 - set before each attempt
         self._pending_of[ref.name] -= 1
@@ -151,7 +151,7 @@ class LoadBalancingSender:
         self.sender.submit(ref.name, message.data, message.flag, message.msg_type, message.msg_time, done=message.decided)
 
     def _choose(self) -> PartitionRef:
-        """The next partition by round robin; one of an avoided Broker only when all Brokers are avoided."""
+        """Return the next partition by round robin; an avoided or overfull one only if all are."""
         refs = self.sender.route.listed
         now, pending_of, avoids = self._loop.time(), self._pending_of, self.blocklist.avoids
         self._round_robin += 1
@@ -168,8 +168,8 @@ async def open_load_balancing_sender(
 ) -> LoadBalancingSender:
     """Open a sender to all partitions of a topic.
 
-    Raises ServerRefused (FATAL), which names the topic, when the Master does not know it. The partition sender tries once; the
-    load-balancing sender retries, on other Brokers.
+    Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic. The partition sender tries each
+    message once; the load-balancing sender retries it on other Brokers.
     """
     sender = await open_partition_sender(routes, connections, topic, ordered=False, max_elapsed_s=0.0)
     return LoadBalancingSender(sender, max_elapsed_s=max_elapsed_s, bounded=bounded)

@@ -1,7 +1,8 @@
-"""Read the packs of all partitions of a member: pull them one after the other, or have them pushed to a function.
+"""Read the packs of all partitions of a member: pull them one after the other, or have a function called with each.
 
-Each partition has a reader task, which fetches the next pack when the last one is confirmed or rejected. So a member holds at
-most one pack of each partition, and a pack that is never settled blocks only its partition, for `settle_s` seconds at most.
+Each partition has a reader task, which fetches the next pack when the last one is settled, that is confirmed or rejected. So a
+member has at most one unsettled pack of each partition. Such a pack blocks only its partition; the puller rejects it after
+`settle_s` seconds.
 """
 
 import asyncio
@@ -18,38 +19,39 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 10.0
 SETTLE_S = 60.0
-"""A pack that is neither confirmed nor rejected for so long is read again, as in the Java clients."""
+"""Time after which an unsettled pack is read again, as in the Java clients."""
 HANDLERS = 4
+"""Number of packs that `push` handles at once by default."""
 RETRY_S = 1.0
-"""Pause before a pack whose handler has failed is read again."""
+"""Pause before a pack is read again after its handler failed."""
 
 
 class AssignsPartitions(Protocol):
-    """A member of a group that has partitions assigned, such as `PackConsumer`."""
+    """A member of a group to which a Master assigns partitions, such as `PackConsumer`."""
 
     def assignments(self) -> AsyncIterator[HeldPartition]:
         """Yield partitions as they are assigned."""
 
 
 class PackDelivery(NamedTuple):
-    """A pack, and the partition at which it is confirmed or rejected."""
+    """A pack and its partition, through which the pack is confirmed or rejected."""
 
     partition: HeldPartition
     pack: Pack
 
     def confirm(self) -> None:
-        """Confirm the pack. No effect when it is already settled, or its partition is lost."""
+        """Confirm the pack. Does nothing if it is already settled or its partition was revoked."""
         if self.partition.pack is self.pack:
             self.partition.confirm()
 
     def reject(self) -> None:
-        """Have the pack delivered again. No effect when it is already settled, or its partition is lost."""
+        """Have the pack delivered again. Does nothing if it is already settled or its partition was revoked."""
         if self.partition.pack is self.pack:
             self.partition.reject()
 
 
 class PackPuller:
-    """Hands out the packs of all partitions, one after the other, in the order of their arrival."""
+    """Returns the packs of all partitions, one per `pull`, in order of arrival."""
 
     def __init__(
         self,
@@ -62,15 +64,15 @@ class PackPuller:
         self.closed = False
         self._ready: asyncio.Queue[PackDelivery | MqbridgeError] = asyncio.Queue()
         self._readers: set[asyncio.Task[None]] = set()
-        self._end: MqbridgeError = ClusterError("the consumer was closed: there is nothing more to pull", Failure.FATAL)
+        self._end: MqbridgeError = ClusterError("cannot pull: the consumer was closed", Failure.FATAL)
         """The error that `pull` raises once there are no more assignments."""
         self._assigning = spawn(self._assign(), "tubemq pull: assignments")
 
     async def pull(self, timeout: float | None = None) -> PackDelivery | None:
-        """Return the next pack; None when there is none for `timeout` seconds.
+        """Return the next pack; None if none arrives within `timeout` seconds.
 
-        Raises GapError once for a partition that lost data; this puller then reads that partition no more, even after `seek`.
-        Raises ClusterError when the Master has excluded this member, or the consumer or this puller was closed.
+        Raises GapError once for a partition that lost data; this puller then stops reading that partition, even after `seek`.
+        Raises ClusterError if the Master has excluded this member, or the consumer or this puller was closed.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -80,13 +82,13 @@ class PackPuller:
                         self._ready.put_nowait(item)  # for other and later callers
                     if isinstance(item, MqbridgeError):
                         raise item
-                    if item.partition.pack is item.pack:  # else its partition was lost meanwhile
+                    if item.partition.pack is item.pack:  # otherwise it was rejected or its partition was revoked meanwhile
                         return item
         except TimeoutError:
             return None
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Stop reading; packs that are not confirmed will come again. Closes the consumer with `close_consumer`, if given."""
+        """Close the consumer with `close_consumer`, if given, and stop reading; unconfirmed packs will be delivered again."""
         self.closed = True
         if self._close_consumer is not None:
             await self._close_consumer(timeout)
@@ -113,7 +115,7 @@ class PackPuller:
                     async with asyncio.timeout(self._settle_s):
                         await partition.settled()
                 except TimeoutError:
-                    log.warning("%s: a pack was not settled within %g s and will come again", partition, self._settle_s)
+                    log.warning("%s: a pack was not settled within %g s and is read again", partition, self._settle_s)
                     delivery.reject()
         except LaneRevoked:
             return
@@ -122,7 +124,7 @@ class PackPuller:
 
 
 Handler = Callable[[HeldPartition, Pack], Awaitable[None]]
-"""Handles a pack. When it returns, the pack is confirmed; `push` says what happens when it raises."""
+"""Handles a pack, which is confirmed when the function returns; see `push` for exceptions."""
 
 
 async def push(
@@ -133,12 +135,12 @@ async def push(
     skip_failed: bool = False,
     retry_s: float = RETRY_S,
 ) -> None:
-    """Call `handler` for each pack until the consumer is closed, for at most `handlers` packs at once, each partition in order.
+    """Call `handler` with each pack until the consumer is closed; at most `handlers` run at once, and each partition is in order.
 
-    A pack whose handler raised comes again after `retry_s` seconds; with `skip_failed` it is confirmed, which is the default of
-    the Java clients. Raises GapError, and ClusterError when the Master excludes this member.
+    A pack whose handler raised is read again after `retry_s` seconds; with `skip_failed` it is confirmed, which is the default
+    of the Java clients. Raises GapError, and ClusterError if the Master excludes this member.
     """
-    gate = asyncio.Semaphore(handlers)
+    slots = asyncio.Semaphore(handlers)
     readers: set[asyncio.Task[None]] = set()
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -146,7 +148,7 @@ async def push(
         try:
             while True:
                 pack = await partition.fetch()
-                async with gate:
+                async with slots:
                     succeeded = await _handle(handler, partition, pack)
                 if succeeded or skip_failed:
                     PackDelivery(partition, pack).confirm()
@@ -177,7 +179,7 @@ async def push(
 async def _handle(handler: Handler, partition: HeldPartition, pack: Pack) -> bool:
     try:
         await handler(partition, pack)
-    except Exception:  # code of the caller: any error concerns this pack only
-        log.exception("the handler failed on a pack of %s at offset %d", partition, pack.offset)
+    except Exception:  # the handler is the application's code: any error concerns this pack only
+        log.exception("handling a pack of %s at offset %d failed", partition, pack.offset)
         return False
     return True

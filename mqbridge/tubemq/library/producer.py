@@ -1,7 +1,7 @@
-"""Send messages to a topic: the producer of `TubeMQClient.producer`.
+"""The producer that `TubeMQClient.producer` opens: sends messages to a topic.
 
-A message with a key goes to the partition of the key, in order. A message without a key goes to any partition: the partitions
-take turns, Brokers in trouble are avoided, and a message that one Broker does not store is sent to another.
+Messages with a key are sent to the key's partition, in order. Messages without a key are sent to the partitions in turn (round
+robin); Brokers with failures are avoided, and a message that one Broker does not store is sent to another.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from mqbridge.tubemq.mapping.request import encode
 from mqbridge.tubemq.mapping.times import minutes_of
 
 REQUEST_BYTES = 450
-"""Memory of a pending message besides its data."""
+"""Estimated memory of a pending message in addition to its data."""
 
 
 class Producer:
     """Sends messages to all partitions of a topic.
 
-    `ordered` is the sender of messages with a key or a chosen partition, `any_partition` that of the others.
+    `ordered` sends messages with a key or a given partition, `any_partition` sends the others.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class Producer:
         self._ordered, self._any_partition, self._zone = ordered, any_partition, zone
         self._window = SendWindow(max_pending_bytes)
         self._key_partitions = list(ordered.route.partitions)
-        """The partitions that keys are spread over: a partition that is added later would move keys to other partitions."""
+        """The partitions for messages with keys. The list does not grow: more partitions would move keys to other partitions."""
         self._unanswered: set[asyncio.Future[SendResult]] = set()
         self._closed = False
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The name of the topic."""
         return self._ordered.topic
 
     @property
     def partitions(self) -> list[str]:
-        """The names of the topic's partitions, `broker:partition`, as `send` takes them."""
+        """The names of the topic's partitions, `broker:partition`, for the `partition` argument of `send`."""
         return list(self._ordered.route.partitions)
 
     @property
@@ -75,19 +75,19 @@ class Producer:
         attributes: str | bytes | None = None,
         partition: str | None = None,
     ) -> SendReceipt:
-        """Send a message and return when it is stored; waits while `max_pending_bytes` are on their way.
+        """Send a message and return when it is stored; first waits while `max_pending_bytes` are pending.
 
-        key         chooses the partition by its CRC-32; messages of a key stay in the order of the calls
-        keys        index keys: carried as `mqbridge.keys`, since TubeMQ has none
+        key         chooses the partition by its CRC-32; messages with the same key stay in the order of the calls
+        keys        index keys; stored as property `mqbridge.keys`, since TubeMQ has none
         msg_type    the type that consumers filter by
-        properties  the pairs of the attribute string; the mapping escapes commas and equals signs, and renames reserved names
-        event_time  ms since the epoch: `$msgTime$`, which has only the minute, and exact in `mqbridge.event_time`
-        deliver_at  ms since the epoch; carried only: TubeMQ delivers at once
-        attributes  the attribute string itself, byte for byte, instead of `properties`; may name `$msgType$` and `$msgTime$`
+        properties  the pairs of the attribute string; commas and equals signs are escaped, reserved names are renamed
+        event_time  ms since the epoch; stored as `$msgTime$`, which has only the minute, and exactly as `mqbridge.event_time`
+        deliver_at  ms since the epoch; only stored as a property: TubeMQ delivers at once
+        attributes  the attribute string itself, byte for byte, instead of `properties`; may contain `$msgType$` and `$msgTime$`
         partition   the name of a partition (see `partitions`), instead of a choice by key
 
-        A message whose response was lost is sent again, so it may be stored twice. Raises ClusterError, whose `failure` says what
-        helps, and MappingError for a message that TubeMQ cannot carry.
+        A message whose response was lost is sent again, so it may be stored twice. Raises ClusterError, whose `failure` tells
+        whether a retry may help, and MappingError for a message that TubeMQ cannot carry.
         """
         message = self._message(payload, keys, msg_type, properties, attributes)
         message.key, message.event_time, message.deliver_at = key, event_time, deliver_at
@@ -118,11 +118,11 @@ class Producer:
         return SendReceipt(self.topic, name, (), str(stored.message_id))
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is stored, or has failed."""
+        """Wait until all messages sent so far are stored or have failed."""
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything is stored, at most `timeout` seconds, then close; the rest fails with ConnectionLost."""
+        """Wait for pending messages at most `timeout` seconds, then close; those still pending fail with ConnectionLost."""
         if self._closed:
             return
         self._closed = True
@@ -159,19 +159,19 @@ class Producer:
         pairs = parse_pairs(text)
         if properties:
             raise MappingError(
-                "a message takes either properties or attributes: the pairs of the attribute string are its properties"
+                "a message takes either properties or attributes, not both: the attribute string contains the properties"
             )
         type_of_text = system_fields(pairs, minutes_of(self._zone))[0]
         if msg_type is not None and msg_type != type_of_text:
-            raise MappingError(f"msg_type is {msg_type!r}, but the attribute string says {type_of_text!r}")
+            raise MappingError(f"msg_type is {msg_type!r}, but $msgType$ in the attribute string is {type_of_text!r}")
         return Message(payload, pairs, keys=tuple(keys), msg_type=type_of_text, attributes=text)
 
     def _partition_of(self, key: str | bytes | None, partition: str | None) -> str | None:
-        """The name of the message's partition; None for any."""
+        """Return the name of the message's partition; None for any partition."""
         if partition is not None:
             if partition not in self._ordered.route.partitions:
                 known = ", ".join(self._ordered.route.partitions)
-                raise ClusterError(f"topic {self.topic!r} has no partition {partition!r}, only {known}", Failure.REFUSED)
+                raise ClusterError(f"topic {self.topic!r} has no partition {partition!r}; it has {known}", Failure.REFUSED)
             return partition
         if key is None:
             return None
