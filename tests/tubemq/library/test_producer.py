@@ -91,7 +91,7 @@ async def test_messages_without_a_key_go_to_all_partitions(client: TubeMQClient)
 async def test_a_partition_can_be_chosen(client: TubeMQClient, cluster: Model) -> None:
     async with client.producer("demo") as producer:
         assert (await producer.send(b"x", partition="1:2")).partition == "1:2"
-        with pytest.raises(ClusterError, match=r"no partition '1:9', only 1:0, 1:1, 1:2") as caught:
+        with pytest.raises(ClusterError, match=r"no partition '1:9'; it has 1:0, 1:1, 1:2") as caught:
             await producer.send(b"x", partition="1:9")
     assert caught.value.failure is Failure.REFUSED
     assert len(cluster.broker.stored["demo", 2]) == 1
