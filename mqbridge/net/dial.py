@@ -1,4 +1,4 @@
-"""Opens connections, with a deadline and an error that names the address."""
+"""Opens connections with a timeout; errors name the address."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,10 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:
-    """Split `host:port`, `host` or `[v6]:port`. Raises ValueError unless the port is a number from 1 to 65535."""
+    """Split `host:port`, `host` or `[IPv6]:port` into host and port.
+
+    Raises ValueError if the host is empty, the port is not a number from 1 to 65535, or the address contains a user.
+    """
     host, _, port = address.rpartition(":") if ":" in address.rsplit("]", 1)[-1] else (address, "", "")
     if "@" in address:  # not shown: it may be a password
         raise ValueError("an address must not contain a user or a password: give credentials as `auth`")
@@ -34,7 +37,7 @@ async def dial(
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
 ) -> Endpoint:
-    """Connect and return the endpoint that `make` built; `link` gets the connection's state.
+    """Connect and return the endpoint that `make` built; the connection's state is reported to `link`.
 
     Raises Unreachable (FATAL if TLS fails at a cluster that has never accepted our credentials), and ClusterError (FATAL) if the
     files that `tls` needs are unusable.
@@ -67,7 +70,7 @@ async def _connect(
         by_tls = "" if tls is None else " by TLS"
         hint = "" if tls is None else ": is this its port for TLS?"
         raise Unreachable(f"{host}:{port} did not accept a connection{by_tls} within {timeout:g} s{hint}") from error
-    except UnicodeError as error:  # before the lookup: an empty part between two dots, or one that is too long
+    except UnicodeError as error:  # raised before the DNS lookup: a label of the name is empty or too long
         raise Unreachable(f"{host}:{port} cannot be reached: the host name is invalid: {error}") from error
     except OSError as error:
         if tls is not None and isinstance(error, (ssl.SSLError, ConnectionResetError, BrokenPipeError)):
@@ -76,20 +79,21 @@ async def _connect(
             raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", failure) from error
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     if tls is not None:
-        tls.met(f"{host}:{port}", transport)
+        tls.record_server_certificate(f"{host}:{port}", transport)
     return endpoint
 
 
 def refusal_failure(link: Link | None) -> Failure:
-    """Return FATAL for a refusal by a cluster that has never accepted us; else RETRY: a new certificate or token may help."""
+    """Return FATAL if the cluster has never accepted our credentials; else RETRY, as a new certificate or token may help."""
     return Failure.RETRY if link is not None and link.admitted else Failure.FATAL
 
 
 @contextlib.contextmanager
 def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterator[None]:
-    """Wrap the first exchange with a cluster: a peer that does not respond as expected may be a different kind of server.
+    """Wrap the first exchange with a cluster: an unexpected response may mean that the port belongs to another kind of server.
 
-    Raises Unreachable, which says so, instead of ConnectionLost, RequestTimeout, RemoteProtocolError and the `more` errors.
+    Replaces ConnectionLost, RequestTimeout, RemoteProtocolError and the `more` errors by Unreachable with that hint. A fatal
+    refusal is raised unchanged, unless a RemoteProtocolError caused it.
     """
     try:
         yield

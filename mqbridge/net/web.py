@@ -1,6 +1,6 @@
-"""HTTP connections to web services: httpx's client, made anew when the TLS files have changed.
+"""HTTP connections to web services, by an httpx client that is replaced when the TLS files change.
 
-The old client is closed after the last of its calls.
+The replaced client is closed after its last call.
 """
 
 import ssl
@@ -17,9 +17,9 @@ _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 
 
 class HttpConnections:
-    """HTTP connections to the web services of one cluster. With a `transport`, calls go through it instead of sockets.
+    """HTTP connections to the web services of one cluster.
 
-    With `trust_env`, the proxy of the environment variables is used.
+    With a `transport`, calls use it instead of sockets. With `trust_env`, the proxy in the environment variables is used.
     """
 
     def __init__(
@@ -38,26 +38,26 @@ class HttpConnections:
     async def request(self, method: str, url: httpx.URL, **more: Any) -> httpx.Response:
         """Make one request, without following redirects; `more` are httpx's arguments: headers, auth, json, data.
 
-        Raises httpx's errors, and ClusterError where TLS cannot be set up.
+        Raises httpx's errors, and ClusterError if the TLS files are unusable.
         """
         extensions = {}
         if self._tls is not None and self._tls.settings.server_name:
             extensions["sni_hostname"] = self._tls.settings.server_name
         async with self._client(url.scheme) as client:
-            answer = await client.request(method, url, extensions=extensions, **more)
-        if self._tls is not None and (stream := answer.extensions.get("network_stream")) is not None:
-            self._tls.met(f"{url.host}:{url.port or 443}", _Stream(stream))
-        return answer
+            response = await client.request(method, url, extensions=extensions, **more)
+        if self._tls is not None and (stream := response.extensions.get("network_stream")) is not None:
+            self._tls.record_server_certificate(f"{url.host}:{url.port or 443}", _Stream(stream))
+        return response
 
     @asynccontextmanager
     async def _client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
         context = self._context if self._tls is None or scheme != "https" else await self._tls.context()
         client = self._current
         if client is None or context is not self._context:
-            before, self._context = client, context
+            replaced, self._context = client, context
             client = self._current = _Client(httpx.AsyncClient(verify=True if context is None else context, **self._settings))
-            if before is not None:
-                await before.retire()
+            if replaced is not None:
+                await replaced.retire()
         client.calls += 1
         try:
             yield client.http
@@ -66,7 +66,7 @@ class HttpConnections:
             await client.close_if_unused()
 
     def explain(self, error: httpx.HTTPError, host: str) -> str | None:
-        """Explain a TLS failure, and name the option that mends it; None for other failures."""
+        """Explain a TLS failure and name the option to change; return None for other failures."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _TLS_ERRORS):
             cause = cause.__cause__ or cause.__context__
@@ -82,7 +82,7 @@ class HttpConnections:
 
 
 class _Client:
-    """httpx's client with its number of running calls."""
+    """An httpx client with the number of its running calls."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
@@ -90,18 +90,18 @@ class _Client:
         self._retired = False
 
     async def retire(self) -> None:
-        """Mark it as replaced by a newer client."""
+        """Mark this client as replaced by a newer one, and close it if no call is running."""
         self._retired = True
         await self.close_if_unused()
 
     async def close_if_unused(self) -> None:
-        """Close it after its last call, if it was replaced."""
+        """Close this client if it was replaced and no call is running."""
         if self._retired and not self.calls:
             await self.http.aclose()
 
 
 class _Stream:
-    """A connection of httpx with the interface that `Tls` needs."""
+    """Adapts a connection of httpx to the interface that `Tls` needs."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -248,10 +248,10 @@ async def test_the_name_and_its_verification_can_be_set(authority: Authority, ca
         await connected(port, tls(authorities=authority.certificate, server_name="broker.internal"))
         assert caplog.text == ""
         await connected(port, tls(authorities=authority.certificate, verify="authority"))
-        assert "any server with a certificate of the authorities is taken" in caplog.text
+        assert "any server with a certificate from these authorities can pose as this cluster" in caplog.text
         caplog.clear()
         await connected(port, tls(verify="none"))
-    assert "ANYBODY on the way can read and change all" in caplog.text
+    assert "ANYONE on the network path can read and change data and credentials" in caplog.text
     assert caplog.records[0].levelno == logging.WARNING
 
 

@@ -1,1 +1,1 @@
-"""TLS for connections to servers, shared by all systems: contexts that follow their files, errors that name an option, expiry."""
+"""TLS for connections to servers: contexts that follow changed files, errors that name an option, expiry of certificates."""

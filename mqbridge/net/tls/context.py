@@ -1,4 +1,4 @@
-"""Makes an SSL context from settings, or an error about the files that they name."""
+"""Makes an SSL context from TLS settings, or an error about the files that they name."""
 
 import ssl
 from pathlib import Path
@@ -10,7 +10,7 @@ _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 async def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Make a context for connections to servers. Raises ClusterError (FATAL), which names the option."""
+    """Make a context for connections to servers. Raises ClusterError (FATAL) that names the option if a file is unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _VERSIONS[settings.minimum_version]
     context.check_hostname = settings.verify == "full"
@@ -18,7 +18,7 @@ async def make_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.verify != "none":
         _load_authorities(context, settings.authorities)
     if settings.certificate is not None:
-        # Always give a password, if an empty one: without any, OpenSSL would ask at the terminal.
+        # Always pass a password, even an empty one: without a password OpenSSL would ask for it at the terminal.
         password = await settings.key_password.read() if settings.key_password is not None else ""
         _load_certificate(context, settings.certificate, settings.key or settings.certificate, password)
     return context
@@ -43,14 +43,14 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pas
         if "KEY_VALUES_MISMATCH" in str(error):
             raise ClusterError(f"tls.key {key} is not the key of tls.certificate {certificate}", Failure.FATAL) from error
         if _is_encrypted(key):
-            wrong = "tls.key_password does not open it" if password else "give tls.key_password"
-            raise ClusterError(f"tls.key {key} is encrypted: {wrong}", Failure.FATAL) from error
+            problem = "tls.key_password does not open it" if password else "give tls.key_password"
+            raise ClusterError(f"tls.key {key} is encrypted: {problem}", Failure.FATAL) from error
         option, path = ("tls.key", key) if certificate.is_file() else ("tls.certificate", certificate)
         raise _unusable(option, path, error, "PEM, the certificate with its chain, and its key") from error
 
 
 def _is_encrypted(key: Path) -> bool:
-    """Look at the file's header; OpenSSL does not distinguish a wrong password from another kind of file."""
+    """Return True if the key's file says ENCRYPTED; OpenSSL reports a wrong password and a wrong file with the same error."""
     try:
         return b"ENCRYPTED" in key.read_bytes()
     except OSError:
@@ -58,7 +58,7 @@ def _is_encrypted(key: Path) -> bool:
 
 
 def _unusable(option: str, path: Path | None, error: Exception, wanted: str) -> ClusterError:
-    """Make the error. OpenSSL's text is used only if the operating system has none: it names OpenSSL's source files."""
+    """Make the error about an unusable file. OpenSSL's own text is not shown: it names OpenSSL's source files."""
     from_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
     why = getattr(error, "strerror", None) if from_system else "its content is of another kind"
     return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {wanted}", Failure.FATAL)

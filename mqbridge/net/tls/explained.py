@@ -26,12 +26,12 @@ _ALERTS = (
 
 
 def is_final(error: Exception) -> bool:
-    """Return True if a person has to act. A connection that merely ends may come from a load balancer without servers yet."""
+    """Return True if retrying cannot help. A connection that only ends may come from a load balancer that has no servers yet."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def explain_tls(error: Exception, settings: TlsSettings, name: str) -> str:
-    """Return one sentence; `name` is the name that the server's certificate had to contain."""
+    """Explain a TLS failure in one sentence; `name` is the name that the server's certificate must contain."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _untrusted(error, settings, name)
     if isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):

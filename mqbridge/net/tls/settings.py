@@ -1,4 +1,4 @@
-"""Settings of TLS toward a cluster."""
+"""TLS settings for connections to a cluster."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +12,22 @@ MinimumVersion = Literal["1.2", "1.3"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """Defaults: the platform's authorities, no client certificate, verified names, TLS 1.2 or newer."""
+    """TLS settings of a cluster. Defaults: the platform's authorities, no client certificate, checked names, TLS 1.2 or newer."""
 
     authorities: Path | None = None
     """PEM file or folder with the authorities that verify the servers' certificates."""
     certificate: Path | None = None
-    """Client certificate, PEM, with the chain up to but without the authority."""
+    """Client certificate, PEM, followed by its chain without the root authority."""
     key: Path | None = None
-    """Its key, PEM; None if it is in the certificate's file."""
+    """Key of the client certificate, PEM; None if it is in the certificate's file."""
     key_password: Secret | None = None
     server_name: str | None = None
-    """The name that servers' certificates must contain; None means the host of the connection."""
+    """The name that the servers' certificates must contain; None means the host of the connection."""
     minimum_version: MinimumVersion = "1.2"
     verify: Verify = "full"
-    """`authority` accepts a certificate for another name, `none` accepts any server."""
+    """`authority` accepts a trusted certificate for any name, `none` accepts any server."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that are read."""
+        """All files that the settings name."""
         return tuple(path for path in (self.authorities, self.certificate, self.key) if path is not None)

@@ -1,6 +1,7 @@
-"""TLS of one cluster: the SSL context of new connections, made anew when its files change, and the expiry of certificates.
+"""TLS of one cluster: the SSL context for new connections, and the expiry times of certificates.
 
-The old context stays in use if the new files are unusable: a certificate and its key are seldom written at the same moment.
+A new context is made when the TLS files change. The old context stays in use while the new files are unusable: a certificate and
+its key are seldom written at the same moment.
 """
 
 import contextlib
@@ -17,13 +18,13 @@ from mqbridge.net.tls.settings import TlsSettings
 log = logging.getLogger(__name__)
 
 OWN = "own certificate"
-MAX_SEEN = 1000
-"""Maximum number of servers whose certificates are remembered."""
+MAX_CERTIFICATES = 1000
+"""Maximum number of certificates whose expiry is stored."""
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class HasExtraInfo(Protocol):
-    """An asyncio transport."""
+    """The part of an asyncio transport that is used here."""
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         """Return `ssl_object`, among others."""
@@ -61,7 +62,7 @@ class Tls:
             log.info("cluster %s: the TLS files changed, new connections use them", self._name)
         self._context, self._stamp = context, stamp
         if self.settings.certificate is not None:
-            with contextlib.suppress(OSError, ValueError):  # it is being written now: the next connection tries again
+            with contextlib.suppress(OSError, ValueError):  # the file is being written: the next change reads it again
                 self._expiries[OWN] = _expiry_of(self.settings.certificate)
         return context
 
@@ -71,46 +72,46 @@ class Tls:
 
     # --- expiry -----------------------------------------------------------------------------------------------------
 
-    def met(self, address: str, transport: HasExtraInfo) -> None:
-        """Record the expiry of the server's certificate, when a connection was made."""
+    def record_server_certificate(self, address: str, transport: HasExtraInfo) -> None:
+        """Record the expiry of the certificate that the server at `address` presented on a new connection."""
         connection = transport.get_extra_info("ssl_object")
         if isinstance(connection, (ssl.SSLObject, ssl.SSLSocket)) and (raw := connection.getpeercert(binary_form=True)):
             name = f"certificate of {address}"
             self._expiries.pop(name, None)
-            while len(self._expiries) >= MAX_SEEN:
-                self._expiries.pop(next(one for one in self._expiries if one != OWN))
-            with contextlib.suppress(ValueError):  # stricter than OpenSSL, which accepted it
+            while len(self._expiries) >= MAX_CERTIFICATES:
+                self._expiries.pop(next(oldest for oldest in self._expiries if oldest != OWN))
+            with contextlib.suppress(ValueError):  # cryptography rejects some certificates that OpenSSL accepts
                 from cryptography import x509  # noqa: PLC0415 - 7 MB, not needed without TLS
 
                 self._expiries[name] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of certificates, s since the epoch: `own certificate`, `certificate of HOST:PORT`."""
+        """Expiry times in seconds since the epoch, by name: `own certificate`, `certificate of HOST:PORT`."""
         return self._expiries
 
 
 _LAX = {
-    "none": "tls.verify is `none`: ANYBODY on the way can read and change all, credentials too: for laboratories only",
-    "authority": "tls.verify is `authority`: any server with a certificate of the authorities is taken for this cluster's",
+    "none": "tls.verify is `none`: ANYONE on the network path can read and change data and credentials; use it for tests only",
+    "authority": "tls.verify is `authority`: any server with a certificate from these authorities can pose as this cluster",
 }
 
 
 def _stamp(paths: tuple[Path, ...]) -> _Stamp:
-    """Return a value that changes when one of the files does; a folder's mtime changes with its entries."""
+    """Return a value that changes when one of the files changes; the mtime of a folder changes with its entries."""
 
-    def one(path: Path) -> tuple[int, int, int] | None:
+    def file_stamp(path: Path) -> tuple[int, int, int] | None:
         try:
-            found = path.stat()
+            stat = path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
-    return tuple(map(one, paths))
+    return tuple(map(file_stamp, paths))
 
 
 def _expiry_of(certificate: Path) -> float:
-    """Return the expiry of the first certificate of the file; the chain after it is not ours."""
-    from cryptography import x509  # noqa: PLC0415 - as above
+    """Return the expiry of the first certificate in the file, which is our own; the chain follows it."""
+    from cryptography import x509  # noqa: PLC0415 - 7 MB, not needed without TLS
 
     return x509.load_pem_x509_certificates(certificate.read_bytes())[0].not_valid_after_utc.timestamp()
