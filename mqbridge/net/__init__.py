@@ -1,1 +1,1 @@
-"""The only place that touches sockets: an endpoint, dialling, requests that wait for responses, tasks, backoff."""
+"""The only package that uses sockets: endpoints, connecting, pending requests, tasks and backoff."""

@@ -1,10 +1,10 @@
-"""Retry delays: exponential, capped, with jitter so that clients do not return in step."""
+"""Retry delays: exponential, capped, with jitter so that clients do not all retry at the same moment."""
 
 import random
 
 
 class Backoff:
-    """Delays in seconds: about `first`, doubling up to `most`; each is drawn from the upper half of its range."""
+    """Delays in seconds: the ceiling starts at `first` and doubles up to `most`; a delay is 50 to 100 % of the ceiling."""
 
     def __init__(self, first: float = 0.1, most: float = 10.0) -> None:
         self._first, self._most = first, most

@@ -1,7 +1,6 @@
 """Budget of bytes in flight: bounds the gateway's memory whatever the lag.
 
-A slow target holds the bytes of its batches, so the source is not read further: backpressure travels upstream and memory does not
-grow.
+The batches of a slow target occupy the budget until they are stored. The source is not read meanwhile, so memory does not grow.
 """
 
 import asyncio
@@ -10,7 +9,7 @@ from collections import deque
 
 
 class Budget:
-    """A limit of bytes in flight. A batch larger than the limit is let through alone."""
+    """A limit of bytes in flight. A batch larger than the limit is admitted when nothing else is in flight."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -18,14 +17,14 @@ class Budget:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def try_take(self, size: int) -> bool:
-        """Take `size` bytes if they are free and no caller waits."""
+        """Take `size` bytes if they are free and no other caller waits; return whether they were taken."""
         if self._waiting or not self._fits(size):
             return False
         self.used += size
         return True
 
     async def take(self, size: int) -> None:
-        """Wait until `size` bytes are free, first come first served, and take them."""
+        """Wait until `size` bytes are free and take them; callers are served in the order of their calls."""
         if self.try_take(size):
             return
         future = asyncio.get_running_loop().create_future()
@@ -43,11 +42,11 @@ class Budget:
             raise
 
     def overdraw(self, size: int) -> None:
-        """Take `size` bytes that are held already, free or not. The next caller waits until all fit."""
+        """Count `size` bytes that are in memory already, even beyond the limit; later callers wait until there is room."""
         self.used += size
 
     def give(self, size: int) -> None:
-        """Return bytes."""
+        """Release `size` bytes and admit the callers that now fit."""
         self.used -= size
         self._grant()
 

@@ -1,11 +1,11 @@
-"""Reachability of a cluster's servers, as its connections see it; logged once per outage, and once when it is over.
+"""Reachability of a cluster's servers, as reported by its connections; logs the start and the end of each outage once.
 
-A server is missing from the first connection to it that fails, or that is closed because the server is silent, until it responds
-over another one. A connection that is merely lost is no outage: it may be made again at once, or not be needed any more. The
-bootstrap servers of a client (`any_of`: name servers, Masters, service addresses) stand in for each other and are missing when
-none of them is reachable. A server that nothing has tried to reach for FORGET_S is not needed any more.
+A server is missing after a connection to it fails, or is closed because the server is silent. It is known again when it responds
+over another connection. A lost connection alone is no outage: it may be made again at once, or not be needed any more.
+The bootstrap servers of a client (`any_of`: name servers, Masters, service addresses) replace each other, so they are missing
+only while none of them is reachable. A server that no client has tried to reach for FORGET_S is not needed any more.
 
-        could not be made, silent                  answered
+        connecting failed, silent                  responded
     known  ------------------>  missing  ------------------>  known
                                          not tried for FORGET_S
 """
@@ -20,18 +20,18 @@ from mqbridge.errors import ConnectionLost, Unreachable
 log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 15.0
-"""The longest pause between two attempts to reach a needed server: of clients, memberships of routes, a starting gateway."""
+"""The longest pause between two attempts to reach a needed server, by a client, a route or a gateway that starts."""
 FORGET_S = 60.0
 """Longer than any pause between two attempts, plus the time of an attempt."""
 
 
 def level_of(error: Exception, level: int) -> int:
-    """Return the log level for a delay by this error: `level`, but DEBUG for an outage, which its cluster logs once."""
+    """Return the level for logging a retry after this error: DEBUG for an outage, which `Connectivity` logs; else `level`."""
     return logging.DEBUG if isinstance(error, (Unreachable, ConnectionLost)) else level
 
 
 def address_of(host: str, port: int) -> str:
-    """Return the name of a server in this module."""
+    """Return the address by which this module identifies a server."""
     return f"{host}:{port}"
 
 
@@ -41,20 +41,20 @@ class Connectivity:
     def __init__(self, name: str, any_of: Iterable[tuple[str, int]] = ()) -> None:
         self.name = name
         self.failures = 0
-        """Connections that could not be made, or were closed because the server was silent."""
+        """Number of connections that could not be made, or were closed because the server was silent."""
         self.reconnects = 0
-        """Connections to servers that had responded over another one before; parallel connections do not count."""
+        """Number of connections to servers whose earlier connections had all ended; parallel connections do not count."""
         self.retries = 0
-        """Sends that were retried; counted by the clients."""
+        """Number of retried sends; counted by the clients."""
         self.admitted = False
-        """True if the cluster has ever accepted our credentials: a later refusal may be transient."""
+        """True if the cluster has ever accepted our credentials; then a later rejection may be transient."""
         self.missing: dict[str, str] = {}
         """Unreachable servers, with the reason."""
         self._any_of = [address_of(host, port) for host, port in any_of]
         self._failed: dict[str, str] = {}
         self._tried_at: dict[str, float] = {}
         self._live: dict[str, int] = {}
-        """Number of connections that have received anything; 0 for a server that responded once."""
+        """Open connections that have received bytes, by server; 0 once all of them have ended."""
         self._away_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -66,11 +66,11 @@ class Connectivity:
 
     @property
     def reason(self) -> str | None:
-        """The reason, as a sentence; None while no server is missing."""
+        """The errors of the missing servers, joined by semicolons; None while no server is missing."""
         return "; ".join(self.missing.values()) or None
 
     def level_of(self, error: Exception, level: int) -> int:
-        """Return the log level as `level_of` does, but DEBUG for any error during an outage, which may be its cause."""
+        """Return DEBUG during an outage of this cluster, which may be the cause of any error; else as the function `level_of`."""
         return logging.DEBUG if self.missing else level_of(error, level)
 
     # --- reported by connections ------------------------------------------------------------------------------------
@@ -97,14 +97,14 @@ class Connectivity:
         self._forget_later()
 
     def close(self) -> None:
-        """Stop recording: the client is closing, and connections that end now mean nothing."""
+        """Stop recording failures: the client is closing, so connections that end now are no outage."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def open(self) -> None:
-        """Start recording for a client; servers that were missing before may not concern it."""
+        """Start recording for a new client; servers that were missing before are forgotten unless this client tries them."""
         self._closed = False
         if self._failed:
             self._forget_later()
@@ -130,9 +130,9 @@ class Connectivity:
             self._timer = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
 
     def _forget(self) -> None:
-        """Forget servers that nothing has needed for a while: the topic moved, or the server left the cluster."""
-        before = time.monotonic() - FORGET_S
-        for address in [one for one in self._failed if self._tried_at[one] <= before]:
+        """Forget servers that no client has tried for FORGET_S: the topic moved, or the server left the cluster."""
+        oldest = time.monotonic() - FORGET_S
+        for address in [address for address in self._failed if self._tried_at[address] <= oldest]:
             del self._failed[address]
         self._update(f"needs none of its missing servers any more (not tried for {FORGET_S:g} s),")
         loop = asyncio.get_running_loop()
@@ -140,7 +140,7 @@ class Connectivity:
 
 
 class Link:
-    """One connection, as it reports to its cluster's connectivity."""
+    """Reports the state of one connection to the `Connectivity` of its cluster."""
 
     __slots__ = ("_address", "_connectivity", "_heard")
 
@@ -148,7 +148,7 @@ class Link:
         self._connectivity, self._address, self._heard = connectivity, address_of(host, port), False
 
     def repeats(self, sends: int) -> None:
-        """Count sends that were lost with another connection and are sent again over this one."""
+        """Count sends that are retried over this connection because an earlier connection was lost."""
         self._connectivity.retries += sends
 
     @property
@@ -164,13 +164,13 @@ class Link:
         """Record that the connection could not be made."""
         self._connectivity.failed(self._address, error)
 
-    def heard(self) -> None:
+    def record_received(self) -> None:
         """Record that the first bytes arrived."""
         self._heard = True
         self._connectivity.answered(self._address)
 
-    def over(self, error: Exception, *, wanted: bool, silent: bool) -> None:
-        """Record the end: by us (`wanted`), because the server was `silent`, or for an unknown reason."""
+    def ended(self, error: Exception, *, wanted: bool, silent: bool) -> None:
+        """Record that the connection ended: by us (`wanted`), because the server was `silent`, or for an unknown reason."""
         if self._heard:
             self._connectivity.ended(self._address)
         if silent or not (self._heard or wanted):

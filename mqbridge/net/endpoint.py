@@ -1,11 +1,11 @@
-"""The asyncio shell around a sans-IO protocol: reads give whole lists of frames, writes are collected per loop iteration.
+"""An asyncio protocol that cuts received bytes into frames, and collects sent bytes per iteration of the event loop.
 
-A handler gets all frames of one read in one call. Its sends are collected and written once per iteration of the event loop, or as
-soon as FLUSH_BYTES have gathered: a write per frame was measured 13 to 50 times slower for small frames.
+The frame handler gets all frames of one read in one call. Sent bytes are collected and written once per iteration of the event
+loop, or as soon as FLUSH_BYTES are queued: a write per frame was measured 13 to 50 times slower for small frames.
 
-uvloop itself collects the writes to a TCP connection within an iteration, and writes them in that same iteration. There, bytes
-are passed on at once: collected here they would leave one iteration later, after one more poll of all sockets. Over TLS each
-write would become a record of its own, so there, and with other event loops, they are collected here.
+uvloop itself collects the writes to a TCP connection and writes them in the same iteration. So bytes are passed to its transport
+at once: collected here, they would be sent one iteration later, after one more poll of all sockets. Over TLS each write would
+become a TLS record of its own. So over TLS, and with other event loops, the writes are collected here.
 """
 
 import asyncio
@@ -22,23 +22,21 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.wire.cutter import FrameCutter, Measure
 
 FLUSH_BYTES = 256 << 10
-"""Flush as soon as this much has gathered within an iteration."""
+"""Flush as soon as this many bytes are queued within an iteration."""
 WRITE_HIGH_BYTES = 4 << 20
 WRITE_LOW_BYTES = 1 << 20
-"""Beyond the high mark `drained()` waits until the peer has taken everything above the low mark."""
+"""`drained()` waits once the transport's write buffer exceeds WRITE_HIGH_BYTES, until it is down to WRITE_LOW_BYTES."""
 JOIN_BELOW_BYTES = 4096
-"""Pieces that are smaller than this on average are joined; larger ones are passed to the kernel as a list (writev)."""
-
-
+"""Buffers that are smaller than this on average are joined; larger ones are passed to the kernel as a list (writev)."""
 GATHERING = ("uvloop.loop", "TCPTransport")
-"""The transport that collects the writes of an iteration; given by name, as uvloop is not on every platform."""
+"""Module and name of the transport that collects writes itself; not imported, as uvloop does not exist on every platform."""
 QUIET_CHECK_S = 0.02
 QUIET_CHECKS = 2
-"""A closing TLS connection counts as written out when this many checks in a row, QUIET_CHECK_S apart, find nothing left."""
+"""A closing TLS connection counts as delivered when this many checks in a row, QUIET_CHECK_S apart, find no undelivered bytes."""
 
 
 class Endpoint(asyncio.Protocol):
-    """One connection. `on_frames` gets lists of frames; `on_lost` is called once when the connection is over."""
+    """One connection. `on_frames` gets lists of frames; `on_lost` is called once, when the connection has ended."""
 
     def __init__(self, measure: Measure, on_frames: Callable[[list[bytes]], None], on_lost: Callable[[Exception], None]) -> None:
         self._cutter = FrameCutter(measure)
@@ -46,7 +44,7 @@ class Endpoint(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
-        """Kept from the start of the connection: `get_running_loop` makes a system call, `getpid`."""
+        """The running loop, stored when the connection is made: `get_running_loop` costs a system call, `getpid`."""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._flush_due = False
@@ -56,21 +54,21 @@ class Endpoint(asyncio.Protocol):
         self._closed = asyncio.Event()
         self._closing = False
         self.heard = False
-        """True if the peer has sent anything."""
+        """True if the peer has sent any bytes."""
         self.link: Link | None = None
-        """Gets the state of this connection; set by `dial`."""
+        """The object to which the state of this connection is reported; set by `dial`."""
         self.tls: Tls | None = None
-        """TLS of the cluster; set by `dial`."""
+        """TLS of the cluster, None without TLS; set by `dial`."""
         self.peer = "?"
         self.alive = False
-        """True while sending makes sense: it is connected, and nothing has ended it."""
+        """True while the connection is open and nothing has ended it."""
         self.received_at = 0.0
-        """Loop time of the last bytes, for keep-alive."""
+        """Loop time at which bytes last arrived, for keep-alive."""
         self.is_writable = True
         """True while the peer keeps up with the sends."""
         self._written = 0
         self._gathers = False
-        """True if the transport itself collects the writes of an iteration."""
+        """True if the transport itself collects the writes of an iteration, as uvloop's does."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
 
@@ -91,7 +89,7 @@ class Endpoint(asyncio.Protocol):
         if not self.heard:
             self.heard = True
             if self.link is not None:
-                self.link.heard()
+                self.link.record_received()
         try:
             self._take(data)
         except ProtocolError as error:
@@ -103,7 +101,7 @@ class Endpoint(asyncio.Protocol):
             self._on_frames(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end once, with the first reason."""
+        """Report that the connection ended, with the first error."""
         error = self._error or self._lost_by(exc)
         if error.__cause__ is None and error is not exc:
             error.__cause__ = exc
@@ -114,11 +112,15 @@ class Endpoint(asyncio.Protocol):
         self._writable.set()
         self._closed.set()
         if self.link is not None:
-            self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
+            self.link.ended(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
     def _lost_by(self, error: Exception | None) -> ConnectionLost:
-        """Make the error. With TLS 1.3 a server refuses our certificate only after the handshake: FATAL if it never let us in."""
+        """Make the error for a lost connection.
+
+        With TLS 1.3 a server rejects our certificate only after the handshake. That is FATAL if the server has sent nothing and
+        the cluster has never accepted our credentials.
+        """
         if error is None:
             return ConnectionLost(f"the connection to {self.peer} ended")
         if not isinstance(error, ssl.SSLError):
@@ -128,31 +130,31 @@ class Endpoint(asyncio.Protocol):
         return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if is_transient else Failure.FATAL)
 
     def limit_queue(self, size: int, unsent: int) -> None:
-        """Pause writing beyond this many queued bytes; the kernel takes `unsent` bytes beyond what is on the wire."""
+        """Pause writing above `size` queued bytes; the kernel buffers at most `unsent` bytes that it has not sent yet."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=size, low=size // 4)
             limit_unsent(self._transport, unsent)
 
     @property
     def delivered(self) -> int:
-        """Bytes that have left this host, as far as the platform tells: a number that grows while the peer takes any."""
+        """Number of bytes that the peer's kernel has acknowledged; if the platform does not report it, that left our buffers."""
         transport = self._transport
         return self._written if transport is None else self._written - transport.get_write_buffer_size() - undelivered(transport)
 
     def pause_writing(self) -> None:
-        """Called when the peer is slower than the sends."""
+        """Mark the connection as not writable; asyncio calls this when the write buffer exceeds its high mark."""
         self.is_writable = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Called when the peer has caught up."""
+        """Mark the connection as writable; asyncio calls this when the write buffer is down to its low mark."""
         self.is_writable = True
         self._writable.set()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send(self, *pieces: bytes) -> None:
-        """Queue bytes for the write of this loop iteration. Raises ConnectionLost if the connection is over."""
+        """Queue bytes for the write of this loop iteration. Raises ConnectionLost if the connection has ended."""
         if not self.alive:
             raise self._closed_error()
         if self._gathers and (transport := self._transport) is not None:
@@ -172,7 +174,7 @@ class Endpoint(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _closed_error(self) -> ConnectionLost:
-        """Make the error for sends; a server may have refused our certificate before anything was sent."""
+        """Make the error for sends; it stays FATAL if the server rejected our certificate before the first send."""
         if isinstance(self._error, ConnectionLost) and self._error.failure is Failure.FATAL:
             return ConnectionLost(str(self._error), Failure.FATAL)
         return ConnectionLost(f"the connection to {self.peer} is closed")
@@ -190,14 +192,14 @@ class Endpoint(asyncio.Protocol):
             self._transport.writelines(outbox)
 
     async def drained(self) -> None:
-        """Wait while the peer is behind; the caller sets the deadline."""
+        """Wait until the connection is writable; the caller sets the deadline."""
         if not self._writable.is_set():
             await self._writable.wait()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def abort(self, error: Exception, *, wanted: bool = False, discard: bool = False) -> None:
-        """End at once with this error; `wanted` means that the peer is not to blame.
+        """End the connection at once with this error; `wanted` means that we end it, not because of a fault of the peer.
 
         With `discard`, bytes that are not delivered yet are dropped.
         """
@@ -211,7 +213,7 @@ class Endpoint(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, timeout: float = 2.0) -> None:
-        """Write the queue and close; after `timeout` seconds the rest is dropped."""
+        """Write the queued bytes and close; bytes that are not delivered after `timeout` seconds are dropped."""
         self._closing = True
         self._flush()
         if self._transport is None:
@@ -224,9 +226,9 @@ class Endpoint(asyncio.Protocol):
             await self._closed.wait()
 
     async def _wait_delivered(self) -> None:
-        """Wait until the peer has closed the connection too, or has received everything.
+        """Wait until the peer has closed the connection too, or has received all bytes.
 
-        Java's servers never answer the end of a TLS session, for which the transport would wait.
+        The transport would wait for the peer's TLS close message, which servers written in Java never send.
         """
         checks = 0
         while not self._closed.is_set() and checks < QUIET_CHECKS:

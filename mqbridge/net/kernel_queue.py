@@ -1,7 +1,7 @@
-"""The kernel's send buffer: bytes that the kernel has not delivered yet, which our own buffers do not show.
+"""The kernel's send buffer: bytes that left our own buffers, but that the kernel has not delivered yet.
 
-On a slow link the kernel takes megabytes that travel for minutes. A silence timeout has to see them move, and a resend has to
-know that the first copy is gone. If the platform does not tell, only our own buffers count.
+On a slow link the kernel buffers megabytes, and sending them takes minutes. A silence timeout must see that they make progress,
+and a resend must know that the first copy is gone. If the platform does not report them, only our own buffers count.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class HasExtraInfo(Protocol):
 
 
 def limit_unsent(transport: HasExtraInfo, size: int) -> None:
-    """Limit the bytes that the kernel takes beyond what is on the wire already."""
+    """Limit the bytes that the kernel buffers and has not sent yet."""
     sock = transport.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):
@@ -31,7 +31,7 @@ def limit_unsent(transport: HasExtraInfo, size: int) -> None:
 
 
 def undelivered(transport: HasExtraInfo) -> int:
-    """Return the bytes that the kernel took and the peer's kernel has not acknowledged; 0 if it does not tell."""
+    """Return the number of bytes that the peer's kernel has not acknowledged; 0 if the platform does not report it."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform == "win32":
         return 0
@@ -43,7 +43,7 @@ def undelivered(transport: HasExtraInfo) -> int:
 
 
 def discard_when_closed(transport: HasExtraInfo) -> None:
-    """Make closing discard undelivered bytes; a normal close would deliver them in the background."""
+    """Make closing the socket discard undelivered bytes; a normal close delivers them in the background."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):

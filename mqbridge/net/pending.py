@@ -1,7 +1,7 @@
-"""Requests that wait for their responses, with one timer for all deadlines of a connection.
+"""Pending requests of a connection, with one timer for all deadlines.
 
-A timer or a task per request would cost more than the request. Deadlines are checked every SWEEP_S, so a request may outlive
-its own by that much.
+A timer or a task per request would cost more than the request. Deadlines are checked every SWEEP_S, so a request may time out
+that much later than its deadline.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Pending(Generic[K, V]):
-    """Futures by request id. Created and used inside a running loop."""
+    """Futures of the responses, by request id. Created and used inside a running loop."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -40,7 +40,7 @@ class Pending(Generic[K, V]):
         return future
 
     def resolve(self, key: K, value: V) -> bool:
-        """Complete a request; return False if it is not waiting any more."""
+        """Complete a request with its response; return False if it is no longer pending."""
         entry = self._waiting.pop(key, None)
         if entry is None or entry[0].done():
             return False
@@ -48,7 +48,7 @@ class Pending(Generic[K, V]):
         return True
 
     def reject(self, key: K, error: Exception) -> bool:
-        """Fail one request; return False if it is not waiting any more."""
+        """Fail one request; return False if it is no longer pending."""
         entry = self._waiting.pop(key, None)
         if entry is None or entry[0].done():
             return False
@@ -56,7 +56,7 @@ class Pending(Generic[K, V]):
         return True
 
     def fail_all(self, error: Exception) -> None:
-        """Fail every request, when the connection is over."""
+        """Fail every pending request, when the connection has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
 """Accounts for bytes that lanes have read ahead and that the core does not count yet: `InboundSpec.max_bytes`, over all lanes.
 
-A lane takes budget before it reads, or before it hands out a batch, and gives it back at the next `receive`: the core calls that
-only when its own budget has charged the batch before.
+A lane takes budget before it reads, or before it hands out a batch, and releases it at the next `receive`. The core calls
+`receive` only after its own budget has counted the previous batch.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ReadAheadAccount:
-    """The account of one lane. `gone` is the lane's `revoked`: nothing waits for budget after that."""
+    """The read-ahead account of one lane. `gone` is the lane's `revoked` event: once it is set, `take` does not wait any more."""
 
     def __init__(self, budget: Budget, gone: asyncio.Event) -> None:
         self.held_bytes = 0
@@ -24,11 +24,14 @@ class ReadAheadAccount:
 
     @property
     def limit(self) -> int:
-        """Limit of all lanes together."""
+        """The limit that all lanes share, in bytes."""
         return self._budget.limit
 
     async def receive(self, receiving: Coroutine[Any, Any, T]) -> T:
-        """Run the lane's receive coroutine. The caller counts the batch before; a failed receive holds nothing."""
+        """Release the previous batch, which the caller counts now, and run the lane's receive coroutine.
+
+        If it fails, all bytes are released.
+        """
         self.give_back()
         try:
             return await receiving
@@ -37,7 +40,7 @@ class ReadAheadAccount:
             raise
 
     async def take(self, size: int) -> None:
-        """Take more bytes, waiting until they are free; take fewer only if the lane is revoked."""
+        """Take `size` more bytes, and wait until they are free; take none if the lane is revoked meanwhile."""
         if self._budget.try_take(size):
             self.held_bytes += size
             return
@@ -45,22 +48,22 @@ class ReadAheadAccount:
         try:
             await asyncio.wait([taking, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if taking.done() and not taking.cancelled():  # `Budget.take` returns what it is granted if cancelled later
+            if taking.done() and not taking.cancelled():  # if it is cancelled, `Budget.take` itself releases the bytes
                 self.held_bytes += size
             await cancel(taking, gone)
 
     def hand_out(self, size: int, end: tuple[int, ...]) -> None:
-        """Record a batch of this size, which ends at `end`; bytes that were taken beyond it are given back."""
+        """Record a batch of `size` bytes that ends at `end`; bytes taken beyond `size` are released."""
         self._budget.give(self.held_bytes - size)
         self.held_bytes, self._end = size, end
 
     def settled(self, end: tuple[int, ...]) -> None:
-        """Record that the batch that ends at `end` is acknowledged or rejected."""
+        """Release the last batch if it ends at `end`: it is acknowledged or rejected."""
         if end == self._end:
             self.give_back()
 
     def give_back(self) -> None:
-        """Give back all bytes: the core counts the batch now, or there is none."""
+        """Release all bytes: the core counts the batch now, or there is no batch."""
         if self.held_bytes:
             self._budget.give(self.held_bytes)
         self.held_bytes, self._end = 0, None

@@ -1,4 +1,4 @@
-"""The only place that creates tasks: named, referenced until they end, and with no failure unnoticed."""
+"""The only module that creates tasks. Tasks have names, are referenced until they end, and their errors are logged."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 def spawn(coroutine: Coroutine[Any, Any, Any], name: str, *, quiet: bool = False) -> asyncio.Task[Any]:
-    """Start a task. Logs an exception that ends it, with its traceback, unless `quiet`: then the caller awaits it."""
+    """Start a task. An exception that ends it is logged with its traceback, unless `quiet`: then the caller awaits the task."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     _running.add(task)
     task.add_done_callback(_running.discard if quiet else _ended)
@@ -25,13 +25,13 @@ def _ended(task: asyncio.Task[Any]) -> None:
 
 
 def collect_error(task: asyncio.Task[Any]) -> None:
-    """Mark the error of a task as retrieved, when several callers wait for the task and maybe none is left."""
+    """Mark the error of a task as retrieved: all of the callers that waited for it may have been cancelled."""
     if not task.cancelled():
         task.exception()
 
 
 async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
-    """Cancel tasks and wait until they have ended; their exceptions have been logged by then."""
+    """Cancel tasks and wait until they have ended; None and finished tasks are skipped, exceptions are not raised."""
     live = [task for task in tasks if task is not None and not task.done()]
     for task in live:
         task.cancel()

@@ -1,8 +1,8 @@
-"""Send window: limits the requests in flight and their bytes; waiters are woken first come first served.
+"""Send window: limits the requests in flight and their bytes; waiters are woken in the order of their calls.
 
-A waiter goes before newcomers, and stays first until there is room: else a large request would wait forever behind small ones.
-Each response, by `give`, wakes the next waiter. While nothing is in flight no caller has to wait, so a waiter that fails blocks
-no other.
+The first waiter precedes new callers until there is room for it: otherwise small requests would block a large one forever.
+`give`, called for each response, wakes the next waiter. While nothing is in flight, any caller gets room, so a waiter that fails
+blocks no other.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class SendWindow:
-    """Limits the requests in flight, and their bytes."""
+    """Limits the number of requests in flight, and their bytes."""
 
     __slots__ = ("_bytes", "_max_bytes", "_max_sends", "_sends", "_waiting", "_woken")
 
@@ -23,13 +23,13 @@ class SendWindow:
 
     @property
     def sends(self) -> int:
-        """Requests in flight."""
+        """Number of requests in flight."""
         return self._sends
 
     def take(self, size: int, wake: Callable[[], None]) -> bool:
-        """Reserve a request of `size` bytes; if there is no room, `wake` is called as soon as there may be."""
-        passes_by = self._waiting and wake != self._woken
-        if self._sends and (passes_by or self._sends >= self._max_sends or self._bytes + size > self._max_bytes):
+        """Reserve room for a request of `size` bytes; if there is none, return False, and call `wake` once there may be room."""
+        must_queue = self._waiting and wake != self._woken
+        if self._sends and (must_queue or self._sends >= self._max_sends or self._bytes + size > self._max_bytes):
             if wake not in self._waiting:
                 self._waiting.append(wake)
             return False
@@ -38,16 +38,16 @@ class SendWindow:
         return True
 
     def give(self, size: int, sends: int = 1) -> None:
-        """Free requests that were answered or given up, and their bytes."""
+        """Free the room of `sends` requests that were answered or abandoned, and of their `size` bytes; wake waiters."""
         self._sends -= sends
         self._bytes -= size
-        woken = self._woken  # set if the waiter that is being woken gives a request up
+        woken = self._woken  # not None if the waiter that is being woken called this method, to abandon a request
         try:
             while self._waiting and self._sends < self._max_sends:
                 before = self._sends
-                self._woken = head = self._waiting.popleft()
-                head()
-                if self._sends <= before and self._waiting and self._waiting[-1] == head:
+                self._woken = wake = self._waiting.popleft()
+                wake()
+                if self._sends <= before and self._waiting and self._waiting[-1] == wake:  # it got no room: it stays first
                     self._waiting.rotate(1)
                     break
         finally:

@@ -165,12 +165,12 @@ async def test_one_bootstrap_server_is_enough_but_every_other_server_is_needed()
     assert made.unreachable_s is None
     b.failed(Unreachable("b is down"))
     assert made.reason == "a is down; b is down"
-    a.heard()
+    a.record_received()
     assert made.unreachable_s is None
     broker = Link(made, "10.0.0.3", 3)
     broker.failed(Unreachable("the broker is down"))
     assert made.reason == "the broker is down"
-    broker.heard()
+    broker.record_received()
     assert made.unreachable_s is None
     made.close()
 
@@ -182,7 +182,7 @@ async def test_a_server_that_is_not_tried_any_more_is_forgotten(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(module, "FORGET_S", 0.02)
     made = Connectivity("c", [A])
-    Link(made, *A).heard()
+    Link(made, *A).record_received()
     Link(made, *B).failed(Unreachable("b is down"))
     assert made.unreachable_s is not None
     await until(lambda: made.unreachable_s is None)
@@ -197,7 +197,7 @@ async def test_the_next_client_forgets_servers_missing_before(monkeypatch: pytes
     Link(made, *B).failed(Unreachable("b is down"))
     made.close()
     made.open()
-    Link(made, *A).heard()
+    Link(made, *A).record_received()
     await until(lambda: made.unreachable_s is None)
     made.close()
 
@@ -206,11 +206,11 @@ async def test_parallel_connections_are_no_reconnects() -> None:
     made = Connectivity("c")
     links = [Link(made, *A) for _ in range(3)]
     for link in links:
-        link.heard()
+        link.record_received()
     assert made.reconnects == 0
     for link in links:
-        link.over(ConnectionLost("cut"), wanted=False, silent=False)
-    Link(made, *A).heard()
+        link.ended(ConnectionLost("cut"), wanted=False, silent=False)
+    Link(made, *A).record_received()
     assert (made.reconnects, made.unreachable_s) == (1, None)
 
 

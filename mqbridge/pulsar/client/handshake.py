@@ -53,7 +53,7 @@ async def open_connection(
         raise
     if link is not None and endpoint.alive:
         endpoint.link = link
-        link.heard()
+        link.record_received()
         link.admit()
     return connection
 
