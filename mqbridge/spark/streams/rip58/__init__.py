@@ -1,1 +1,1 @@
-"""The words of RIP-58 over DataFrames; names of methods are its own, in camel case."""
+"""The API of RIP-58 on top of DataFrames. Its methods keep the camel case names of RIP-58."""

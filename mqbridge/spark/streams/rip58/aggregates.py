@@ -1,4 +1,7 @@
-"""Aggregates per key, and per key and window, of what a pass makes. Those of numbers run in the JVM; accumulators in Python."""
+"""Aggregates per key, and per key and window, of the rows that a pass writes.
+
+Aggregates of numbers run in the JVM, accumulators in Python.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,17 +31,20 @@ Select = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate of the JVM: the value as bytes, from the columns of KeyedWriter; `codec` reads them."""
+    """An aggregate that runs in the JVM over the columns of KeyedWriter."""
 
     name: str
     column: Callable[[], Column]
+    """Returns the column with the result as bytes, which `codec` decodes."""
     select: Select | None
+    """Returns the number of a value, or None for a value without a number."""
     codec: Codec
     keep_value: bool = False
+    """Whether `column` needs the value itself, not only its number."""
 
 
 def count_of(select: Select | None) -> Aggregate:
-    """How many elements; with `select`, how many of which it is not None."""
+    """Return the aggregate that counts elements; with `select`, only those for which it does not return None."""
 
     def column() -> Column:
         return _json(F.count("whole" if select else F.lit(1)))
@@ -47,41 +53,44 @@ def count_of(select: Select | None) -> Aggregate:
 
 
 def sum_of(select: Select | None) -> Aggregate:
-    """An integer while all numbers are integers (more than 64 bits end the query), else a double."""
+    """Return the aggregate that adds numbers.
+
+    The sum is an integer if all numbers are integers; a sum beyond 64 bits fails the query. Otherwise the sum is a double.
+    """
 
     def column() -> Column:
-        whole = F.sum("whole")
-        real = F.coalesce(whole.cast("double"), F.lit(0.0)) + F.sum("real")
-        return F.when(F.count("real") == 0, _json(whole)).otherwise(_json(real))
+        integer_sum = F.sum("whole")
+        double_sum = F.coalesce(integer_sum.cast("double"), F.lit(0.0)) + F.sum("real")
+        return F.when(F.count("real") == 0, _json(integer_sum)).otherwise(_json(double_sum))
 
-    return Aggregate("sum", column, select or _itself, JSON)
+    return Aggregate("sum", column, select or _identity, JSON)
 
 
 def avg_of(select: Select | None) -> Aggregate:
-    """A double."""
-    return Aggregate("avg", lambda: _json(F.avg(_number())), select or _itself, JSON)
+    """Return the aggregate for the average, which is a double."""
+    return Aggregate("avg", lambda: _json(F.avg(_number())), select or _identity, JSON)
 
 
 def min_of(select: Select | None, codec: Codec) -> Aggregate:
-    """The element with the lowest number, the earliest of equal ones."""
+    """Return the aggregate for the value with the lowest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
         return F.min_by("value", F.struct(_number(), F.col("whole"), F.col("event_time")))
 
-    return Aggregate("min", column, select or _itself, codec, keep_value=True)
+    return Aggregate("min", column, select or _identity, codec, keep_value=True)
 
 
 def max_of(select: Select | None, codec: Codec) -> Aggregate:
-    """The element with the highest number, the earliest of equal ones."""
+    """Return the aggregate for the value with the highest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
         return F.max_by("value", F.struct(_number(), F.col("whole"), -F.unix_micros("event_time")))
 
-    return Aggregate("max", column, select or _itself, codec, keep_value=True)
+    return Aggregate("max", column, select or _identity, codec, keep_value=True)
 
 
 def keyed(chain: Chain, aggregate: Aggregate) -> Node:
-    """An aggregate per key, for ever: the key's new value with each batch that it occurs in."""
+    """Return a node that aggregates per key over all time. Each batch yields a new value for every key that occurs in it."""
     chain.require_no_updates(aggregate.name)
     writer = KeyedWriter(aggregate.codec, aggregate.select, aggregate.keep_value)
 
@@ -93,7 +102,7 @@ def keyed(chain: Chain, aggregate: Aggregate) -> Node:
 
 
 def windowed(chain: Chain, window: Window, aggregate: Aggregate) -> Node:
-    """An aggregate per key and window, once the window is over."""
+    """Return a node that aggregates per key and window. It yields a value when the window closes."""
     chain.require_no_updates("a window")
     writer = KeyedWriter(aggregate.codec, aggregate.select, aggregate.keep_value)
 
@@ -105,7 +114,7 @@ def windowed(chain: Chain, window: Window, aggregate: Aggregate) -> Node:
 
 
 def keyed_accumulator(chain: Chain, accumulator: Accumulator, codec: Codec) -> Node:
-    """One accumulator per key, for ever."""
+    """Return a node that runs one accumulator per key over all time."""
     chain.require_no_updates("aggregate")
 
     def frame(context: Context) -> DataFrame:
@@ -118,7 +127,7 @@ def keyed_accumulator(chain: Chain, accumulator: Accumulator, codec: Codec) -> N
 
 
 def windowed_accumulator(chain: Chain, window: Window, accumulator: Accumulator, codec: Codec) -> Node:
-    """One accumulator per key and window, which takes its values in by their time when the window is over."""
+    """Return a node that runs one accumulator per key and window. It adds the values in order of time when the window closes."""
     chain.require_no_updates("a window")
 
     def frame(context: Context) -> DataFrame:
@@ -130,41 +139,41 @@ def windowed_accumulator(chain: Chain, window: Window, accumulator: Accumulator,
 
 
 class CodedAccumulator(KeyedState):
-    """An accumulator over values as a codec has them."""
+    """Wraps an accumulator: decodes the values that it adds, and encodes its result, with a codec."""
 
     def __init__(self, accumulator: Accumulator, codec: Codec) -> None:
         self._inner = accumulator
         self._codec = codec
 
     def addValue(self, value: bytes) -> None:
-        """Take one value in."""
+        """Decode one value and add it."""
         self._inner.addValue(self._codec.loads(value))
 
     def result(self, properties: Mapping[str, Any]) -> bytes:
-        """The result as bytes."""
+        """Return the encoded result."""
         return self._codec.dumps(self._inner.result(properties))
 
     def clone(self) -> Self:
-        """One more of its kind."""
+        """Return a wrapper around a clone of the accumulator."""
         return type(self)(self._inner.clone(), self._codec)
 
     def of(self, key: str) -> "CodedAccumulator":
-        """A new one for a key."""
+        """Return a wrapper around a new accumulator for this key, which is JSON text."""
         inner = self._inner
         start = inner.of(orjson.loads(key)) if isinstance(inner, KeyedState) else inner.clone()
         return CodedAccumulator(start, self._codec)
 
     def save(self) -> Any:
-        """What the accumulator keeps."""
+        """Return the state of the wrapped accumulator."""
         return save_state(self._inner)
 
     def restore(self, saved: Any) -> None:
-        """Go on from there."""
+        """Restore the state of the wrapped accumulator."""
         restore_state(self._inner, saved)
 
 
 def as_accumulator(aggregate: Any) -> Accumulator:
-    """An accumulator as it is, or of a function of key, value and the result so far."""
+    """Return an accumulator unchanged. Wrap a function of key, value and the result so far in a Fold."""
     if hasattr(aggregate, "addValue"):
         return aggregate  # type: ignore[no-any-return]
     return Fold(aggregate)
@@ -178,7 +187,7 @@ class _Present:
         return None if self.select(value) is None else 1
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 

@@ -1,4 +1,4 @@
-"""StreamBuilder: where a job in the words of RIP-58 begins."""
+"""StreamBuilder, the entry point for jobs that use the API of RIP-58."""
 
 from typing import Any
 
@@ -11,9 +11,10 @@ from mqbridge.spark.streams.rip58.rstream import RStream
 
 
 class StreamBuilder:
-    """Builds the topology of one job, whose identity is its name and its checkpoint.
+    """Builds the topology of one job. A job is identified by its name and its checkpoint.
 
-    `codec` carries values from task to task and into state: JSON, or PickleCodec() for objects of classes of one's own.
+    `codec` encodes the values that move between tasks or are stored as state: JSON, or PickleCodec() for objects of custom
+    classes.
     """
 
     def __init__(self, jobId: str, codec: Codec = JSON) -> None:
@@ -21,9 +22,11 @@ class StreamBuilder:
         self._codec = codec
 
     def source(self, topic: str, deserializer: Any, *, deadLetters: str | None = None, **options: str) -> RStream:
-        """Messages of a topic: `deserializer(payload)`, or an object with `deserialize`, gives the value, or a Pair with a key.
+        """Return a stream of the messages of a topic.
 
-        Payloads for which it fails go into the topic `deadLetters` as they are, or nowhere. Options go to the source.
+        `deserializer` is a function of the payload, or an object with the method `deserialize`. It returns a value, or a Pair of
+        key and value. Payloads for which it fails are written unchanged to the topic `deadLetters`, if that is set. The options
+        are those of the Spark source.
         """
 
         def frame(context: Context) -> DataFrame:
@@ -32,29 +35,29 @@ class StreamBuilder:
         reader = PayloadReader(getattr(deserializer, "deserialize", deserializer))
         chain = Chain(self._topology, Node(frame, reader))
         if deadLetters is not None:
-            self._topology.add(Output("deadLetters", chain, PayloadWriter(_nothing), deadLetters))
+            self._topology.add(Output("deadLetters", chain, PayloadWriter(_no_payload), deadLetters))
         return RStream(chain, self._codec)
 
     def build(self) -> Topology:
-        """What a StreamJob runs. Raises ValueError when nothing is written."""
+        """Return the topology for a StreamJob. Raise ValueError if it has no output."""
         return self._topology.built()
 
 
 class KeyValueSerializer:
-    """For those who like classes: override `serialize`. A function of key and value does as well."""
+    """Optional base class of serializers. A plain function of key and value works too."""
 
     def serialize(self, key: Any, data: Any) -> bytes | None:
-        """The payload of an element."""
+        """Return the payload for a key and a value."""
         raise NotImplementedError
 
 
 class KeyValueDeserializer:
-    """For those who like classes: override `deserialize`. A function of the payload does as well."""
+    """Optional base class of deserializers. A plain function of the payload works too."""
 
     def deserialize(self, source: bytes) -> Any:
-        """The value of a payload, or a Pair of key and value."""
+        """Return the value of a payload, or a Pair of key and value."""
         raise NotImplementedError
 
 
-def _nothing(_key: Any, _value: Any) -> bytes | None:
+def _no_payload(_key: Any, _value: Any) -> bytes | None:
     return None

@@ -1,4 +1,4 @@
-"""How values and keys travel between tasks, and lie in state."""
+"""Encode values and keys that move between tasks or are stored as state."""
 
 import json
 import pickle
@@ -8,24 +8,24 @@ import orjson
 
 
 class Codec(Protocol):
-    """How values travel between tasks and lie in state. It is pickled."""
+    """Encodes values that move between tasks or are stored as state. The codec itself must be picklable."""
 
     def dumps(self, value: Any) -> bytes:
-        """The bytes of a value."""
+        """Return a value as bytes."""
 
     def loads(self, data: bytes) -> Any:
-        """The value of these bytes."""
+        """Return the value that these bytes encode."""
 
 
 class JsonCodec:
-    """Values as JSON has them: dicts, lists, texts, numbers, booleans and None. A dataclass comes back as a dict."""
+    """Encodes JSON values: dicts, lists, strings, numbers, booleans and None. A dataclass is decoded as a dict."""
 
     def dumps(self, value: Any) -> bytes:
-        """Raises TypeError for what JSON has not."""
+        """Return a value as JSON. Raise TypeError for a value that JSON cannot represent."""
         return orjson.dumps(value)
 
     def loads(self, data: bytes) -> Any:
-        """Numbers as Spark writes them too, NaN included."""
+        """Return the value of JSON text. It may contain numbers as Spark writes them, such as NaN."""
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -33,14 +33,14 @@ class JsonCodec:
 
 
 class PickleCodec:
-    """Any object that can be pickled: its class has to be importable for as long as the checkpoint lives."""
+    """Encodes any picklable object. Its class must stay importable as long as the checkpoint is used."""
 
     def dumps(self, value: Any) -> bytes:
-        """A pickle."""
+        """Return the pickled object."""
         return pickle.dumps(value)
 
     def loads(self, data: bytes) -> Any:
-        """The object."""
+        """Return the unpickled object."""
         return pickle.loads(data)  # noqa: S301 - our own checkpoint and shuffle
 
 
@@ -48,5 +48,5 @@ JSON = JsonCodec()
 
 
 def key_text(key: Any) -> str:
-    """A key as JSON, the same text for equal keys."""
+    """Return a key as JSON text. Equal keys have the same text."""
     return orjson.dumps(key, option=orjson.OPT_SORT_KEYS).decode()

@@ -1,4 +1,4 @@
-"""Runs a topology: one streaming query per end, each with a checkpoint of its own."""
+"""Run a topology: one streaming query per output, each with its own checkpoint."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +15,7 @@ from mqbridge.spark.streams.rip58.plan import Context, Output, Topology
 from mqbridge.spark.streams.state import use_rocksdb
 from mqbridge.spark.streams.windows import Time
 
-POLL_S = 1  # Spark takes whole seconds
+POLL_S = 1  # Spark's awaitTermination accepts whole seconds only
 CLUSTER_OPTIONS = ("config", "cluster", "url")
 STARTS = {"CONSUME_FROM_FIRST_OFFSET": "earliest", "CONSUME_FROM_LAST_OFFSET": "latest"}
 
@@ -24,29 +24,34 @@ Write = Callable[[DataFrame, str, Mapping[str, str], str], DataStreamWriter]
 
 
 class TimeType:
-    """What an element's time is, unless selectTimestamp says it: the message's (event time, or when it was stored), or now."""
+    """Which time an element has, unless `selectTimestamp` sets another one."""
 
     EVENT_TIME = "EVENT_TIME"
+    """The event time of the message, or the time at which it was stored if it has none."""
     PROCESS_TIME = "PROCESS_TIME"
+    """The time at which the batch began."""
 
 
 class StreamConfig:
-    """Names of properties; all other properties are options of the source, and `config`, `cluster` and `url` of the sink too."""
+    """The names of the properties of a job.
+
+    All other properties are passed to the source as options. `config`, `cluster` and `url` are passed to the sink too.
+    """
 
     TIME_TYPE = "timeType"
-    """A TimeType; PROCESS_TIME without it."""
+    """A TimeType. Default: PROCESS_TIME."""
     ALLOW_LATENESS_MILLISECOND = "allowLatenessMillisecond"
-    """How far the watermark is behind the highest time: 2000."""
+    """How far the watermark is behind the highest time. Default: 2000."""
     IDLE_TIME_TO_FIRE_WINDOW = "idleTimeToFireWindow"
-    """Milliseconds without input after which time goes on by itself: 2000. 0: never."""
+    """Milliseconds without input after which heartbeats advance the watermark. Default: 2000; 0 disables heartbeats."""
     SKIP_DATA_ERROR = "skip_data_error"
-    """Whether a record whose functions fail is skipped and logged (true), or ends the query."""
+    """Whether a record is skipped and logged when one of its functions fails (true, the default), or fails the query (false)."""
     CONSUME_FROM_WHERE = "consume_from_where"
-    """CONSUME_FROM_FIRST_OFFSET or CONSUME_FROM_LAST_OFFSET, for the first start."""
+    """CONSUME_FROM_FIRST_OFFSET or CONSUME_FROM_LAST_OFFSET. It applies to the first start only."""
     CHECKPOINT_LOCATION = "checkpointLocation"
-    """A folder that outlives the job, on a file system that all executors reach. Needed."""
+    """A permanent folder, on a file system that all executors reach. Required."""
     TRIGGER = "trigger"
-    """How often a batch runs: "1 seconds"; or "availableNow": all that is there, and then the end."""
+    """How often a batch runs, such as "1 seconds" (the default). With "availableNow" the job ends after the available input."""
 
 
 DEFAULTS: dict[str, Any] = {
@@ -59,7 +64,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 class StreamJob:
-    """A topology with its properties. `start()` starts its queries in `spark`, or in the session that there is."""
+    """Runs a topology with its properties. `start()` starts the queries in the session `spark`, or in the active one."""
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class StreamJob:
         self._topology = topology
         self._settings = DEFAULTS | {name: properties[name] for name in properties if name in vars(StreamConfig).values()}
         if StreamConfig.CHECKPOINT_LOCATION not in self._settings:
-            raise ValueError("a job needs the property 'checkpointLocation': its state and progress live there")
+            raise ValueError("the property 'checkpointLocation' is missing: the job stores its state and progress there")
         self._options = {name: str(value) for name, value in properties.items() if name not in self._settings}
         start = self._settings.get(StreamConfig.CONSUME_FROM_WHERE)
         if start is not None:
@@ -88,7 +93,7 @@ class StreamJob:
         self.queries: list[StreamingQuery] = []
 
     def start(self) -> None:
-        """Start the queries; where there is a checkpoint they go on from it. If one cannot start, none runs."""
+        """Start the queries. A query with a checkpoint resumes from it. If a query cannot start, the started ones are stopped."""
         self.queries.clear()
         spark = self._spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         use_rocksdb(spark)
@@ -101,7 +106,7 @@ class StreamJob:
             raise
 
     def stop(self) -> None:
-        """Stop the queries. What a batch in progress has done is done again at the next start."""
+        """Stop the queries. The next start repeats a batch that is in progress now."""
         for watch in self._watches:
             watch.stop()
         for query in self.queries:
@@ -109,18 +114,21 @@ class StreamJob:
         self._watches.clear()
 
     def isRunning(self) -> bool:
-        """Whether all queries run."""
+        """Return whether all queries are running."""
         return bool(self.queries) and all(query.isActive for query in self.queries)
 
     def awaitTermination(self, timeout: float | None = None) -> None:
-        """Wait until all queries have ended, for at most `timeout` seconds. Raises what ended one, whatever the others do."""
+        """Wait until all queries have ended, for at most `timeout` seconds.
+
+        If a query fails, raise its error, even while other queries are running.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while running := self._running():
+        while running := self._running_queries():
             if deadline is not None and time.monotonic() > deadline:
                 return
             running[0].awaitTermination(POLL_S)
 
-    def _running(self) -> list[StreamingQuery]:
+    def _running_queries(self) -> list[StreamingQuery]:
         for query in self.queries:
             if not query.isActive:
                 query.awaitTermination()
@@ -162,15 +170,15 @@ class StreamJob:
 
 
 def read_topic(spark: SparkSession, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """A topic as `format("mqbridge")` reads it."""
+    """Return a stream of a topic, read with `format("mqbridge")`."""
     return spark.readStream.format("mqbridge").options(**options).option("subscribe", topic).load()
 
 
 def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: str) -> DataStreamWriter:
-    """A topic as `format("mqbridge")` writes it.
+    """Return a writer to a topic, with `format("mqbridge")`.
 
-    Spark refuses output mode update for every sink in Python, so results that replace each other are written batch by batch: a
-    batch that runs again is written again, which leaves the newest value per key what it was.
+    Spark does not support the output mode update for sinks in Python. So in this mode each batch is written by `foreachBatch`. A
+    repeated batch is written again, but then the newest value per key is the same.
     """
     options = {**options, "topic": topic}
     if mode == "update":
@@ -181,7 +189,7 @@ def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: s
 
 
 def _messages(rows: DataFrame, kind: str) -> DataFrame:
-    """The columns that the sink knows; of a dead letter the reason is a property."""
+    """Return the columns that the sink expects. A dead letter has the reason of the failure as a property."""
     if kind == "deadLetters":
         reason = F.create_map(F.lit("error"), F.col("error")).alias("properties")
         return rows.select("payload", reason, "event_time")
@@ -190,7 +198,7 @@ def _messages(rows: DataFrame, kind: str) -> DataFrame:
 
 def _one_of(name: str, value: str, allowed: Collection[str]) -> str:
     if value not in allowed:
-        raise ValueError(f"{name} is {value!r}, and may be {' or '.join(allowed)}")
+        raise ValueError(f"invalid property {name}={value!r}: use {' or '.join(allowed)}")
     return value
 
 

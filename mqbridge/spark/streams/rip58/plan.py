@@ -1,4 +1,7 @@
-"""What a topology is made of before there is a session: nodes that make frames, and passes through Python between them."""
+"""The parts of a topology, which is built before a Spark session exists.
+
+Nodes create DataFrames. Between nodes, passes apply Python functions to the rows.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +17,7 @@ from mqbridge.spark.streams.windows import Time
 
 @dataclass(frozen=True)
 class Context:
-    """What a run gives: the session, how topics are read, and what time means."""
+    """The session and the settings of one run of a topology. `read` reads a topic with options of the source."""
 
     spark: SparkSession
     read: Callable[[SparkSession, str, Mapping[str, str]], DataFrame]
@@ -24,14 +27,14 @@ class Context:
     heartbeats: Heartbeats | None = None
 
     def source(self, topic: str, options: Mapping[str, str]) -> DataFrame:
-        """Payloads of a topic, and their times."""
+        """Return the payloads of a topic with their times, in the columns `payload` and `event_time`."""
         rows = self.read(self.spark, topic, options)
         now = F.current_timestamp()
-        sent = [F.col(name) for name in ("event_time", "publish_time") if name in rows.columns]
-        return rows.select("payload", (F.coalesce(*sent, now) if self.is_event_time else now).alias("event_time"))
+        message_times = [F.col(name) for name in ("event_time", "publish_time") if name in rows.columns]
+        return rows.select("payload", (F.coalesce(*message_times, now) if self.is_event_time else now).alias("event_time"))
 
     def with_watermark(self, frame: DataFrame) -> DataFrame:
-        """The frame with a watermark on its time, which goes on while no input comes if this run has heartbeats."""
+        """Return the frame with a watermark on `event_time`, which heartbeats (if this run has any) advance without input."""
         if self.heartbeats is not None:
             return self.heartbeats.with_watermark(frame, self.lateness, key="key")
         return frame.withWatermark("event_time", str(self.lateness))
@@ -41,8 +44,10 @@ class Context:
 class Node:
     """A source, an aggregate or a join.
 
-    updates         each row replaces the last one of its key: nothing with state can follow
-    has_watermark   its rows are of windows that are over; a watermark has been set before
+    frame           creates the DataFrame of the node in a run
+    reader          converts the rows of that DataFrame to elements
+    updates         each row replaces the last row of its key, so no stateful operator can follow
+    has_watermark   the rows belong to closed windows, and an earlier operator has set the watermark
     """
 
     frame: Callable[[Context], DataFrame]
@@ -53,7 +58,7 @@ class Node:
 
 @dataclass
 class Chain:
-    """A node and the steps behind it. `is_used`: something follows, or writes it."""
+    """A node and the steps that follow it. `is_used` means that another step, node or output uses this chain."""
 
     topology: "Topology"
     node: Node
@@ -61,60 +66,66 @@ class Chain:
     is_used: bool = False
 
     def then(self, step: Step) -> "Chain":
-        """This chain with one step more."""
+        """Return this chain with an additional step."""
         self.is_used = True
         return replace(self, steps=(*self.steps, step), is_used=False)
 
     def rows(self, context: Context, writer: Writer, *, only_errors: bool = False) -> DataFrame:
-        """Its rows as the writer makes them, with their time, in this run."""
-        passing = Pass(self.node.reader, self.steps, writer, context.skip_errors or only_errors, only_errors)
-        return passing.over(self.node.frame(context))
+        """Return the rows of this chain in this run: the columns of the writer, and `event_time`.
+
+        With `only_errors`, return payload and reason of the failed rows instead.
+        """
+        python_pass = Pass(self.node.reader, self.steps, writer, context.skip_errors or only_errors, only_errors)
+        return python_pass.over(self.node.frame(context))
 
     def timed(self, context: Context, writer: Writer) -> DataFrame:
-        """The same with a watermark."""
+        """Return the rows of this chain in this run, with a watermark on `event_time`."""
         rows = self.rows(context, writer)
         return rows if self.node.has_watermark else context.with_watermark(rows)
 
     def require_no_updates(self, operator: str) -> None:
-        """Raise ValueError if an aggregate without window comes before: Spark cannot keep state behind it."""
+        """Raise ValueError if the node is an aggregate without a window: Spark allows no stateful operator after it."""
         if self.node.updates:
             raise ValueError(
-                f"{operator} cannot follow an aggregate without window, whose rows replace each other: "
-                "put them into a topic with sink(), and read it as another source"
+                f"{operator} cannot follow an aggregate without a window, because new results replace earlier ones: "
+                "write the results to a topic with sink(), and read that topic as another source"
             )
 
 
 @dataclass(frozen=True)
 class Output:
-    """An end of a topology: one query."""
+    """An output of a topology, which runs as one query."""
 
     kind: str
-    """sink, print, foreach or deadLetters"""
+    """sink, print, foreach or deadLetters."""
     chain: Chain
     writer: Writer
     topic: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self, context: Context) -> DataFrame:
-        """What it writes in this run."""
+        """Return the rows that this output writes in this run."""
         return self.chain.rows(context, self.writer, only_errors=self.kind == "deadLetters")
 
 
 @dataclass
 class Topology:
-    """What a builder built: named ends, each with all that leads to it."""
+    """The outputs of a job, each with the chain that leads to it."""
 
     job: str
     outputs: list[Output] = field(default_factory=list)
 
     def add(self, output: Output) -> None:
-        """Add an end."""
+        """Add an output."""
         output.chain.is_used = output.kind != "foreach"
         self.outputs.append(output)
 
     def built(self) -> "Topology":
-        """Without the `foreach` ends behind which something follows: their functions run there."""
-        ends = [output for output in self.outputs if output.kind != "foreach" or not output.chain.is_used]
-        if not ends:
-            raise ValueError(f"{self.job} writes nothing: end it with sink(), print() or foreach()")
-        return Topology(self.job, ends)
+        """Return the topology to run.
+
+        It leaves out a `foreach` output if another operator follows it: the function then runs in the query of that operator.
+        """
+        outputs = [output for output in self.outputs if output.kind != "foreach" or not output.chain.is_used]
+        if not outputs:
+            raise ValueError(f"the job {self.job} writes nothing: end it with sink(), print() or foreach()")
+        return Topology(self.job, outputs)

@@ -1,4 +1,4 @@
-"""Python functions over the elements of a stream: as many as follow each other are one pass of the rows through Python."""
+"""Apply Python functions to the elements of a stream. Consecutive functions share one pass of the rows through Python."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -20,10 +20,11 @@ Step = Callable[[Element], Iterable[Element]]
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass of rows through Python: read, then the steps, then write.
+    """One pass of rows through Python: the reader, the steps, the writer.
 
-    `skip_errors`: a row whose functions fail yields nothing, and is logged; else the failure ends the query. `only_errors`: the
-    other half, for dead letters: payload and reason of each row that fails.
+    With `skip_errors` a row whose functions fail yields nothing, and the failure is logged. Without it, the failure ends the
+    query. With `only_errors` the pass yields the payload and the reason of each row that fails, for dead letters, and no other
+    rows.
     """
 
     reader: Reader
@@ -33,7 +34,7 @@ class Pass:
     only_errors: bool = False
 
     def over(self, frame: DataFrame) -> DataFrame:
-        """The frame's rows, passed. The watermark of `event_time`, if there is one, stays."""
+        """Return the rows of the frame after this pass. The metadata of `event_time`, with its watermark if any, is kept."""
         columns: list[Column] = [F.col(name) for name in self.reader.columns]
         time = frame.schema["event_time"]
         fields = {"payload": BinaryType(), "error": StringType()} if self.only_errors else self.writer.fields
@@ -46,42 +47,42 @@ class Pass:
         return frame.select(*columns, F.unix_micros("event_time").alias("event_time")).mapInArrow(Runner(self, schema), schema)
 
     def rows(self, row: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """What one row yields. Raises whatever the functions raise."""
-        first = self.reader.read(row)
-        elements = [] if first is None else [first]
+        """Return the rows that one row yields. Exceptions of the functions are not caught."""
+        element = self.reader.read(row)
+        elements = [] if element is None else [element]
         for step in self.steps:
-            elements = [out for element in elements for out in step(element)]
+            elements = [result for element in elements for result in step(element)]
         return list(map(self.writer.write, elements))
 
 
 @dataclass(frozen=True)
 class Runner:
-    """The function that Spark's workers call."""
+    """The function that `mapInArrow` calls in Spark's Python workers."""
 
     work: Pass
     schema: StructType
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One batch of rows after the other."""
+        """Run the pass over batches of rows."""
         schema = to_arrow_schema(self.schema, timezone="UTC")
         for batch in batches:
             rows: list[tuple[Any, ...]] = []
             failed = 0
             for row in zip(*[column.to_pylist() for column in batch.columns], strict=True):
                 try:
-                    passed = self.work.rows(row)
+                    results = self.work.rows(row)
                 except Exception as error:
                     if not self.work.skip_errors:
                         raise
-                    passed, failed = [], failed + 1
+                    results, failed = [], failed + 1
                     if self.work.only_errors:
                         rows.append((row[0], f"{type(error).__name__}: {error}", row[-1]))
                     elif failed == 1:
-                        LOG.warning("a record is skipped, as all are that fail like it", exc_info=True)
+                        LOG.warning("skipping a record because a function failed; more failures in this batch are only counted", exc_info=True)
                 if not self.work.only_errors:
-                    rows.extend(passed)
+                    rows.extend(results)
             if failed and not self.work.only_errors:
-                LOG.warning("%d of %d records skipped", failed, batch.num_rows)
+                LOG.warning("skipped %d of %d records of a batch", failed, batch.num_rows)
             columns = zip(*rows, strict=True) if rows else [()] * len(schema)
             arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,7 +1,7 @@
-"""Rows to elements and back: what enters a pass through Python, and what leaves it.
+"""Convert rows to elements at the start of a pass through Python, and elements to rows at its end.
 
-Between two passes (where rows change tasks, or stay as state) an element is a row: its key as JSON text, its value as bytes of
-the stream's codec, and its time. Within a pass it is whatever the functions make it.
+Between two passes, where rows are shuffled or stored as state, an element is a row: its key as JSON text, its value as bytes from
+the codec of the stream, and its time. Within a pass, key and value are any Python objects.
 """
 
 from abc import ABC, abstractmethod
@@ -16,30 +16,30 @@ from mqbridge.spark.streams.rip58.codecs import Codec, key_text
 
 
 class Pair(NamedTuple):
-    """What a deserializer gives: a key (None if it has none) and a value."""
+    """A key (or None) and a value, as a deserializer may return them."""
 
     key: Any
     value: Any
 
 
 Element = tuple[Any, Any, int]
-"""What steps take and give: key, value, and time in microseconds since 1970. A plain tuple: one is made per record and step."""
+"""Key, value, and time in microseconds since 1970. It is a plain tuple for speed: each step creates one per record."""
 
 
 class Reader(ABC):
-    """Makes an element of a row."""
+    """Converts rows to elements."""
 
     columns: ClassVar[tuple[str, ...]]
-    """Of the rows, `event_time` excepted, which comes last."""
+    """The columns to read, without `event_time`, which is always the last one."""
 
     @abstractmethod
     def read(self, row: tuple[Any, ...]) -> Element | None:
-        """The element; None for a row that is none."""
+        """Return the element of a row, or None to leave the row out."""
 
 
 @dataclass(frozen=True)
 class PayloadReader(Reader):
-    """Messages of the source, by a deserializer. A message without payload (a tombstone) is no element."""
+    """Reads messages of the source with a deserializer. A message without payload (a tombstone) is left out."""
 
     deserialize: Callable[[bytes], Any]
     columns: ClassVar = ("payload",)
@@ -54,7 +54,7 @@ class PayloadReader(Reader):
 
 @dataclass(frozen=True)
 class ValueReader(Reader):
-    """Rows of an earlier pass, or of an aggregate."""
+    """Reads rows of an earlier pass or of an aggregate."""
 
     codec: Codec
     columns: ClassVar = ("key", "value")
@@ -66,7 +66,7 @@ class ValueReader(Reader):
 
 @dataclass(frozen=True)
 class JoinReader(Reader):
-    """Rows of a join, by the function of both values; of a left join's row without partner the right one is None."""
+    """Reads rows of a join: `action(left, right)` returns the value. In a left join the right value may be None."""
 
     codec: Codec
     action: Callable[[Any, Any], Any]
@@ -79,21 +79,22 @@ class JoinReader(Reader):
 
 
 class Writer(ABC):
-    """Makes a row of an element."""
+    """Converts elements to rows."""
 
     fields: ClassVar[dict[str, DataType]]
-    """Of the rows, `event_time` excepted, which comes last."""
+    """The columns and their types, without `event_time`, which is always the last one."""
 
     @abstractmethod
     def write(self, element: Element) -> tuple[Any, ...]:
-        """The row."""
+        """Return the row of an element."""
 
 
 @dataclass(frozen=True)
 class KeyedWriter(Writer):
-    """Rows to group or join: with the number that `select` finds in the value, for the aggregates of the JVM.
+    """Writes rows to group or to join, with the number that `select` returns for the value. The JVM aggregates this number.
 
-    An integer stays one (`whole`), and any other number is a double (`real`); `keep_value` is off where nobody needs the value.
+    An integer is in the column `whole`, any other number is a double in the column `real`. Without `keep_value` the column
+    `value` is null, for aggregates that need only the number.
     """
 
     codec: Codec
@@ -109,14 +110,14 @@ class KeyedWriter(Writer):
             return key_text(key), data, None, None, micros
         if isinstance(number, int):
             if not -(1 << 63) <= number < 1 << 63:
-                raise OverflowError(f"{number} is no 64 bit integer")
+                raise OverflowError(f"the integer {number} needs more than 64 bits")
             return key_text(key), data, int(number), None, micros
         return key_text(key), data, None, float(number), micros
 
 
 @dataclass(frozen=True)
 class PayloadWriter(Writer):
-    """Messages for the sink. The message's key is the element's: a text as it is, anything else as JSON."""
+    """Writes messages for the sink. A key that is a string is written unchanged, any other key as JSON."""
 
     serialize: Callable[[Any, Any], bytes | None]
     fields: ClassVar = {"payload": BinaryType(), "key": BinaryType()}
@@ -128,7 +129,7 @@ class PayloadWriter(Writer):
 
 
 class TextWriter(Writer):
-    """Lines to print."""
+    """Writes lines of text for `print()`."""
 
     fields: ClassVar = {"text": StringType()}
 

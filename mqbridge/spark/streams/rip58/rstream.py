@@ -1,4 +1,7 @@
-"""RStream, GroupedStream, WindowStream and JoinedStream: the words of RIP-58, each a step of a pass or a node with state."""
+"""RStream, GroupedStream, WindowStream and JoinedStream: the operators of RIP-58.
+
+Each operator adds either a step of a pass or a stateful node.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,121 +20,128 @@ Function = Callable[[Any], Any]
 
 
 class Stream:
-    """What streams have in common: a chain of steps, and the codec of their values."""
+    """Base class of streams, with the chain that produces the elements and the codec of their values."""
 
     def __init__(self, chain: Chain, codec: Codec) -> None:
         self._chain = chain
         self._codec = codec
 
     def sink(self, topic: str, serializer: Any, **options: str) -> None:
-        """Write into a topic: `serializer(key, value)`, or an object with `serialize`, makes the payload. Options: the sink's."""
+        """Write the elements to a topic.
+
+        `serializer` is a function of key and value, or an object with the method `serialize`; it returns the payload. The options
+        are those of the Spark sink.
+        """
         writer = PayloadWriter(getattr(serializer, "serialize", serializer))
         self._chain.topology.add(Output("sink", self._chain, writer, topic, options))
 
     def print(self) -> None:
-        """Print key and value of each element, in the driver."""
+        """Print the key and value of each element in the driver."""
         self._chain.topology.add(Output("print", self._chain, TextWriter()))
 
 
 class RStream(Stream):
-    """A stream of values, which may have keys."""
+    """A stream of values. Each value may have a key."""
 
     def map(self, function: Function) -> "RStream":
-        """Another value for each."""
+        """Replace each value with the result of the function."""
         return RStream(self._chain.then(steps.Map(function)), self._codec)
 
     def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> "RStream":
-        """Any number of values for each."""
+        """Replace each value with the values that the function returns."""
         return RStream(self._chain.then(steps.FlatMap(function)), self._codec)
 
     mapValues = map
     flatMapValues = flatMap
 
     def filter(self, function: Function) -> "RStream":
-        """Those for which it is true."""
+        """Keep the values for which the function returns true."""
         return RStream(self._chain.then(steps.Filter(function)), self._codec)
 
     def selectTimestamp(self, function: Callable[[Any], float]) -> "RStream":
-        """Milliseconds since 1970 of each value, instead of the message's time or the clock's. Before the first window."""
+        """Set the time of each value to the result of the function, in milliseconds since 1970.
+
+        It must come before the first window, and replaces the time of the message or the clock.
+        """
         if self._chain.node.has_watermark:
-            raise ValueError("selectTimestamp belongs before the first window: behind it, time is the window's end")
+            raise ValueError("use selectTimestamp before the first window: after a window, the time is the end of the window")
         return RStream(self._chain.then(steps.SelectTimestamp(function)), self._codec)
 
     def foreach(self, function: Callable[[Any], object]) -> "RStream":
-        """Call it for each value, in a task, and pass the value on. A task that runs again calls again."""
+        """Call the function with each value, in a Spark task, and keep the value. A repeated task calls it again."""
         stream = RStream(self._chain.then(steps.Foreach(function)), self._codec)
         stream._chain.topology.add(Output("foreach", stream._chain, TextWriter()))
         return stream
 
     def keyBy(self, function: Function) -> "GroupedStream":
-        """Group by a key of each value: anything that JSON has."""
+        """Group by the key that the function returns. JSON must be able to represent it."""
         return GroupedStream(self._chain.then(steps.KeyBy(function)), self._codec)
 
     groupBy = keyBy
 
     def join(self, other: "RStream") -> "JoinedStream":
-        """Pairs of values of both streams."""
+        """Join with another stream: only values that have a match."""
         return JoinedStream(self, other, "inner")
 
     def leftJoin(self, other: "RStream") -> "JoinedStream":
-        """Values of this stream, with that of the other one or None."""
+        """Join with another stream: all values of this stream, with None for a missing match."""
         return JoinedStream(self, other, "left")
 
 
 class GroupedStream(Stream):
-    """A stream of values with keys."""
+    """A stream of values, grouped by key."""
 
     def map(self, function: Function) -> "GroupedStream":
-        """Another value for each, the keys as they are."""
+        """Replace each value with the result of the function. The keys do not change."""
         return GroupedStream(self._chain.then(steps.Map(function)), self._codec)
 
     def filter(self, function: Function) -> "GroupedStream":
-        """Those for which it is true."""
+        """Keep the values for which the function returns true."""
         return GroupedStream(self._chain.then(steps.Filter(function)), self._codec)
 
     def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> RStream:
-        """Any number of values for each."""
+        """Replace each value with the values that the function returns. The stream is no longer grouped."""
         return RStream(self._chain.then(steps.FlatMap(function)), self._codec)
 
     def count(self, select: Function | None = None) -> "GroupedStream":
-        """How many values per key so far; with `select`, how many of which it is not None."""
+        """Count the values per key so far; with `select`, only those for which it does not return None."""
         return self._aggregate(aggregates.count_of(select))
 
     def min(self, select: Function | None = None) -> "GroupedStream":
-        """The value per key of which `select` (a number) is the lowest so far."""
+        """Find the value per key for which `select` returned the lowest number so far. Without `select`, values are numbers."""
         return self._aggregate(aggregates.min_of(select, self._codec))
 
     def max(self, select: Function | None = None) -> "GroupedStream":
-        """The value per key of which `select` (a number) is the highest so far."""
+        """Find the value per key for which `select` returned the highest number so far. Without `select`, values are numbers."""
         return self._aggregate(aggregates.max_of(select, self._codec))
 
     def sum(self, select: Function | None = None) -> "GroupedStream":
-        """The sum per key of what `select` gives (a number) so far."""
+        """Add the numbers that `select` returns, per key. Without `select`, values are numbers."""
         return self._aggregate(aggregates.sum_of(select))
 
     def avg(self, select: Function | None = None) -> "GroupedStream":
-        """The average per key of what `select` gives (a number) so far."""
+        """Compute the average of the numbers that `select` returns, per key. Without `select`, values are numbers."""
         return self._aggregate(aggregates.avg_of(select))
 
     def aggregate(self, accumulator: Any) -> "GroupedStream":
-        """An accumulator per key, or a function of key, value and the result so far (None at first)."""
+        """Run an Accumulator per key, or a function of key, value and the result so far (None at first)."""
         node = aggregates.keyed_accumulator(self._chain, aggregates.as_accumulator(accumulator), self._codec)
-        return GroupedStream(_behind(self._chain, node), self._codec)
+        return GroupedStream(_chain_after(self._chain, node), self._codec)
 
     def window(self, window: Window) -> "WindowStream":
-        """Group by windows too."""
+        """Group by window as well as by key."""
         return WindowStream(self._chain, self._codec, window)
 
     def toRStream(self) -> RStream:
-        """The same values, no longer grouped."""
+        """Return the same values as a stream that is not grouped."""
         return RStream(self._chain, self._codec)
 
     def _aggregate(self, aggregate: aggregates.Aggregate) -> "GroupedStream":
-        return GroupedStream(_behind(self._chain, aggregates.keyed(self._chain, aggregate)), self._codec)
+        return GroupedStream(_chain_after(self._chain, aggregates.keyed(self._chain, aggregate)), self._codec)
 
 
 class WindowStream:
-    """A stream of values with keys, cut by time. Each aggregate gives one value per key and window, once the window is over."""
+    """A stream of values, grouped by key and window. An aggregate yields one value per key and window when the window closes."""
 
     def __init__(self, chain: Chain, codec: Codec, window: Window) -> None:
         self._chain = chain
@@ -139,45 +149,45 @@ class WindowStream:
         self._window = window
 
     def map(self, function: Function) -> "WindowStream":
-        """Another value for each."""
+        """Replace each value with the result of the function."""
         return WindowStream(self._chain.then(steps.Map(function)), self._codec, self._window)
 
     def filter(self, function: Function) -> "WindowStream":
-        """Those for which it is true."""
+        """Keep the values for which the function returns true."""
         return WindowStream(self._chain.then(steps.Filter(function)), self._codec, self._window)
 
     def count(self, select: Function | None = None) -> GroupedStream:
-        """How many values; with `select`, how many of which it is not None."""
+        """Count the values; with `select`, only those for which it does not return None."""
         return self._aggregate(aggregates.count_of(select))
 
     def min(self, select: Function | None = None) -> GroupedStream:
-        """The value of which `select` (a number) is the lowest."""
+        """Find the value for which `select` returns the lowest number. Without `select`, values are numbers."""
         return self._aggregate(aggregates.min_of(select, self._codec))
 
     def max(self, select: Function | None = None) -> GroupedStream:
-        """The value of which `select` (a number) is the highest."""
+        """Find the value for which `select` returns the highest number. Without `select`, values are numbers."""
         return self._aggregate(aggregates.max_of(select, self._codec))
 
     def sum(self, select: Function | None = None) -> GroupedStream:
-        """The sum of what `select` gives (a number)."""
+        """Add the numbers that `select` returns. Without `select`, values are numbers."""
         return self._aggregate(aggregates.sum_of(select))
 
     def avg(self, select: Function | None = None) -> GroupedStream:
-        """The average of what `select` gives (a number)."""
+        """Compute the average of the numbers that `select` returns. Without `select`, values are numbers."""
         return self._aggregate(aggregates.avg_of(select))
 
     def aggregate(self, accumulator: Any) -> GroupedStream:
-        """An accumulator, or a function of key, value and the result so far (None at first)."""
+        """Run an Accumulator per key and window, or a function of key, value and the result so far (None at first)."""
         wrapped = aggregates.as_accumulator(accumulator)
         node = aggregates.windowed_accumulator(self._chain, self._window, wrapped, self._codec)
-        return GroupedStream(_behind(self._chain, node), self._codec)
+        return GroupedStream(_chain_after(self._chain, node), self._codec)
 
     def _aggregate(self, aggregate: aggregates.Aggregate) -> GroupedStream:
-        return GroupedStream(_behind(self._chain, aggregates.windowed(self._chain, self._window, aggregate)), self._codec)
+        return GroupedStream(_chain_after(self._chain, aggregates.windowed(self._chain, self._window, aggregate)), self._codec)
 
 
 class JoinedStream:
-    """Two streams on their way to a join: `where(...).equalTo(...)`, `window(...)` if there is one, and `apply(...)`."""
+    """A join that is not complete yet: call `where(...).equalTo(...)`, `window(...)` for a windowed join, then `apply(...)`."""
 
     def __init__(self, left: RStream, right: RStream, how: str) -> None:
         self._left = left
@@ -186,22 +196,22 @@ class JoinedStream:
         self._window: Window | None = None
 
     def where(self, select: Function) -> "JoinedStream":
-        """The key of the left stream's values."""
+        """Set the function that returns the key of a value of the left stream."""
         self._left = RStream(self._left._chain.then(steps.KeyBy(select)), self._left._codec)
         return self
 
     def equalTo(self, select: Function) -> "JoinedStream":
-        """The key of the right stream's values."""
+        """Set the function that returns the key of a value of the right stream."""
         self._right = RStream(self._right._chain.then(steps.KeyBy(select)), self._right._codec)
         return self
 
     def window(self, window: Window) -> "JoinedStream":
-        """Join what is in the same window: the last value of each side. Without it: the latest values of all time."""
+        """Join the last values of both sides in a window. Without a window, each value joins the latest of the other side."""
         self._window = window
         return self
 
     def apply(self, action: Callable[[Any, Any], Any]) -> RStream:
-        """The function that makes one value of two; the second one is None in a left join without partner."""
+        """Complete the join: `action(left, right)` returns the new value. In a left join the right value may be None."""
         chains, codec, window, how = (self._left._chain, self._right._chain), self._left._codec, self._window, self._how
         for chain in chains:
             chain.require_no_updates("a join")
@@ -219,9 +229,9 @@ class JoinedStream:
             return joined.select("key", F.col("left.value").alias("left"), F.col("right.value").alias("right"), "event_time")
 
         node = Node(frame, JoinReader(codec, action), has_watermark=window is not None)
-        return RStream(_behind(chains[0], node), codec)
+        return RStream(_chain_after(chains[0], node), codec)
 
 
-def _behind(chain: Chain, node: Node) -> Chain:
+def _chain_after(chain: Chain, node: Node) -> Chain:
     chain.is_used = True
     return Chain(chain.topology, node)

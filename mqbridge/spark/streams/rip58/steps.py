@@ -1,4 +1,4 @@
-"""The steps of a pass: what RIP-58 calls map, flatMap, filter, foreach, selectTimestamp and keyBy."""
+"""The steps of a pass: the operators map, flatMap, filter, foreach, selectTimestamp and keyBy of RIP-58."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,70 +11,70 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Map:
-    """One value of one."""
+    """Replaces the value with the result of the function."""
 
     function: Function
 
     def __call__(self, element: Element) -> Iterable[Element]:
-        """The element with another value."""
+        """Return the element with the new value."""
         key, value, micros = element
         return ((key, self.function(value), micros),)
 
 
 @dataclass(frozen=True)
 class FlatMap:
-    """Any number of values of one."""
+    """Replaces the value with any number of values."""
 
     function: Function
 
     def __call__(self, element: Element) -> Iterable[Element]:
-        """Elements with the same key and time."""
+        """Return one element per new value, with the same key and time."""
         key, value, micros = element
         return [(key, item, micros) for item in self.function(value)]
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Some of the values."""
+    """Keeps the values for which the function returns true."""
 
     function: Function
 
     def __call__(self, element: Element) -> Iterable[Element]:
-        """The element or nothing."""
+        """Return the element, or no element."""
         return (element,) if self.function(element[1]) else ()
 
 
 @dataclass(frozen=True)
 class Foreach:
-    """A look at each value. A task that runs again looks again."""
+    """Calls the function with each value. A repeated task calls it again."""
 
     function: Function
 
     def __call__(self, element: Element) -> Iterable[Element]:
-        """The element."""
+        """Call the function, and return the element unchanged."""
         self.function(element[1])
         return (element,)
 
 
 @dataclass(frozen=True)
 class SelectTimestamp:
-    """Another time: milliseconds since 1970."""
+    """Sets the time of the element. The function returns milliseconds since 1970."""
 
     function: Function
 
     def __call__(self, element: Element) -> Iterable[Element]:
-        """The element with that time."""
+        """Return the element with the new time."""
         key, value, _ = element
         return ((key, value, int(self.function(value) * 1000)),)
 
 
 @dataclass(frozen=True)
 class KeyBy:
-    """Another key, anything that JSON has."""
+    """Sets the key of the element. The function returns a value that JSON can represent."""
 
     function: Function
 
     def __call__(self, element: Element) -> Iterable[Element]:
-        """The element with that key."""
+        """Return the element with the new key."""
         _, value, micros = element
         return ((self.function(value), value, micros),)
