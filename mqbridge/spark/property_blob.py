@@ -1,14 +1,15 @@
-"""The properties of a message as one binary value: `propertiesFormat=binary`.
+"""Encode the properties of a message as one binary value, a blob, for the option `propertiesFormat=binary`.
 
-Lossless where a map is not: pairs keep their order, and a name may occur twice. It is also faster, because Spark moves one value
-instead of a map, and because the names, which repeat from message to message, lie in one piece: writing and reading them is one
-look-up.
+Unlike a map, a blob keeps the order of the pairs and repeated names. It is also faster, because Spark moves one value instead
+of a map. The names of all pairs are contiguous and usually the same in many messages, so a single cache lookup encodes or decodes
+them.
 
-    blob    nothing at all for no properties, else kind, names, lengths, values
-    kind    1 byte: 1 for lengths of one byte each, 2 for lengths of four (little endian)
-    names   size of what follows (varint), number of pairs (varint), length of each name in bytes (varint), names in UTF-8
-    lengths of the values in bytes, one per pair
-    values  in UTF-8
+    blob    empty if there are no properties, else: kind, names, lengths, values
+    kind    1 byte: 1 if each length has one byte, 2 if each length has four bytes (little endian)
+    names   size in bytes of the rest of this field (varint), number of pairs (varint), length of each name in bytes (varint),
+            the names in UTF-8
+    lengths length of each value in bytes, one per pair
+    values  the values in UTF-8
 
 Lone surrogates are encoded as if they were characters, as in the embedded log.
 """
@@ -24,29 +25,29 @@ from mqbridge.wire.varint import decode_varint, encode_varint
 
 NARROW, WIDE = 1, 2
 _MAX_SETS, _MAX_NAMES_BYTES = 4096, 4096
-"""How many sets of names are cached at once, and how long the names of one may be in all."""
+"""The maximum number of cached name sets, and the maximum total length of the names in a cached set."""
 _EMPTY = b""
-_NO_BLOB = "this is no value of a column of binary properties"
+_INVALID_BLOB = "not a value of a column of binary properties (propertiesFormat=binary)"
 
 
 class _Names(NamedTuple):
-    """The names of a blob, and how many."""
+    """The names of a blob, and their number."""
 
     texts: tuple[str, ...]
     size: int
 
 
 def _encode_names(names: tuple[bytes, ...]) -> bytes:
-    """Kind and names of a narrow blob."""
-    part = b"".join([encode_varint(len(names)), *(encode_varint(len(name)) for name in names), *names])
-    return bytes((NARROW,)) + encode_varint(len(part)) + part
+    """Return the fields kind and names of a blob with lengths of one byte."""
+    field = b"".join([encode_varint(len(names)), *(encode_varint(len(name)) for name in names), *names])
+    return bytes((NARROW,)) + encode_varint(len(field)) + field
 
 
 def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-_head_of_texts: BoundedCache[tuple[str, ...], bytes] = BoundedCache(
+_prefix_of_names: BoundedCache[tuple[str, ...], bytes] = BoundedCache(
     lambda names: _encode_names(tuple(map(_encode_text, names))),
     entries=_MAX_SETS,
     longest=_MAX_NAMES_BYTES,
@@ -55,31 +56,31 @@ _head_of_texts: BoundedCache[tuple[str, ...], bytes] = BoundedCache(
 
 
 def encode_pairs(pairs: Sequence[Pair]) -> bytes:
-    """The blob of some properties."""
+    """Return the blob of these properties."""
     if not pairs:
         return _EMPTY
-    names, texts = zip(*pairs)  # noqa: B905 - pairs are pairs; `strict` takes twice as long
-    head = _head_of_texts.get(names) or _head_of_texts[names]
+    names, texts = zip(*pairs)  # noqa: B905 - each pair has two items; `strict` takes twice as long
+    prefix = _prefix_of_names.get(names) or _prefix_of_names[names]
     try:
-        return _join(head, [text.encode() for text in texts])
+        return _join(prefix, [text.encode() for text in texts])
     except UnicodeEncodeError:
-        return _join(head, [_encode_text(text) for text in texts])
+        return _join(prefix, [_encode_text(text) for text in texts])
 
 
 def encode_properties(messages: Sequence[Message]) -> list[bytes]:
-    """The blobs of some messages' properties."""
+    """Return one blob per message, with its properties."""
     return [encode_pairs(message.properties) for message in messages]
 
 
-def _join(head: bytes, values: Sequence[bytes]) -> bytes:
+def _join(prefix: bytes, values: Sequence[bytes]) -> bytes:
     try:
-        return b"".join((head, bytes(map(len, values)), *values))
-    except ValueError:  # a length above 255
-        return b"".join((bytes((WIDE,)), head[1:], struct.pack(f"<{len(values)}I", *map(len, values)), *values))
+        return b"".join((prefix, bytes(map(len, values)), *values))
+    except ValueError:  # a length is above 255
+        return b"".join((bytes((WIDE,)), prefix[1:], struct.pack(f"<{len(values)}I", *map(len, values)), *values))
 
 
 def decode_pairs(blob: bytes | None) -> tuple[Pair, ...]:
-    """The properties in a blob. Raises ValueError for bytes that are none."""
+    """Return the properties in a blob. Raise ValueError if the bytes are not a valid blob."""
     if not blob:
         return ()
     names, values = _split(blob)
@@ -91,13 +92,13 @@ def _split(blob: bytes) -> tuple[_Names, tuple[bytes, ...]]:
         size, at = blob[1], 2
         if size > 0x7F:
             size, at = decode_varint(blob, 1)
-        part = blob[at : at + size]
-        names = _names_of.get(part) or _names_of[part]
+        field = blob[at : at + size]
+        names = _names_of_field.get(field) or _names_of_field[field]
         at += size
         lengths, at = _read_lengths(blob, at, names.size)
         values = _slice(blob, at, lengths)
     except (ValueError, IndexError, struct.error, RemoteProtocolError) as error:
-        raise ValueError(f"{_NO_BLOB}: {error}") from error
+        raise ValueError(f"{_INVALID_BLOB}: {error}") from error
     return names, values
 
 
@@ -110,23 +111,23 @@ def _read_lengths(blob: bytes, at: int, count: int) -> tuple[Sequence[int], int]
 
 
 def _slice(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, ...]:
-    """What lies end to end from `at` to the end of the data."""
-    pieces = tuple([data[at : (at := at + length)] for length in lengths])
+    """Return consecutive slices of these lengths from `at` on. Raise ValueError if they do not end with the data."""
+    slices = tuple([data[at : (at := at + length)] for length in lengths])
     if at != len(data):
-        raise ValueError(f"texts end at byte {at} of {len(data)}")
-    return pieces
+        raise ValueError(f"by their lengths, the strings end at byte {at}, but there are {len(data)} bytes")
+    return slices
 
 
-def _decode_names(part: bytes) -> _Names:
-    count, at = decode_varint(part, 0)
-    if count > len(part):
-        raise ValueError(f"{count} names in {len(part)} bytes")
+def _decode_names(field: bytes) -> _Names:
+    count, at = decode_varint(field, 0)
+    if count > len(field):
+        raise ValueError(f"the field of names has {len(field)} bytes, too few for {count} names")
     lengths = []
     for _ in range(count):
-        length, at = decode_varint(part, at)
+        length, at = decode_varint(field, at)
         lengths.append(length)
-    names = _slice(part, at, lengths)
+    names = _slice(field, at, lengths)
     return _Names(tuple([name.decode("utf-8", "surrogatepass") for name in names]), count)
 
 
-_names_of: BoundedCache[bytes, _Names] = BoundedCache(_decode_names, entries=_MAX_SETS, longest=_MAX_NAMES_BYTES)
+_names_of_field: BoundedCache[bytes, _Names] = BoundedCache(_decode_names, entries=_MAX_SETS, longest=_MAX_NAMES_BYTES)

@@ -1,6 +1,6 @@
-"""What `mqbridge spark quickstart` does behind its tables: write a topic, count it per minute, mirror it, compare.
+"""The work of `mqbridge spark quickstart`: write a topic, count its messages per minute, mirror it, compare the copy.
 
-Everything goes the way that users go: `format("mqbridge")` on embedded logs.
+It uses the public interface only: `format("mqbridge")` on embedded logs.
 """
 
 import time
@@ -15,17 +15,17 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 TOPIC = "orders"
 NOON_S = 1_769_860_800
-"""2026-01-31 12:00 UTC, when the first order comes."""
+"""2026-01-31 12:00 UTC, the time of the first order."""
 MINUTES = 10
 MEMORY_TABLE = "orders_per_minute"
 
 Begun = Callable[[str], None]
-"""Called with the step that begins."""
+"""A callback that receives the name of each step when the step begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of the work."""
+    """A completed step, with its duration."""
 
     name: str
     messages: int
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One partition of the source beside its copy: numbers of messages, and checksums."""
+    """The number of messages and the checksum of one source partition and of its copy."""
 
     partition: int
     sent: int
@@ -44,13 +44,13 @@ class Compared:
 
     @property
     def equal(self) -> bool:
-        """The same messages."""
+        """Whether both partitions have the same messages in the same order."""
         return (self.sent, self.sent_checksum) == (self.copied, self.copied_checksum)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The results: `minutes` are minute, number of orders and their amount."""
+    """The results of a run. `minutes` has the minute, the number of orders and their total amount."""
 
     steps: list[Step]
     minutes: list[tuple[datetime, int, int]]
@@ -58,12 +58,12 @@ class Found:
 
     @property
     def holds(self) -> bool:
-        """Everything arrived."""
+        """Whether all partitions equal their copies, and there is at least one."""
         return bool(self.partitions) and all(row.equal for row in self.partitions)
 
 
 class Quickstart:
-    """One run over `messages` in a new folder."""
+    """One run of the quickstart with this number of messages. `folder` must be new."""
 
     def __init__(self, spark: SparkSession, folder: Path, messages: int, partitions: int, begun: Begun) -> None:
         self._spark, self._folder, self._messages, self._partitions, self._begun = spark, folder, messages, partitions, begun
@@ -71,7 +71,7 @@ class Quickstart:
         self._steps: list[Step] = []
 
     def run(self) -> Found:
-        """All steps."""
+        """Run all steps and return the results."""
         self._timed("writing", self._write)
         minutes = self._timed("counting per minute", self._count)
         self._timed("mirroring", self._mirror)
@@ -86,7 +86,7 @@ class Quickstart:
         return result
 
     def _write(self) -> None:
-        """Orders of ten minutes, in order of time."""
+        """Write orders with event times over ten minutes, in order of time."""
         second = F.lit(NOON_S) + F.col("id") * (60 * MINUTES) / self._messages
         amount = F.col("id") % 97
         regions = F.array(F.lit("eu"), F.lit("us"), F.lit("ap"))
@@ -99,8 +99,8 @@ class Quickstart:
         orders.write.format("mqbridge").options(url=self.source, topic=TOPIC, createTopics=self._partitions).mode("append").save()
 
     def _read(self, **options: str) -> DataFrame:
-        given = {"url": self.source, "subscribe": TOPIC, "startingOffsets": "earliest"} | options
-        return self._spark.readStream.format("mqbridge").options(**given).load()
+        all_options = {"url": self.source, "subscribe": TOPIC, "startingOffsets": "earliest"} | options
+        return self._spark.readStream.format("mqbridge").options(**all_options).load()
 
     def _count(self) -> list[tuple[datetime, int, int]]:
         order = F.from_json(F.col("payload").cast("string"), "order BIGINT, amount BIGINT")
@@ -110,8 +110,8 @@ class Quickstart:
         )
         writer = counts.writeStream.format("memory").queryName(MEMORY_TABLE).outputMode("complete")
         writer.option("checkpointLocation", f"{self._folder}/counts").trigger(availableNow=True).start().awaitTermination()
-        found = self._spark.table(MEMORY_TABLE).orderBy("window.start").collect()
-        return [(row.window.start, row.orders, row.amount) for row in found]
+        minutes = self._spark.table(MEMORY_TABLE).orderBy("window.start").collect()
+        return [(row.window.start, row.orders, row.amount) for row in minutes]
 
     def _mirror(self) -> None:
         writer = self._read(propertiesFormat="binary").writeStream.format("mqbridge")
@@ -120,19 +120,22 @@ class Quickstart:
 
     def _compare(self) -> list[Compared]:
         sent, copied = self._checksums(self.source), self._checksums(self.target)
-        nothing = (0, "")
+        missing = (0, "")
         return [
-            Compared(number, *_interleave(sent.get(number, nothing), copied.get(number, nothing)))
-            for number in sorted(sent.keys() | copied.keys())
+            _compare_partition(partition, sent.get(partition, missing), copied.get(partition, missing))
+            for partition in sorted(sent.keys() | copied.keys())
         ]
 
     def _checksums(self, url: str) -> dict[int, tuple[int, str]]:
-        """Number and checksum per partition; positions are part of it, so order is."""
+        """Return the number of messages and the checksum per partition.
+
+        The checksum covers the positions of the messages, so it depends on their order.
+        """
         rows = self._spark.read.format("mqbridge").options(url=url, subscribe=TOPIC).load()
-        each = F.xxhash64("payload", "key", "event_time", F.to_json("properties"), "position")
-        sums = rows.groupBy("partition").agg(F.count("*").alias("messages"), F.bit_xor(each).alias("checksum"))
+        message_hash = F.xxhash64("payload", "key", "event_time", F.to_json("properties"), "position")
+        sums = rows.groupBy("partition").agg(F.count("*").alias("messages"), F.bit_xor(message_hash).alias("checksum"))
         return {row.partition: (row.messages, f"{row.checksum & (1 << 64) - 1:016x}") for row in sums.collect()}
 
 
-def _interleave(sent: tuple[int, str], copied: tuple[int, str]) -> tuple[int, int, str, str]:
-    return sent[0], copied[0], sent[1], copied[1]
+def _compare_partition(partition: int, sent: tuple[int, str], copied: tuple[int, str]) -> Compared:
+    return Compared(partition, sent[0], copied[0], sent[1], copied[1])

@@ -243,7 +243,7 @@ def test_columns_of_compatible_types_are_accepted() -> None:
         ({"payload": [b""], "partition": ["1"]}, "column 'partition' is STRING, but INT is needed"),
         (
             {"payload": [b""], "properties": [b"\x07"]},
-            "rows cannot be written: this is no value of a column of binary properties",
+            "rows cannot be written: not a value of a column of binary properties",
         ),
         ({"payload": [b""], "source": ["x"], "position": [[1]]}, "rows cannot be written: 'x' is not the source of a row"),
     ],

@@ -78,7 +78,7 @@ class Runner:
                     if self.work.only_errors:
                         rows.append((row[0], f"{type(error).__name__}: {error}", row[-1]))
                     elif failed == 1:
-                        LOG.warning("skipping a record because a function failed; more failures in this batch are only counted", exc_info=True)
+                        LOG.warning("a function failed: skipping this and other failing records of the batch", exc_info=True)
                 if not self.work.only_errors:
                     rows.extend(results)
             if failed and not self.work.only_errors:
