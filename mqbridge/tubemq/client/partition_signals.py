@@ -8,19 +8,19 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 
 
 class PartitionSignals:
-    """Events derived from the state, which itself knows nothing of tasks: call `update` after changing the state.
+    """Events derived from a `PartitionState`, which does no signalling itself: call `update` after each change of the state.
 
-    Reading and confirming a pack as usual changes `settled` only, which is then set directly.
+    Reading and confirming a pack changes only `settled`; there the caller sets this event directly, which is faster.
     """
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
         self.settled = asyncio.Event()
-        """Set while no get is in flight and no delivered pack is unsettled."""
+        """Set while no get is in flight and no delivered pack waits to be confirmed or rejected."""
         self.revoked = asyncio.Event()
         """Set as soon as the partition is revoked or released."""
         self._until_over: set[asyncio.Timeout] = set()
-        """Waits to cancel when the partition is lost: rescheduling a timeout to the past expires it at once."""
+        """Timeouts that expire when the partition is revoked: rescheduling a timeout to the past makes it expire at once."""
         self.update()
 
     def update(self) -> None:
@@ -37,7 +37,7 @@ class PartitionSignals:
 
     @contextlib.asynccontextmanager
     async def until_over(self) -> AsyncIterator[None]:
-        """Cancel the body if the partition is revoked or released meanwhile, and raise the reason."""
+        """Cancel the body of the `with` statement if the partition is revoked or released meanwhile, and raise the reason."""
         if self._state.is_over:
             self._state.raise_if_stopped()
         try:
@@ -52,7 +52,7 @@ class PartitionSignals:
             raise
 
     async def pause(self, seconds: float) -> None:
-        """Sleep; if the partition is revoked meanwhile, raise the reason."""
+        """Sleep for `seconds`; if the partition is revoked meanwhile, raise the reason at once."""
         try:
             async with asyncio.timeout(seconds):
                 await self.revoked.wait()

@@ -1,22 +1,22 @@
 """State tables of a held partition: states and transitions, used by `PartitionState`.
 
-The lease, as far as we know the Broker's view:
+States of the lease, which is our registration at the Broker:
 
     NEW        not registered yet
     READING    registered: gets may be sent
-    FORGOTTEN  the Broker no longer knows our registration: the partition is registered again before the next get
-    STOPPED    data was lost before it was read: still held and kept alive, but read again only after a seek
-    REVOKED    revoked or being released: nothing is read, the delivered pack may still be confirmed
+    FORGOTTEN  the Broker no longer has our registration: the partition is registered again before the next get
+    STOPPED    data was deleted before it was read: the lease is kept alive, but reading continues only after a seek
+    REVOKED    revoked or being released: no more gets, but the delivered pack may still be confirmed
     RELEASED   released, or lost to another consumer: final
 
-The last pack, which the Broker confirms when the next request says "last pack consumed":
+States of the last pack. The Broker confirms this pack when the next request has the flag "last pack consumed":
 
-    NONE       nothing
+    NONE       there is no pack
     FETCHING   a get is in flight
-    DELIVERED  delivered to the reader, not settled yet
-    CONFIRMED  consumed; the Broker has not been told yet
-    REJECTED   has to come again
-    UNKNOWN    a get was abandoned or failed inside the Broker, which may have moved on to a pack that never arrived
+    DELIVERED  delivered to the reader, neither confirmed nor rejected
+    CONFIRMED  confirmed by the reader, but not yet at the Broker
+    REJECTED   has to be delivered again
+    UNKNOWN    a get was abandoned or failed inside the Broker: its position may be after a pack that never arrived
 """
 
 from enum import Enum, IntEnum
@@ -37,15 +37,20 @@ class PackState(Enum):
     """State of the last pack, which the next request may confirm."""
 
     NONE = "none"
-    FETCHING = "asked"
-    DELIVERED = "out"
+    FETCHING = "fetching"
+    DELIVERED = "delivered"
     CONFIRMED = "confirmed"
     REJECTED = "rejected"
     UNKNOWN = "unknown"
 
 
 class AbandonedRequests(IntEnum):
-    """Abandoned requests of this generation: none, gets or commits, or registrations (which may move the position anywhere)."""
+    """Abandoned requests since the last registration.
+
+    NONE   there are none
+    READS  gets or commits
+    MOVES  requests to register or unregister, which may move the position anywhere
+    """
 
     NONE = 0
     READS = 1
@@ -69,7 +74,7 @@ LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
     "revoked": {
         NEW: REVOKED,
         READING: REVOKED,
-        FORGOTTEN: RELEASED,  # there is nothing to unregister
+        FORGOTTEN: RELEASED,  # there is no registration to remove
         STOPPED: REVOKED,
         REVOKED: REVOKED,
         RELEASED: RELEASED,
@@ -78,13 +83,13 @@ LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
 }
 
 PACK_TABLE: dict[str, dict[PackState, PackState]] = {
-    "asked": {NONE: FETCHING, DELIVERED: FETCHING, CONFIRMED: FETCHING, REJECTED: FETCHING, UNKNOWN: FETCHING},
+    "get sent": {NONE: FETCHING, DELIVERED: FETCHING, CONFIRMED: FETCHING, REJECTED: FETCHING, UNKNOWN: FETCHING},
     "found": {FETCHING: DELIVERED},
-    "nothing": {FETCHING: NONE},
+    "found nothing": {FETCHING: NONE},
     "get failed": {FETCHING: UNKNOWN},
-    # A get refused before the Broker read anything: the previous pack is still to be confirmed or delivered again.
+    # The Broker refused a get before it read anything: the previous pack still has to be confirmed or delivered again.
     "refused after none": {FETCHING: NONE},
-    "refused after out": {FETCHING: REJECTED},
+    "refused after delivered": {FETCHING: REJECTED},
     "refused after confirmed": {FETCHING: CONFIRMED},
     "refused after rejected": {FETCHING: REJECTED},
     "refused after unknown": {FETCHING: UNKNOWN},

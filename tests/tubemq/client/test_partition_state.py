@@ -699,7 +699,7 @@ def test_every_state_has_its_place_in_the_tables() -> None:
 
 def test_what_is_not_in_the_tables_is_refused() -> None:
     state = PartitionState("demo 1:0")
-    with pytest.raises(LocalProtocolError, match="before it is registered"):
+    with pytest.raises(LocalProtocolError, match="before the partition is registered"):
         state.get_sent()
     state.registered(0, 100, None)
     for event in (state.found_nothing, state.confirm, state.reject, state.get_refused):
@@ -730,7 +730,7 @@ def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str
     if settle is not None:
         getattr(state, settle)()
     assert state.get_sent() == (settle == "confirm")
-    with pytest.raises(LocalProtocolError, match="'asked' cannot happen"):
+    with pytest.raises(LocalProtocolError, match="'get sent' cannot happen"):
         state.get_sent()
     state.get_refused()
     assert state.pack is after
