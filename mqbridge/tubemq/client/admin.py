@@ -1,7 +1,8 @@
-"""Client of the administration HTTP API of Master and Brokers, for operations without an RPC call.
+"""Client of the HTTP administration API of Master and Brokers, for operations that the RPC protocol does not have.
 
-Every response has `result` and `errCode`; a successful one may still contain entries with `success: false`. Calls that change
-something need the Master's confModAuthToken. `admin_query_group_offset` is not used: it makes the queried group start at 0.
+Every response has the fields `result` and `errCode`; a successful response may still contain entries with `success: false`. Calls
+that change something at the Master need its confModAuthToken. `admin_query_group_offset` is not used: it makes the queried
+group start at offset 0.
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from mqbridge.secret import Secret
 
 TIMEOUT_S = 10.0
 READY_TIMEOUT_S = 90.0
-"""A new topic becomes available after the Broker's next heartbeats, in some versions only after a fixed 35 s."""
+"""Time to wait for a new topic. It becomes available after the Broker's next heartbeats, in some versions after a fixed 35 s."""
 READY_POLL_S = 0.5
 USER = "mqbridge"
 UNAUTHORIZED = "unauthorized"
-"""Part of the text that refuses a wrong token; there is no error code for it."""
+"""Part of the error text for a wrong token, which has no error code."""
 SYSTEM_TOPICS = frozenset({"__offset_history__"})
 
 
@@ -34,7 +35,7 @@ class Node(NamedTuple):
 
 
 class StoredRange(NamedTuple):
-    """First and next offset of a partition."""
+    """The offsets of the first stored message and of the next message to be stored, of a partition."""
 
     first: int
     next: int
@@ -43,11 +44,10 @@ class StoredRange(NamedTuple):
 class Admin:
     """Admin API of one cluster. `url` is the Master's web address; `token` its confModAuthToken, needed only to create topics.
 
-    `tls` is for an `https` address, which is a proxy in front of the Master: the servers' own web interfaces have no TLS, and the
-    Brokers are called without.
+    `tls` is for an `https` address, that is for a proxy in front of the Master. The servers' own web interfaces have no TLS, so
+    Brokers are called without it. Proxy settings of the environment are ignored: these servers are internal.
 
-    Raises Unreachable, RequestTimeout, ServerRefused (FATAL), and RemoteProtocolError for malformed responses. Proxy settings of
-    the environment are ignored: these servers are internal.
+    Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and RemoteProtocolError for malformed responses.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class Admin:
         await self._http.close()
 
     async def topics(self) -> list[str]:
-        """Return all topics except the system's own."""
+        """Return all topics except the system topics."""
         response = await self._master("admin_query_cluster_topic_view")
         return sorted({entry["topicName"] for entry in response["data"]} - SYSTEM_TOPICS)
 
     async def partitions(self, topic: str) -> dict[int, int]:
-        """Return the number of configured partitions by Broker, all stores together; empty if the topic does not exist."""
+        """Return the number of configured partitions by Broker id, over all stores; empty if the topic does not exist."""
         return {
             broker: entry["numPartitions"] * entry["numTopicStores"] for broker, entry in (await self._deployed(topic)).items()
         }
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create the topic, or grow it to at least `partitions`, and wait until it accepts messages."""
+        """Create the topic, or add partitions up to at least `partitions`, and wait until it accepts messages."""
         deployed = await self._deployed(topic)
         nodes = await self.brokers()
         have = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in deployed.values())
@@ -84,9 +84,9 @@ class Admin:
         await self._wait_until_open(topic, partitions)
 
     async def check_change(self) -> None:
-        """Check that topics could be created now; changes nothing. Raises ClusterError: FATAL for a missing or wrong token."""
+        """Check that topics can be created now, without creating one. Raises ClusterError: FATAL for a missing or wrong token."""
         try:
-            # Without a Broker id it is refused in any case; the Master checks the token first.
+            # The Master refuses this request, since it has no Broker id, but it checks the token first.
             await self._change("admin_reload_broker_configure", modifyUser=USER)
         except ServerRefused as error:
             if UNAUTHORIZED in str(error):
@@ -109,7 +109,7 @@ class Admin:
         return [Node(entry["brokerId"], f"http://{entry['brokerIp']}:{entry['brokerWebPort']}/broker.htm") for entry in online]
 
     async def stored(self, topic: str) -> dict[str, StoredRange]:
-        """Return first and next offset by partition name. Partitions that never received a message may be missing."""
+        """Return the offset range by partition name. Partitions that never received a message may be missing."""
         found: dict[str, StoredRange] = {}
         for node in await self.brokers():
             response = await self._broker(node, "admin_query_broker_all_store_info", topicName=topic)
@@ -120,14 +120,14 @@ class Admin:
         return found
 
     async def groups(self, topic: str) -> list[str]:
-        """Return the groups that have an offset on the topic or consume it now."""
+        """Return the groups that have a stored offset on the topic or consume it now."""
         found: set[str] = set()
         for node in await self.brokers():
             found.update(group for group, offsets in (await self._offsets(node, topicName=topic)).items() if topic in offsets)
         return sorted(found)
 
     async def committed(self, topic: str, group: str) -> dict[str, int]:
-        """Return the group's confirmed offsets by partition name; partitions without one are left out."""
+        """Return the group's confirmed offsets by partition name, without partitions that have none."""
         found: dict[str, int] = {}
         for node in await self.brokers():
             offsets = await self._offsets(node, topicName=topic, groupName=group)
@@ -142,7 +142,10 @@ class Admin:
         return {entry["brokerId"]: entry for found in response["data"] for entry in found["topicInfo"]}
 
     async def _add(self, topic: str, partitions: int, nodes: list[Node]) -> list[int]:
-        """Spread the partitions over the Brokers; the first ones get one more if they do not divide evenly."""
+        """Create the topic with its partitions spread over the Brokers; return the ids of the changed Brokers.
+
+        If the partitions do not divide evenly, the first Brokers get one more.
+        """
         if not nodes:
             raise ClusterError(f"topic {topic} cannot be created: no Broker is online", Failure.RETRY)
         changed = []
@@ -155,7 +158,7 @@ class Admin:
         return changed
 
     async def _grow(self, topic: str, missing: int, deployed: dict[int, dict[str, Any]]) -> list[int]:
-        """Add at least `missing` partitions, spread over the Brokers that have the topic."""
+        """Add at least `missing` partitions, spread over the Brokers that have the topic; return the changed Brokers' ids."""
         changed = []
         for brokers_left, (broker, entry) in zip(range(len(deployed), 0, -1), deployed.items(), strict=True):
             stores = entry["numTopicStores"]
@@ -178,7 +181,7 @@ class Admin:
                 while not await self._is_open(topic, partitions):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(READY_POLL_S)
         except TimeoutError as error:
-            problem = f"topic {topic} was configured but does not accept messages after {READY_TIMEOUT_S:g} s: check its Brokers"
+            problem = f"topic {topic} was created, but does not accept messages after {READY_TIMEOUT_S:g} s: check its Brokers"
             raise RequestTimeout(problem) from error
 
     async def _is_open(self, topic: str, partitions: int) -> bool:
@@ -206,7 +209,8 @@ class Admin:
     async def _change(self, method: str, **parameters: object) -> None:
         if self._token is None:
             raise ClusterError(
-                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token.file=PATH)", Failure.FATAL
+                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token.file=PATH)",
+                Failure.FATAL,
             )
         await self._call(self._url, method, parameters, [("confModAuthToken", await self._token.read())])
 

@@ -64,7 +64,7 @@ class TubeMQClient:
     tls                 certificates for `tubemq+ssl://`; TubeMQ 2.4 requires a client certificate
     user, password      for clusters that authenticate clients
     admin_url           the Master's web address, such as `http://host:8080`, for `admin`
-    admin_token         the Master's confModAuthToken, needed by `admin` to change something
+    admin_token         the Master's confModAuthToken, needed by `admin` to create topics
     time_zone           the time zone of `$msgTime$` in messages
     heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members after 30 s without one
     request_timeout_s   seconds without a byte from the server after which a request fails
