@@ -117,8 +117,8 @@ class PartitionRegistration:
         """Register in up to five attempts, fencing abandoned requests before each; an occupied partition gets two attempts.
 
         If the lease of a dead owner has expired, the first attempt only removes the lease, and the second succeeds. Raises
-        LaneRevoked if the partition was revoked or released between two attempts: it may then be assigned to another member, or to
-        this one again.
+        LaneRevoked if the partition was revoked or released between two attempts: it may then be assigned to another member or
+        again to this one.
         """
         for attempts_left in range(REGISTER_ATTEMPTS - 1, -1, -1):
             try:
