@@ -1,12 +1,12 @@
-"""Send queue of one partition: queued, in-flight and to be retried messages, in the order of submission.
+"""Send queue of one partition: messages that wait, are in flight, or have to be retried, in the order of submission.
 
-TubeMQ stores one message per request and has no sequence numbers. A Broker handles the requests of a connection in order, so
-requests that are all accepted keep their order however many are in flight, and a lost connection leaves a prefix of them stored.
-But a refusal (419 when memory is full, 503) concerns one request only, and those behind it may still be stored: order holds
-across every failure only with one request in flight. With more, nothing is sent again before all responses are in, and
-`overtaken` counts messages stored before one that was submitted earlier.
+TubeMQ stores one message per request and has no sequence numbers. A Broker handles the requests of a connection in order. So
+accepted requests keep their order with any number in flight, and if a connection is lost, a prefix of them is stored.
+But a refusal (419 when memory is full, 503) concerns one request only, and later requests may still be stored. So only with one
+request in flight does the order hold across every failure. With more, failed messages are sent again only after all responses
+have arrived, and the counter `overtaken` counts messages stored before one that was submitted earlier.
 
-A queue runs on callbacks: a message costs one object and no task.
+A queue works with callbacks: a message costs one object and no task.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse_flat
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
 WINDOW_BYTES = 8 << 20
-"""Bytes in flight on one partition: enough for any round trip, small compared to a Broker's memory."""
+"""Maximum bytes in flight on one partition: enough for any round trip, small compared to a Broker's memory."""
 
 
 class SenderContext(ReconnectContext, Protocol):
     """The part of a sender that its queues need."""
 
     ordered: bool
-    """If a message is given up, the messages queued behind it are given up, too."""
+    """True if all messages queued after a failed message fail, too."""
     window: int
     """Maximum requests in flight on one partition."""
     max_elapsed_s: float | None
@@ -47,10 +47,10 @@ class SenderContext(ReconnectContext, Protocol):
         """Return the encoder of a partition's requests."""
 
     def is_withdrawn(self, done: SendCallback) -> bool:
-        """Return True if the message with this callback must not be sent (again); checked after failures and by `withdraw`."""
+        """Return True if the message with this callback is withdrawn: it must not be sent or retried."""
 
     def settled(self, size: int) -> None:
-        """Note that a message of `size` bytes is stored or has failed."""
+        """Record that a message of `size` bytes is stored or has failed."""
 
 
 class _Message:
@@ -72,12 +72,12 @@ class _Message:
         self.failed_at: float | None = None
 
     def answered(self, response: Response) -> None:
-        """Callback of the connection."""
+        """Callback of the connection with the response, or the error instead of one."""
         self.queue.answered(self, response)
 
 
 class PartitionSendQueue:
-    """Messages in three states: waiting, in flight, and failed ones to retry after all others in flight are answered."""
+    """Messages in three states: waiting, in flight, and failed: these are retried when no other message is in flight."""
 
     def __init__(self, sender: SenderContext, name: str) -> None:
         self._sender, self._name = sender, name
@@ -99,7 +99,7 @@ class PartitionSendQueue:
         return not self._waiting and not self._in_flight and not self._retries
 
     def add(self, data: bytes, flag: int, types: tuple[str | None, str | None], done: SendCallback) -> None:
-        """Queue a message and send what the window allows."""
+        """Queue a message, then send as many messages as the window allows."""
         self._submitted += 1
         self._waiting.append(_Message(self, self._submitted, data, flag, types, done))
         self.pump()
@@ -135,7 +135,7 @@ class PartitionSendQueue:
     # --- responses --------------------------------------------------------------------------------------------------
 
     def answered(self, message: _Message, response: Response) -> None:
-        """Handle the response to a message."""
+        """Handle the response to a message: store the result or the error, then send more messages."""
         self._in_flight -= 1
         self._in_flight_bytes -= len(message.data)
         try:
@@ -166,13 +166,13 @@ class PartitionSendQueue:
         return SendResult(stored.messageId, stored.appendOffset, stored.appendTime)
 
     def _fail(self, message: _Message, error: MqbridgeError) -> None:
-        """Give a message up. In an ordered queue the messages behind it fail, too, unless only this message was refused."""
+        """Fail a message for good. In an ordered queue all later messages fail, too, unless only this message was refused."""
         self._decide(message, error)
         failure = failure_of(error)
         if self._sender.ordered and failure is not Failure.REFUSED:
-            behind, self._waiting = self._waiting, deque()
+            later, self._waiting = self._waiting, deque()
             problem = f"not sent to {self._sender.topic} partition {self._name}, since an earlier one was not stored: {error}"
-            for other in behind:
+            for other in later:
                 self._decide(other, ClusterError(problem, failure))
 
     def _decide(self, message: _Message, error: MqbridgeError) -> None:
@@ -191,31 +191,31 @@ class PartitionSendQueue:
         self._retry_error = self._retry_error or error
 
     def withdraw(self) -> None:
-        """Give up withdrawn messages that are not in flight; the others go on. Withdrawn ones in flight are not retried."""
+        """Fail withdrawn messages that are not in flight. Those in flight are not retried; other messages are not affected."""
         is_withdrawn = self._sender.is_withdrawn
-        taken = [message for message in (*self._retries, *self._waiting) if is_withdrawn(message.done)]
-        if not taken:
+        withdrawn = [message for message in (*self._retries, *self._waiting) if is_withdrawn(message.done)]
+        if not withdrawn:
             return
         self._retries = [message for message in self._retries if not is_withdrawn(message.done)]
         self._waiting = deque(message for message in self._waiting if not is_withdrawn(message.done))
         if not self._retries:
             self._retry_error = None
-        for message in taken:
+        for message in withdrawn:
             self._decide(message, self._was_withdrawn())
         self.pump()
 
     def _was_withdrawn(self) -> Withdrawn:
-        return Withdrawn(f"withdrawn before {self._sender.topic} partition {self._name} is known to have stored it")
+        return Withdrawn(f"withdrawn before it was stored, as far as known, in {self._sender.topic} partition {self._name}")
 
     def _is_over(self, message: _Message) -> bool:
-        """Return True if a failed message has been retried for long enough."""
+        """Return True if a failed message must not be retried any more: its time is over, or the sender is closing."""
         now, limit = self._sender.loop.time(), self._sender.max_elapsed_s
         if message.failed_at is None:
             message.failed_at = now
         return self._sender.closing or (limit is not None and now - message.failed_at >= limit)
 
     def _requeue_failed(self) -> None:
-        """Put failed messages back to the head of the queue, in order; called when all responses are in."""
+        """Put failed messages back in front of the queue, in order; called when all responses have arrived."""
         self._retries.sort(key=attrgetter("number"))
         self._waiting.extendleft(reversed(self._retries))
         self._sender.counters.retried += len(self._retries)
@@ -231,7 +231,7 @@ class PartitionSendQueue:
             self._recovery = spawn(self._reconnect(error), f"tubemq send to {self._sender.topic} {self._name}")
 
     async def _reconnect(self, error: MqbridgeError | None) -> None:
-        """Reconnect until it works, then send the waiting messages."""
+        """Reconnect until it succeeds or no message waits any more, then send the waiting messages."""
         while self._waiting:
             try:
                 self._connection = await self._reconnector.reconnect(error)
@@ -244,18 +244,18 @@ class PartitionSendQueue:
         self.pump()
 
     def _fail_expired(self, error: MqbridgeError) -> None:
-        """Fail messages that were retried for too long while there was no connection; those behind have waited less."""
-        kept: deque[_Message] = deque()
+        """Fail the messages that were retried for too long while there was no connection."""
+        remaining: deque[_Message] = deque()
         while self._waiting:
             message = self._waiting.popleft()
             if self._is_over(message):
                 self._fail(message, error)
             else:
-                kept.append(message)
-        self._waiting = kept
+                remaining.append(message)
+        self._waiting = remaining
 
     async def stop(self) -> None:
-        """Fail the messages that still wait."""
+        """Stop reconnecting, and fail the messages that are not in flight."""
         await cancel(self._recovery)
         waiting = [*self._retries, *self._waiting]
         self._retries, self._waiting = [], deque()

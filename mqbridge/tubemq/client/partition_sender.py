@@ -1,4 +1,4 @@
-"""Send encoded messages to named partitions of a topic: a `PartitionSender` has a `PartitionSendQueue` for each."""
+"""Send encoded messages to named partitions of a topic. A `PartitionSender` has one `PartitionSendQueue` per partition."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,19 @@ from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
 MAX_MESSAGE_BYTES = (20 << 20) + (10 << 10)
-"""The largest limit that a Broker can be configured with. Below it, the Broker decides."""
+"""The largest message limit that a Broker can be configured with. The Broker checks its own, lower limit."""
 WINDOW_REQUESTS = 1000
-"""Requests in flight on one partition when order does not matter."""
+"""Maximum requests in flight on one partition if order does not matter."""
 NO_CHECK_SUM = -1
+"""The `checkSum` of a send request whose producer computes no checksum."""
 CLOSE_TIMEOUT_S = 10.0
 
 
 class PartitionSender:
-    """A sender to one topic; made by `open_partition_sender`. `queued_bytes` are submitted, and neither stored nor failed."""
+    """A sender to one topic; made by `open_partition_sender`.
+
+    `queued` messages with `queued_bytes` are submitted, and neither stored nor failed yet.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,7 @@ class PartitionSender:
         self.max_elapsed_s = max_elapsed_s
         self.closing = False
         self.is_withdrawn: Callable[[SendCallback], bool] = _never
-        """Return True if the message with this callback must not be sent (again); `withdraw` asks it of every waiting message."""
+        """Function that returns True if the message with this callback is withdrawn: it must not be sent or retried."""
         self.counters = SendCounters()
         self.connectivity = connections.connectivity
         self.queued = self.queued_bytes = 0
@@ -55,10 +59,10 @@ class PartitionSender:
     def submit(
         self, partition: str, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback
     ) -> None:
-        """Send to a partition, by name, in order, without waiting; `done` is called with the result.
+        """Queue a message for a partition, given by name; `done` is called later with the result.
 
-        Transient failures are retried for `max_elapsed_s`; then, and for refusals, `done` gets the exception. Raises KeyError
-        for a partition that the topic does not have. A caller that submits faster than Brokers store awaits `room`.
+        Transient failures are retried for `max_elapsed_s`; after that, and for refusals, `done` gets the exception. Raises
+        KeyError if the topic has no such partition. A caller that submits faster than Brokers store should await `room`.
         """
         queue = self._queues.get(partition)
         if queue is None:
@@ -72,7 +76,7 @@ class PartitionSender:
         queue.add(data, flag, (msg_type, msg_time), done)
 
     def withdraw(self, partitions: Iterable[str]) -> None:
-        """Fail the waiting messages of these partitions that `is_withdrawn`, with Withdrawn (RETRY); the others go on."""
+        """Fail, with Withdrawn (RETRY), the waiting messages of these partitions for which `is_withdrawn` returns True."""
         for name in partitions:
             if name in self._queues:
                 self._queues[name].withdraw()
@@ -102,11 +106,11 @@ class PartitionSender:
 
     @property
     def idle(self) -> bool:
-        """True when nothing waits and nothing is in flight."""
+        """True if no message waits or is in flight."""
         return not self.queued
 
     def settled(self, size: int) -> None:
-        """Count a message that is stored or has failed; wake callers that wait for room."""
+        """Record that a message is stored or has failed; wake callers of `room` and `flush`."""
         self.queued -= 1
         self.queued_bytes -= size
         if self._room:
@@ -118,12 +122,12 @@ class PartitionSender:
             await self._until(max_bytes)
 
     async def flush(self) -> None:
-        """Wait until everything is stored, or has failed."""
+        """Wait until all messages are stored or have failed."""
         if self.queued:
             await self._until(-1)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for pending messages, at most `timeout` seconds; the rest fails with SenderClosed, a ConnectionLost."""
+        """Wait for pending messages at most `timeout` seconds; those still pending fail with SenderClosed, a ConnectionLost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
@@ -142,7 +146,7 @@ class PartitionSender:
                 self._room.remove(entry)
 
     def _wake(self) -> None:
-        """Wake callers of `room` and `flush`. -1 stands for an empty queue: messages of no bytes count, too."""
+        """Wake callers of `room` and `flush`. A limit of -1 waits for zero messages, since an empty message has zero bytes."""
         for entry in list(self._room):
             limit, future = entry
             if (not self.queued if limit < 0 else self.queued_bytes <= limit) and not future.done():
@@ -150,12 +154,12 @@ class PartitionSender:
                 self._room.remove(entry)
 
     def encoder_for(self, name: str) -> SendRequestEncoder:
-        """The encoder of the requests of one partition. Raises KeyError for a partition that the topic does not have."""
+        """Return the encoder of one partition's requests. Raises KeyError if the topic has no such partition."""
         routes, partition = self.routes, self.route.partitions[name].partition
         return SendRequestEncoder(routes.client_id, self.topic, partition, NO_CHECK_SUM, _signed_address(routes.host))
 
     def connection_for(self, name: str) -> ServerConnection:
-        """The connection of the Broker that has the partition."""
+        """Return the connection to the partition's Broker."""
         ref = self.route.partitions[name]
         return self._connections.to(ref.broker.host, ref.broker.port, str(ref.key))
 
@@ -165,7 +169,7 @@ def _never(_: SendCallback) -> bool:
 
 
 def settle(future: "asyncio.Future[SendResult]", result: SendResult | MqbridgeError) -> None:
-    """Set the result of a future that is still awaited."""
+    """Set the result or the exception of a future, unless it is done or cancelled."""
     if future.done():
         return
     if isinstance(result, MqbridgeError):
@@ -188,14 +192,14 @@ async def open_partition_sender(
     in_flight: int | None = None,
     max_elapsed_s: float | None = None,
 ) -> PartitionSender:
-    """Open a sender of a topic. Raises ServerRefused (FATAL), which names the topic, when the Master does not know it.
+    """Open a sender of a topic. Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic.
 
-    `ordered` keeps one request of each partition in flight and so keeps the order whatever happens. `in_flight` sets another
-    number: order then holds as long as the Broker refuses nothing; `counters.overtaken` counts violations. When an ordered
-    message is given up, all messages that wait behind it are given up, too.
+    `ordered` keeps one request of each partition in flight, and so keeps the order across all failures. `in_flight` sets another
+    number: the order then holds as long as the Broker refuses no message; `counters.overtaken` counts violations. If an ordered
+    message fails for good, all messages queued after it fail, too.
     """
     window = in_flight or (1 if ordered else WINDOW_REQUESTS)
     if window < 1:
-        raise LocalProtocolError(f"{in_flight} requests in flight on a partition; it must be 1 at least")
+        raise LocalProtocolError(f"in_flight is {in_flight}; a partition needs at least one request in flight")
     route = await routes.topic(topic)
     return PartitionSender(routes, connections, route, window=window, ordered=ordered, max_elapsed_s=max_elapsed_s)

@@ -7,7 +7,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocol
 
 
 class SendResult(NamedTuple):
-    """A stored message: its id, its offset in the store's index, and the time of storing, in ms."""
+    """A stored message: its id, its offset in the store's index, and the time when it was stored, in ms."""
 
     message_id: int
     offset: int
@@ -15,7 +15,7 @@ class SendResult(NamedTuple):
 
 
 SendCallback = Callable[[SendResult | MqbridgeError], None]
-"""Called once per message with its result, in the event loop; must not raise."""
+"""A function that is called once per message with its result, in the event loop; it must not raise."""
 
 
 class SenderClosed(ConnectionLost):
@@ -23,11 +23,11 @@ class SenderClosed(ConnectionLost):
 
 
 class Withdrawn(ClusterError):
-    """The message was withdrawn by its submitter and, as far as is known, not stored."""
+    """The caller withdrew the message before it was known to be stored."""
 
 
 def failure_of(error: MqbridgeError) -> Failure:
-    """Return the failure kind of a message's error."""
+    """Return the failure class of a message's error, which tells whether a retry helps."""
     if isinstance(error, ClusterError):
         return error.failure
     return Failure.REFUSED if isinstance(error, (LocalProtocolError, MappingError)) else Failure.RETRY
