@@ -1,8 +1,8 @@
-"""Reads a range of one partition without the Master, with a group of its own; see `read_range`.
+"""Reads a range of one partition with a temporary group, without the Master; see `read_range`.
 
-The protocol does not tell the offset of a message: offsets count the messages of all partitions of a store, and a pack has only
-the offset at which the read began. A commit tells where it ended. If a range ends inside a pack, the partition is read once more
-from that end on: the first message found there tells where to cut the pack.
+Brokers do not send the offset of a message. Offsets count the messages of all partitions of a store, and a pack has only the
+offset at which its read began; the response to a commit has the offset at which it ended. If a range ends inside a pack, the
+partition is read once more from the range's end: the first message found there shows where to cut the pack.
 """
 
 import asyncio
@@ -24,17 +24,18 @@ log = logging.getLogger(__name__)
 
 INDEX_ENTRY_BYTES = 28
 ALL_STORES = 303
-"""qryPriorityId that also reads data that is only in memory."""
+"""The qryPriorityId with which Brokers also deliver data that is not on disk yet."""
 
 MessagePosition = tuple[int, int]
-"""The offset of a pack, and the index of a message behind it."""
+"""The offset of a pack, and the index of a message counted from that offset."""
 
 
 def messages_to_skip(offset: int, index: int, begin: int, end: int) -> MessagePosition | None:
-    """Return (offset, number of messages to skip) for a position, if the Broker begins at `begin` and its store ends at `end`.
+    """Return (offset, number of messages to skip) for the position (`offset`, `index`).
 
-    None if the pack begins elsewhere: the Broker then no longer has the offset. Messages that came after the position was made
-    are not skipped: each of those before it has an index entry, unless the Broker lost it.
+    The Broker begins at `begin`, and its store ends at `end`. Returns None if `begin` is not `offset`: the Broker then no longer
+    has that offset. If the Broker lost messages, `index` may be too large, and newer messages must not be skipped: so the
+    number is limited to the index entries that the store has from `offset` on.
     """
     if begin != offset:
         return None
@@ -42,7 +43,7 @@ def messages_to_skip(offset: int, index: int, begin: int, end: int) -> MessagePo
 
 
 class PackSlice(NamedTuple):
-    """The messages from `first` to `last` (exclusive) of a pack, and the position behind them."""
+    """The messages from `first` to `last` (exclusive) of a pack, and the position after them."""
 
     pack: Pack
     first: int
@@ -61,14 +62,14 @@ class _Context:
 
     @property
     def master_seen_at(self) -> float:
-        """Always now: no other member of this group can get its partitions."""
+        """The current time: no Master can assign this group's partitions to another member."""
         return self._loop.time()
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
         return self.membership.masters.connections.to(ref.broker.host, ref.broker.port)
 
     def partition_ended(self, partition: HeldPartition) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 async def _open(masters: Masters, ref: PartitionRef, group: str) -> HeldPartition:
@@ -76,27 +77,28 @@ async def _open(masters: Masters, ref: PartitionRef, group: str) -> HeldPartitio
 
 
 async def store_range(masters: Masters, ref: PartitionRef, group: str) -> MessagePosition:
-    """Return the first and the next offset of the partition's store. Raises ClusterError."""
+    """Return the first offset of the partition's store, and the offset of its next message. Raises ClusterError."""
     partition = await _open(masters, ref, group)
     try:
-        answer = await partition.register(0, 0)
+        response = await partition.register(0, 0)
     finally:
         await partition.release()
-    return answer.currOffset, answer.maxOffset
+    return response.currOffset, response.maxOffset
 
 
 async def read_range(
     masters: Masters, ref: PartitionRef, group: str, begin: MessagePosition, end: MessagePosition | None
 ) -> AsyncGenerator[PackSlice, None]:
-    """Yield the messages from `begin` up to, not including, `end`; without an end, for ever.
+    """Yield the messages from `begin` to `end` (exclusive); without `end`, wait for new messages for ever.
 
-    `group` must not be used by others: its position moves. Closing the generator leaves it. Ends early if the partition holds
-    less. Survives restarts of the Broker. Raises GapError if data was deleted, ClusterError if it cannot be registered.
+    `group` must not have other users, since its position moves. Closing the generator releases the partition. The range ends
+    early if the partition has less data. Restarts of the Broker do not interrupt it. Raises GapError if data was deleted, and
+    ClusterError if the partition cannot be registered.
     """
     partition = await _open(masters, ref, group)
     try:
-        given = await partition.start_at(0, begin[0])
-        reader = _Range(partition, messages_to_skip(*begin, given, partition.max_offset) or (given, 0), end)
+        start = await partition.start_at(0, begin[0])
+        reader = _Range(partition, messages_to_skip(*begin, start, partition.max_offset) or (start, 0), end)
         while not reader.is_done:
             for found in await reader.step():
                 yield found
@@ -105,73 +107,79 @@ async def read_range(
 
 
 class _Range:
-    """Progress of a range read: `position` is the next message, `end` is where it stops."""
+    """Progress of a range read: `position` is the next message to yield, `end` the first one not to yield."""
 
     def __init__(self, partition: HeldPartition, begin: MessagePosition, end: MessagePosition | None) -> None:
         self.position, self.end = begin, end
         self._partition = partition
-        self._held_until = partition.max_offset
+        self._max_offset_at_start = partition.max_offset
         self._is_short = False
+        """True if the partition has no more data before the end of the range."""
 
     @property
     def is_done(self) -> bool:
         return self._is_short or (self.end is not None and self.position >= self.end)
 
     async def step(self) -> list[PackSlice]:
-        """Read one pack; return the part that lies in the range."""
+        """Read one pack; return its slice that lies in the range, if any."""
         partition = self._partition
         pack = await partition.poll()
         if pack is None and self.end is None:
             return []
         try:
-            behind = await partition.commit(consumed=True)
+            after = await partition.commit(consumed=True)
         except ClusterError as error:
-            log.log(
-                level_of(error, logging.INFO), "%s: reading the pack again, because its end is not known: %s", partition, error
-            )
+            log.log(level_of(error, logging.INFO), "%s: the commit failed, reading the pack again: %s", partition, error)
             return []
         if pack is None:
-            self._found_nothing(behind)
+            self._found_nothing(after)
             return []
         skip = min(self.position[1], len(pack.messages)) if pack.offset == self.position[0] else 0
-        if self.end is not None and pack.offset < self.end[0] < behind:
+        if self.end is not None and pack.offset < self.end[0] < after:
             return await self._cut(pack, skip, self.end)
-        return self._whole(pack, skip, behind)
+        return self._take_pack(pack, skip, after)
 
-    def _found_nothing(self, behind: int) -> None:
-        """The end may lie beyond the data; but wait for the data that existed at the start."""
-        self.position = max(self.position, (behind, 0))
+    def _found_nothing(self, offset: int) -> None:
+        """Handle a poll that found nothing up to `offset`.
+
+        The end of the range may be after the end of the data: then stop, but only after all data that existed at the start.
+        """
+        self.position = max(self.position, (offset, 0))
         assert self.end is not None  # noqa: S101 - for the type checker
-        self._is_short = self._partition.caught_up and min(self._held_until, self.end[0]) <= behind
+        self._is_short = self._partition.caught_up and min(self._max_offset_at_start, self.end[0]) <= offset
 
-    def _whole(self, pack: Pack, skip: int, behind: int) -> list[PackSlice]:
-        """Return the slice of a pack that lies in the range, or that contains the end, counted from the pack's own offset."""
+    def _take_pack(self, pack: Pack, skip: int, after: int) -> list[PackSlice]:
+        """Return the slice of a pack that ends at offset `after`; the range does not end inside it, except by index.
+
+        An index in `position` or `end` may be larger than this pack, since packs vary from read to read. The remainder of the
+        index is then counted from the offset after the pack.
+        """
         count, last = len(pack.messages), len(pack.messages)
-        left = self.position[1] - skip if pack.offset == self.position[0] else 0
-        self.position = (behind, left)  # a position may count further than the pack goes now
-        after: MessagePosition = self.position
+        remaining_skip = self.position[1] - skip if pack.offset == self.position[0] else 0
+        self.position = (after, remaining_skip)
+        next_position: MessagePosition = self.position
         if self.end is not None and pack.offset == self.end[0]:
             last = min(count, self.end[1])
             if last == self.end[1]:
-                self.position = after = self.end
+                self.position = next_position = self.end
             else:
-                self.end = (behind, self.end[1] - count)
-        return [PackSlice(pack, skip, last, after)] if last > skip else []
+                self.end = (after, self.end[1] - count)
+        return [PackSlice(pack, skip, last, next_position)] if last > skip else []
 
     async def _cut(self, pack: Pack, skip: int, end: MessagePosition) -> list[PackSlice]:
-        """Cut a pack that contains the end: look up the first message behind the end, and continue there."""
+        """Cut a pack at the end offset inside it: find the first message from that offset on, and continue there."""
         await self._seek(end[0])
-        behind: Pack | None = None
-        while behind is None:
-            behind = await self._partition.poll()
-            if behind is None and self._partition.caught_up:
+        following: Pack | None = None
+        while following is None:
+            following = await self._partition.poll()
+            if following is None and self._partition.caught_up:
                 break
-        first = None if behind is None else behind.messages[0].messageId
-        last = next((index for index, one in enumerate(pack.messages) if one.messageId == first), len(pack.messages))
+        first = None if following is None else following.messages[0].messageId
+        last = next((index for index, message in enumerate(pack.messages) if message.messageId == first), len(pack.messages))
         self._partition.reject()
         self.position = (end[0], 0)
         return [PackSlice(pack, skip, last, self.position)] if last > skip else []
 
     async def _seek(self, offset: int) -> None:
-        """Seek; raises ClusterError after the usual number of tries of a registration."""
+        """Seek; raises ClusterError if all attempts to register fail."""
         await self._partition.seek(offset)

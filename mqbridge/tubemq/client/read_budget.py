@@ -1,4 +1,4 @@
-"""Bounds the bytes that the gets of one consumer may bring at once, in equal shares per Broker."""
+"""Limits the bytes that one consumer requests from Brokers at once, in equal shares per Broker."""
 
 import asyncio
 import contextlib
@@ -21,10 +21,10 @@ class _Share:
 
 
 class ReadBudget:
-    """`max_bytes` in equal shares by Broker, so that a silent Broker blocks no more than its own share.
+    """A budget of `max_bytes` in equal shares per Broker, so that an unresponsive Broker blocks only its own share.
 
-    One get fits into a share, however small. With `counts_packs` a pack counts until its reader accounts for it elsewhere
-    (`HeldPartition.release_pack_bytes`); without, only responses in flight count.
+    A share always allows one get, however small it is. With `counts_packs` the bytes of a pack count until its reader calls
+    `HeldPartition.release_pack_bytes`; without, only gets in flight count.
     """
 
     def __init__(self, max_bytes: int, *, counts_packs: bool = False) -> None:
@@ -34,7 +34,7 @@ class ReadBudget:
 
     @property
     def used(self) -> int:
-        """Bytes reserved or held, of all Brokers together."""
+        """Bytes reserved for gets or counted for packs, of all Brokers together."""
         return sum(share.used for share in self._shares.values())
 
     def share_among(self, brokers: set[Broker]) -> None:
@@ -45,7 +45,7 @@ class ReadBudget:
             self._grant(share)
 
     async def reserve(self, broker: Broker) -> None:
-        """Wait, in order, until there is room for another get to this Broker, and reserve GET_BYTES."""
+        """Wait until this Broker's share has room for another get, first come first served, and reserve GET_BYTES."""
         share = self._shares.setdefault(broker, _Share())
         if not share.waiting and self._fits(share):
             share.used += GET_BYTES
@@ -63,7 +63,7 @@ class ReadBudget:
             raise
 
     def release(self, broker: Broker, size: int) -> None:
-        """Release bytes; a negative size adds the bytes that a get brought beyond its reservation."""
+        """Release bytes; a negative size adds the bytes of a response that is larger than its reservation."""
         share = self._shares[broker]
         share.used -= size
         self._grant(share)
