@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from mqbridge.errors import ConfigError
 
 ONE_OR_MORE = "oneOrMore"
-"""Marks an array in the JSON Schema that may also be given as a single item; `mqbridge.config.schema` replaces the mark."""
+"""Marks an array in the JSON Schema for which a single item is valid too; `mqbridge.config.schema` replaces the mark."""
 
 
 class Options(BaseModel):
@@ -20,7 +20,7 @@ class Options(BaseModel):
 
 
 def invalid(kind: str, problem: str, hint: str = "") -> PydanticCustomError:
-    """Make the error of a check. The text is passed as a value: braces in it are not a template."""
+    """Make the error of a check. The text is passed as a value: pydantic would read braces in the message as a template."""
     return PydanticCustomError(kind, "{problem}", {"problem": problem, "hint": hint})
 
 

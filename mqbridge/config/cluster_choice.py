@@ -1,7 +1,7 @@
-"""Chooses the cluster of a command, outside of routes: by a configuration and a name, by a URL, or by a profile.
+"""Chooses the cluster of a command: by a configuration and a name, by a URL, or by a profile.
 
-A profile is a cluster in the user's own configuration, so that nobody has to type addresses and secrets. A URL with the text of a
-secret is refused: URLs are visible in process lists, and stay in shell histories and on Spark's pages.
+A profile is a cluster in the user's own configuration, so that users need not type addresses and secrets. A URL that contains the
+text of a secret is rejected: URLs are visible in process lists, and stay in shell histories and on Spark's pages.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from mqbridge.errors import ConfigError, RequestTimeout
 from mqbridge.secret import IS_SHOWN, Secret
 
 CONNECT_TIMEOUT_S = 30.0
-"""A person waits for the result; an adapter's own deadlines are shorter."""
+"""Time limit for connecting, as a user waits for the result; the timeouts of the adapters are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionNames:
-    """Names of the three options, for hints: they differ between the command line and Spark."""
+    """Names of the three options in hints; they differ between the command line and Spark."""
 
     config: str
     cluster: str
@@ -37,7 +37,7 @@ class OptionNames:
 COMMAND_LINE_OPTIONS = OptionNames("--config FILE", "--cluster", "--at URL")
 
 _USER = re.compile(r"://[^/@]*:[^/@]+@")
-"""A user and a password in a URL."""
+"""Matches a user with a password in a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ClusterChoice:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Cluster]:
-        """Connect, and close at the end. Raises ClusterError."""
+        """Connect, yield the cluster, and close it at the end. Raises ClusterError."""
         cluster = self.adapter.make_cluster(self.name, self.settings)
         try:
             try:
@@ -93,8 +93,8 @@ def _from_profile(name: str) -> ClusterChoice:
     path = profiles_file()
     if not path.exists():
         raise ConfigError(
-            f"{name!r} is no URL, and there are no profiles",
-            hint=f"Write SYSTEM://HOST:PORT, or clusters with their names into {path}, as in a configuration",
+            f"{name!r} is not a URL, and there is no file of profiles",
+            hint=f"Write SYSTEM://HOST:PORT, or define the cluster under this name in {path}, as in a configuration",
         )
     clusters = load(path).clusters
     if name not in clusters:
@@ -112,8 +112,8 @@ def _from_url(url: str) -> ClusterChoice:
         )
     if _USER.search(url.partition("?")[0]):
         raise ConfigError(
-            f"{shown!r} holds a user and a password: others on this machine see them, and the shell, or Spark's pages, keep them",
-            hint=f"Give credentials as parameters that say where they are, or use a profile in {profiles_file()}",
+            f"{shown!r} contains a user and a password: process lists, shell histories and Spark's pages would show them",
+            hint=f"Give credentials as parameters that name a file or a variable, or use a profile in {profiles_file()}",
         )
     try:
         settings = adapters[system].cluster_model.from_url(url)
@@ -124,30 +124,30 @@ def _from_url(url: str) -> ClusterChoice:
         raise ConfigError(f"{shown!r} cannot be used: {error}") from None
     if (typed := next(_typed_secrets(settings), None)) is not None:
         raise ConfigError(
-            f"{shown!r} holds the secret {typed}: others on this machine see it, and the shell, or Spark's pages, keep it",
+            f"{shown!r} contains the secret {typed}: process lists, shell histories and Spark's pages would show it",
             hint=f"{_advice(settings, typed)} a profile in {profiles_file()}",
         )
     return ClusterChoice(system, adapters[system], settings)
 
 
 def shown_url(url: str) -> str:
-    """Remove possible secrets from a URL: users with their passwords, and the values of parameters."""
+    """Return a URL without possible secrets: users with their passwords, and the values of parameters."""
     rest, mark, query = url.partition("?")
     scheme, slashes, hosts = rest.partition("://")
-    hosts = re.sub(r"[^/]*@", "", hosts)  # a password may hold commas
+    hosts = re.sub(r"[^/]*@", "", hosts)  # a password may contain commas
     names = "&".join(part.partition("=")[0] + "=…" for part in query.split("&") if part)
     return f"{scheme}{slashes}{hosts}{mark}{names}"
 
 
 def _advice(settings: BaseModel, name: str) -> str:
-    """Return the alternative to typing a secret."""
+    """Return the beginning of the hint: the alternative to typing this secret."""
     value: object = settings
     for part in name.split("."):
         value = getattr(value, part, None)
     return (
-        f"Write where it is, {name}.file=PATH or {name}.env=NAME; or use"
+        f"Name its source, {name}.file=PATH or {name}.env=NAME, or use"
         if isinstance(value, Secret)
-        else "Do not type it, but use"
+        else "Instead of typing it, use"
     )
 
 
@@ -161,7 +161,7 @@ def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
 
 
 def _is_shown(settings: BaseModel, name: str) -> bool:
-    """Return True if the setting is known not to be secret; an unknown option of a plugin is not."""
+    """Return True if the setting is marked as not secret; False for options that the model does not declare."""
     field = type(settings).model_fields.get(name)
     return field is not None and IS_SHOWN in str(field.json_schema_extra)
 

@@ -1,7 +1,7 @@
-"""Checks between options of different groups: names that must exist, be unique, or fit each other.
+"""Checks across option groups: clusters must exist, route names must be unique, templates must fit the source topics.
 
-They read the plain data, so that they also find problems in a file that no model accepts. Values of a wrong type are skipped: the
-models report those.
+The checks read the plain data, so they also work on a file that the models reject. Values of a wrong type are skipped here,
+because the models report them.
 """
 
 import re
@@ -21,7 +21,7 @@ Section = tuple[KeyPath, Mapping[str, Any]]
 
 
 def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[ConfigError]:
-    """Return every problem between the parts of a configuration."""
+    """Return the problems of all checks across option groups."""
     data = document.data
     routes = list(_sections(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
     clusters = data.get("clusters") if isinstance(data, dict) else None
@@ -78,7 +78,10 @@ def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigE
 def _uniform_groups(
     document: Document, routes: list[Section], clusters: Mapping[str, Any], adapters: Mapping[str, Adapter]
 ) -> Iterator[ConfigError]:
-    """Check that all routes of a group subscribe alike, if their system requires it; one cluster may have several names."""
+    """Check that all routes of a group have the same subscription, if the system requires it.
+
+    Clusters with equal settings count as one, whatever their names.
+    """
     seen: dict[tuple[str, str], tuple[KeyPath, str]] = {}
     for path, route in routes:
         for source_path, source in _section(route, "from", path):
@@ -89,21 +92,21 @@ def _uniform_groups(
             adapter = adapters.get(str(cluster.get("system")))
             if adapter is None or not adapter.uniform_groups:
                 continue
-            where, wanted = seen.setdefault((repr(cluster), group), (source_path, _subscription(source)))
-            if wanted != _subscription(source):
+            first_path, expected = seen.setdefault((repr(cluster), group), (source_path, _subscription(source)))
+            if expected != _subscription(source):
                 yield document.error(
                     (*source_path, "group"),
-                    f"the group {group!r} is also that of the route in {document.location(where)}, which subscribes to something "
-                    f"else; all members of a {adapter.system} group must subscribe to the same",
-                    "Give this route a group of its own, or make one route of both",
+                    f"the route in {document.location(first_path)} uses the group {group!r} too, with other topics or options; "
+                    f"all members of a {adapter.system} group must have the same subscription",
+                    "Give this route its own group, or merge the two routes",
                 )
 
 
 def _subscription(source: Mapping[str, Any]) -> str:
-    """Return the subscription of a group as text: the topics as they are written, and the filter of the system."""
+    """Return a source's subscription as text, for comparing: its topics as written, its message types and its options."""
     types = source.get("msg_types")
-    wanted = sorted(set(_source_topics(source))), sorted(map(str, types)) if isinstance(types, list) else types
-    return repr((*wanted, source.get("options")))
+    topics = sorted(set(_source_topics(source)))
+    return repr((topics, sorted(map(str, types)) if isinstance(types, list) else types, source.get("options")))
 
 
 def _cluster_exists(document: Document, path: KeyPath, end: Mapping[str, Any], known: set[str]) -> Iterator[ConfigError]:
@@ -125,7 +128,7 @@ def _template(document: Document, source: Section, target: Section) -> Iterator[
         return
     for word in sorted(used - words):
         yield document.error(
-            (*path, "topic"), f"the template uses {{{word}}}, which the source topics do not give", _known_words(word, words)
+            (*path, "topic"), f"the template uses {{{word}}}, which the source topics do not define", _known_words(word, words)
         )
     if used <= words and end.get("cluster") == source[1].get("cluster"):
         for topic in topics:
@@ -146,8 +149,8 @@ def _edits(document: Document, source: Section, target: Section) -> Iterator[Con
             for word in sorted(unknown):
                 hint = nearest(word, known)
                 if not hint.startswith("Did"):
-                    hint = f"It may use {', '.join(f'{{{one}}}' for one in sorted(known))} and {{property:NAME}}"
-                yield document.error((*edit_path, *path), f"the template uses {{{word}}}, which messages do not give", hint)
+                    hint = f"It may use {', '.join(f'{{{name}}}' for name in sorted(known))} and {{property:NAME}}"
+                yield document.error((*edit_path, *path), f"the template uses {{{word}}}, which is not defined here", hint)
 
 
 def _given(topics: list[str]) -> set[str]:
@@ -162,8 +165,8 @@ def _known_words(word: str, words: set[str]) -> str:
 
 def _source_topics(source: Mapping[str, Any]) -> list[str]:
     topics = source.get("topics")
-    written = [source.get("topic"), *(topics if isinstance(topics, list) else [])]
-    return [topic for topic in written if isinstance(topic, str)]
+    values = [source.get("topic"), *(topics if isinstance(topics, list) else [])]
+    return [topic for topic in values if isinstance(topic, str)]
 
 
 def _groups(topic: str) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Reads a YAML text as plain data, with the line of every key.
 
 PyYAML composes the nodes, so every key and item has its line. Duplicate keys are rejected, because YAML would silently drop one
-of their values. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are substituted inside scalars after parsing, each with an
-optional `:-default`: a substituted value is always text and never changes the structure. It may be a secret, so problems show its
-variable instead.
+of their values. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are substituted inside scalars after parsing; each may have a
+`:-default`. A substituted value is always text and never changes the structure. It may be a secret, so errors show its variable
+instead.
 """
 
 import re
@@ -28,23 +28,22 @@ _VARIABLE = re.compile(
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
-
 SHORTEST_HIDDEN = 6
-"""Shorter substituted values are shown in problems."""
+"""Substituted values with fewer characters are shown in errors."""
 MAX_VALUE_BYTES = 64 << 10
-"""A larger file cannot be a value."""
+"""Maximum size of a file whose content is substituted."""
 
 
 class Document:
-    """The data of one configuration, and the line of each part."""
+    """The data of one configuration, and the line of each key and item."""
 
     def __init__(self, name: str, data: Any, lines: dict[KeyPath, int], errors: list[ConfigError]) -> None:
         self.name, self.data, self.lines, self.errors = name, data, lines, errors
         self.replaced: dict[str, str] = {}
-        """The variable, as written in the file, of each substituted value."""
+        """The variables as written in the file, by their substituted values."""
 
     def location(self, path: KeyPath) -> str:
-        """Return `file.yaml:12`: the line of the path, or of its nearest parent that is in the file."""
+        """Return the file and line of a path as `file.yaml:12`; for a missing key, the line of its nearest parent in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}" if path in self.lines else self.name
@@ -66,7 +65,7 @@ def format_path(path: KeyPath) -> str:
 
 
 def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
-    """Read a YAML text; problems other than syntax errors are collected in `errors`. Raises ConfigError for a syntax error."""
+    """Read a YAML text. Raises ConfigError for a syntax error or an empty file; other problems are collected in `errors`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -100,7 +99,7 @@ class _Reader:
     def _value(self, node: Node, path: KeyPath) -> Any:
         self._document.lines.setdefault(path, node.start_mark.line + 1)
         if node in self._open:
-            self._problem(node, path, "this alias stands inside its own anchor", "Write the value out")
+            self._problem(node, path, "this alias refers to an anchor that contains it", "Write the value out")
             return None
         self._open.append(node)
         try:
@@ -134,7 +133,7 @@ class _Reader:
             if not isinstance(key, ScalarNode):
                 self._problem(key, path, "a key must be a word", "Write the mapping as KEY: VALUE")
             elif key.value in first:
-                problem = f"this key is already given in line {first[key.value]}"
+                problem = f"this key is already in line {first[key.value]}"
                 self._problem(key, (*path, key.value), problem, "Remove one of them")
             else:
                 first[key.value] = line
@@ -156,20 +155,20 @@ class _Reader:
             self._problem(node, path, problem, "Write ${NAME} or ${NAME:-default}, ${file:PATH}, and $${ for a plain ${")
         if not name and not found["file"]:
             return found[0].removeprefix("$")
-        value, why = (self._environ.get(name), "is not set") if name else _content(found["file"])
+        value, reason = (self._environ.get(name), "is not set") if name else _content(found["file"])
         if value:
             self._hide(value, name or f"file:{found['file']}")
         if default is not None:
             return value or default.removeprefix(":-")
         if value is None:
-            what, first = ("environment variable", "Set it") if name else ("file", "Write it")
+            source, remedy = ("environment variable", "Set it") if name else ("file", "Write it")
             key = name or f"file:{found['file']}"
-            problem = f"the {what} {name or found['file']} {why}"
-            self._problem(node, path, problem, f"{first}, or give a default: ${{{key}:-default}}")
+            problem = f"the {source} {name or found['file']} {reason}"
+            self._problem(node, path, problem, f"{remedy}, or give a default: ${{{key}:-default}}")
         return value or ""
 
     def _hide(self, value: str, key: str) -> None:
-        """Hide a substituted value in problems. A very short value occurs in every text, and is no secret."""
+        """Hide a substituted value in errors, except a very short one: it occurs in many texts, and is no secret."""
         if len(value) >= SHORTEST_HIDDEN:
             for shown in (value, repr(value)[1:-1]):
                 self._document.replaced[shown] = f"${{{key}}}"

@@ -1,7 +1,7 @@
-"""Converts pydantic's errors to problems with a line, a path and the next step.
+"""Converts pydantic's errors to errors with a line, a path and a hint.
 
-Pydantic's paths also contain the names of union members, and index 0 of a single value given instead of a list; only the parts
-that are in the file are shown. The valid words come from the JSON Schema of the model.
+Pydantic's paths also contain the names of union members, and index 0 for a single value in place of a list; only the parts that
+are in the file are shown. The valid keys come from the JSON Schema of the model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,17 +20,17 @@ Schema = Mapping[str, Any]
 
 
 def explain(document: Document, error: ValidationError, schema: Schema, under: KeyPath = ()) -> list[ConfigError]:
-    """Return one problem per path and message. The error's paths start at `under`; `schema` describes the value there."""
-    found: dict[tuple[KeyPath, str], ConfigError] = {}
+    """Return one error per path and message. The paths in `error` are relative to `under`; `schema` describes the value there."""
+    problems: dict[tuple[KeyPath, str], ConfigError] = {}
     details = error.errors(include_url=False)
     for detail in details:
         loc = detail["loc"]
         if detail["type"] == "too_short" and any(other["loc"][: len(loc)] == loc != other["loc"] for other in details):
-            continue  # pydantic does not count invalid items: the length itself is valid
+            continue  # pydantic does not count invalid items, which have errors of their own: the list is not too short
         path = _path_in_file(document, under, loc, missing=detail["type"] == "missing")
         problem, hint = _describe_error(detail, schema, loc)
-        found.setdefault((path, problem), document.error(path, problem, hint))
-    return list(found.values())
+        problems.setdefault((path, problem), document.error(path, problem, hint))
+    return list(problems.values())
 
 
 def _path_in_file(document: Document, under: KeyPath, loc: KeyPath, *, missing: bool) -> KeyPath:
@@ -51,7 +51,7 @@ def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple
     if kind in {"model_type", "dict_type"}:
         keys = ", ".join(sorted(keys_at(schema, loc)))
         problem = "must be a mapping" if isinstance(given, (list, tuple)) else f"must be a mapping, not {given!r}"
-        return problem, f"It may hold {keys}" if keys else ""
+        return problem, f"Its keys are {keys}" if keys else ""
     if kind in {"string_too_short", "too_short"}:
         return "must not be empty", _description(schema, loc)
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
@@ -67,20 +67,20 @@ def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple
 
 
 class Hidden:
-    """Replaces a value that must not be shown."""
+    """Replaces a value that must not be shown in an error."""
 
     def __repr__(self) -> str:
-        return "what it is"
+        return "the current value"
 
 
 def _holds_secret(schema: Schema, loc: KeyPath) -> bool:
-    """Return True if a secret is expected at this path, or in its group: a misplaced secret must not be logged either."""
+    """Return True if the schema has a secret at this path or directly below it: a misplaced secret must not be logged either."""
     while loc and not (found := list(_schemas_at(schema, schema, loc))):
-        loc = loc[:-1]  # pydantic's names of alternatives are not keys
+        loc = loc[:-1]  # the last part is pydantic's name of an alternative, not a key
     if not loc:
         return False
-    within = [inner for one in found for key in one.get("properties", ()) for inner in _schemas_at(schema, one, (key,))]
-    return any(one.get("format") == SECRET_FORMAT for one in (*found, *within))
+    below = [inner for outer in found for key in outer.get("properties", ()) for inner in _schemas_at(schema, outer, (key,))]
+    return any(described.get("format") == SECRET_FORMAT for described in (*found, *below))
 
 
 def _words(expected: str) -> list[str]:
@@ -100,7 +100,7 @@ def _description(schema: Schema, loc: KeyPath) -> str:
 
 
 def _schemas_at(root: Schema, here: Schema, loc: KeyPath) -> Iterator[Schema]:
-    """Yield every schema that describes the path, through references and alternatives."""
+    """Yield every schema that describes the path below `here`; references and alternatives are followed."""
     if "$ref" in here:
         name = here["$ref"].rpartition("/")[2]
         yield from _schemas_at(root, {**root["$defs"][name], **{key: value for key, value in here.items() if key != "$ref"}}, loc)

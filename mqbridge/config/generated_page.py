@@ -1,4 +1,4 @@
-"""The command that generates a page of docs/ from the code: `--check` or `--write`."""
+"""The command line of the modules that generate a page of docs/: `--check` or `--write`."""
 
 import argparse
 import sys
@@ -9,10 +9,10 @@ from pathlib import Path
 def check_or_write(module: str, path: Path, wanted: str, arguments: Sequence[str] | None = None) -> int:
     """Compare the file with the generated text, or write it; return the exit code, 1 if the file is not current."""
     command = f"python -m {module}"
-    parser = argparse.ArgumentParser(prog=command, description=f"{path.name}, which is written from the code.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
-    what.add_argument("--write", action="store_true", help="write the page")
+    parser = argparse.ArgumentParser(prog=command, description=f"Generates {path.name} from the code.")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
+    action.add_argument("--write", action="store_true", help="write the page")
     if parser.parse_args(arguments).write:
         path.write_text(wanted, encoding="utf-8")
         return 0

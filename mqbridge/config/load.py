@@ -1,7 +1,7 @@
 """Loads a `Config` from a YAML file, or reports all its problems at once.
 
-Four passes over the same text, each with problems of its own: YAML and variables, options of systems, options of the gateway, and
-checks between them. Every problem has its line, its path and, if possible, the nearest valid word.
+Four passes find problems: YAML and variables, options of the systems, checks across option groups, and options of the gateway.
+Every problem has its line, its path and, if possible, the nearest valid word.
 """
 
 import os
@@ -21,7 +21,7 @@ from mqbridge.config.system_options import SystemOptions
 from mqbridge.errors import ConfigError
 
 MAX_FILE_BYTES = 8 << 20
-"""A larger file cannot be a configuration."""
+"""Maximum size of a configuration file."""
 
 
 def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None) -> Config:
@@ -49,12 +49,12 @@ def parse(
 
 
 def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None = None) -> Config:
-    """Make a configuration from plain data, as a program builds it, without substitution. Raises ConfigErrors."""
+    """Make a configuration from plain data; variables in it are not substituted. Raises ConfigErrors."""
     return _validate(Document("", data, {}, []), adapters)
 
 
 def wants_json_log(path: Path) -> bool:
-    """Return True if the file asks for a JSON log, even if the rest is invalid: then its problems are logged as JSON too."""
+    """Return True if the file sets `log.format: json`, even if it is invalid: its problems are then logged as JSON too."""
     try:
         data = compose(path.read_text(), str(path), os.environ).data
         return bool(data["log"]["format"] == "json")
@@ -71,7 +71,7 @@ def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Con
         config = Config.model_validate(data)
     except ValidationError as error:
         errors += explain(document, error, Config.model_json_schema())
-        raise ConfigErrors(_in_order(errors)) from None  # pydantic's own text shows the given values, also secrets
+        raise ConfigErrors(_in_order(errors)) from None  # pydantic's own text shows the values, also secrets
     if errors:
         raise ConfigErrors(_in_order(errors))
     return config
@@ -82,7 +82,7 @@ def _in_order(errors: list[ConfigError]) -> list[ConfigError]:
         number = error.location.rpartition(":")[2]
         return int(number) if number.isdigit() else 0
 
-    # Keep the first problem of each location: follow-up errors of a bad variable or template help nobody.
+    # Keep only the first problem of each path: the others often follow from a bad variable or template.
     first: dict[tuple[str, str], ConfigError] = {}
     for error in errors:
         first.setdefault((error.location, error.path), error)

@@ -1,7 +1,7 @@
-"""Regular expressions in options; they always match whole texts.
+"""Regular expressions in options; they always match a whole text.
 
-In an option for names (topics, properties), `~PATTERN` is an expression and any other text an exact name. In an option for a
-pattern, the expression has no mark.
+In an option for names (topics, properties), `~PATTERN` is a regular expression, and any other text is an exact name. In an
+option for a pattern, the expression has no `~`.
 """
 
 import re
@@ -14,17 +14,17 @@ REGEX_MARK = "~"
 
 
 def is_pattern(name: str) -> bool:
-    """Return True for a regular expression, False for a name."""
+    """Return True for `~PATTERN`, False for an exact name."""
     return name.startswith(REGEX_MARK)
 
 
 def compile_name_pattern(name: str) -> re.Pattern[str]:
-    """Compile the expression after the mark. Raises ConfigError with the position of the mistake."""
+    """Compile the expression after the `~`. Raises ConfigError with the offset of the syntax error."""
     return _compile(name, name.removeprefix(REGEX_MARK), "names, for example ~orders_(?P<region>.+)")
 
 
 def compile_text_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile an expression. Raises ConfigError with the position of the mistake."""
+    """Compile an expression that has no `~`. Raises ConfigError with the offset of the syntax error."""
     return _compile(pattern, pattern, "texts, for example eu-.*")
 
 

@@ -7,7 +7,7 @@ from mqbridge.errors import ConfigError
 
 
 class ConfigErrors(ConfigError):
-    """Every problem of one configuration, in the order of its lines; `errors` has them as separate errors."""
+    """Every problem of one configuration, in the order of its lines; `errors` lists them separately."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         self.errors = list(errors)
@@ -21,7 +21,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
         return ""
     close = difflib.get_close_matches(str(word), names, n=1)
     if not close:
-        # A key with different case or a few missing letters still gets its suggestion.
+        # Ignore case, so that a key in the wrong case with a few missing letters is found too.
         lowered = {name.lower(): name for name in names}
-        close = [lowered[found] for found in difflib.get_close_matches(str(word).lower(), lowered, n=1)]
+        close = [lowered[match] for match in difflib.get_close_matches(str(word).lower(), lowered, n=1)]
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Profiles: clusters of the user's own configuration, named on the command line instead of a URL."""
+"""The file of profiles: clusters of the user's own configuration, used on the command line by name instead of a URL."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ PROFILES = "MQBRIDGE_PROFILES"
 
 
 def profiles_file() -> Path:
-    """Return the path of the user's own configuration, which may not exist."""
-    if given := os.environ.get(PROFILES):
-        return Path(given).expanduser()
+    """Return the path of the user's own configuration; the file may not exist."""
+    if path := os.environ.get(PROFILES):
+        return Path(path).expanduser()
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "mqbridge" / "clusters.yaml"

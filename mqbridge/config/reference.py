@@ -1,4 +1,4 @@
-"""Writes docs/reference/configuration.md from the models, so that the page and the program agree.
+"""Writes docs/reference/configuration.md from the models of the options, so that the page matches the program.
 
 python -m mqbridge.config.reference --check     exits 1 when the file is not current
 python -m mqbridge.config.reference --write
@@ -23,24 +23,24 @@ _BEGINNING = """\
 <!-- Written by `python -m mqbridge.config.reference --write` from the models. Do not edit. -->
 
 One YAML file contains everything: the clusters, the routes between them, and the settings of the process.
-Working examples are in [`config/`](../../config); `mqbridge check FILE` names every problem of a file at once, each with its
-line, and `mqbridge schema` prints the JSON Schema that editors complete by.
+Working examples are in [`config/`](../../config). `mqbridge check FILE` reports all problems of a file at once, each with its
+line. `mqbridge schema` prints the JSON Schema, which editors use for completion.
 
-- **Variables.** `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside values, never inside keys, after the YAML
-  has been read: what they hold is always text and cannot change the structure. `${NAME:-default}` counts when the variable is not
-  set or empty, and may hold `{words}` of a topic template. One that is missing and has no default is an error. `$${` writes a
-  plain `${`. Problems show the variable, not what it holds.
-- **Secrets** are a text, or say where they are: `{file: PATH}`, `{env: NAME}` or `{command: [PROGRAM, ARGUMENT]}`. Those are read
-  again when they are needed, so one that is exchanged is used without a restart; see [security.md](../how-to/security.md).
+- **Variables.** `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside values, never inside keys. This happens
+  after the YAML has been parsed: their values are always text and cannot change the structure. `${NAME:-default}` gives the
+  default if the variable is not set or is empty; a default may contain `{words}` of a topic template. A missing variable without
+  a default is an error. `$${` writes a plain `${`. Errors show the variable, not its value.
+- **Secrets** are a text or name their source: `{file: PATH}`, `{env: NAME}` or `{command: [PROGRAM, ARGUMENT]}`. A source is read
+  again when the secret is needed, so a replaced secret is used without a restart; see [security.md](../how-to/security.md).
 - **Durations** need a unit: `250ms`, `30s`, `5m`, `1h30m`, `2d`.
 - **Sizes** are whole bytes or have a unit: `64KiB`, `32MiB`, `1GiB`, or decimal `64KB`, `1MB`, `1GB`.
 - **Topics.** A topic is an exact name. `~PATTERN` is a Python regular expression that must match a whole topic name; put it in
   quotes. The target's topic is a template: `{topic}` is the source topic, `{name}` the pattern's named group `(?P<name>...)`.
-- **Reloading.** SIGHUP, `POST /reload` and, with `reload.watch`, a change of the file read it again while the gateway runs. What
-  is wrong with it is logged and shown by `/health/ready`, and changes nothing. Otherwise routes that are new, changed, or stopped
-  by an error are started, those that are gone are drained, and the others go on with the connections that they have. `state` and
-  `http` are only read at the start.
-- **Unknown keys** and keys that are given twice are refused. YAML anchors and `<<` may be used for what repeats.
+- **Reloading.** The running gateway reads the file again on SIGHUP, on `POST /reload` and, with `reload.watch`, when the file has
+  changed. If the file is invalid, its problems are logged and shown by `/health/ready`, and nothing changes. Otherwise routes
+  that are new, changed, or stopped by an error are started. Removed routes are drained and stopped. All other routes continue
+  with their connections. `state` and `http` are read only at the start.
+- **Unknown keys** and duplicate keys are errors. YAML anchors and `<<` may be used for repeated parts.
 
 ## A small example
 
@@ -54,9 +54,10 @@ routes:
     to: {cluster: new, topic: "persistent://public/default/{topic}"}
 ```
 
-## A route that does more
+## A larger example
 
-Several topics into two targets, each with partitions and edits of its own. A message is acknowledged when both have stored it.
+Several topics are written to two targets, each with its own partitions and edits. A message is acknowledged after both targets
+have stored it.
 
 ```yaml
 clusters:
@@ -104,20 +105,20 @@ GROUPS = (
     ("reload", "Reload"),
     ("log", "Log"),
 )
-"""The sections of the page: a heading, and the model of its option group."""
+"""The sections of the page: the heading and the model of each option group."""
 TLS = "TlsOptions"
-"""The TLS model, which systems share."""
+"""The name of the TLS model, which all systems share."""
 
 
 def page(adapters: Mapping[str, Adapter] | None = None) -> str:
-    """Return the whole page."""
-    found = load_adapters() if adapters is None else adapters
-    schema = described(found)
+    """Return the text of the page."""
+    installed = load_adapters() if adapters is None else adapters
+    schema = described(installed)
     sections = [_section("##", "The file", schema, schema)]
     for heading, name in GROUPS:
         sections.append(_section("##", heading, schema["$defs"][name], schema))
-    for system in sorted(found):
-        sections.extend(_system(found[system], schema))
+    for system in sorted(installed):
+        sections.extend(_system(installed[system], schema))
     if TLS in schema["$defs"]:
         sections.append(_section("##", "clusters.NAME.tls, for every system", schema["$defs"][TLS], schema))
     return _BEGINNING + "\n" + "\n".join(sections)

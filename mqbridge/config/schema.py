@@ -1,8 +1,8 @@
-"""The JSON Schema of a whole configuration, with the models of every installed adapter in it.
+"""The JSON Schema of a configuration, with the models of every installed adapter.
 
-Editors use it for completion and checks. A cluster's body is chosen by its `system`. The `options` of a source or target depend
-on its cluster, which JSON Schema cannot express, so the options of any adapter are valid there and `mqbridge check` decides.
-Where a number, a switch or an enumeration is expected, `${NAME}` is valid too.
+Editors use it for completion and checks. The schema of a cluster is chosen by its `system`. The `options` of a source or target
+depend on its cluster, which JSON Schema cannot express: the schema accepts the options of any adapter, and only `mqbridge check`
+verifies them. `${NAME}` is valid in place of numbers, booleans and enumerations.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,9 +31,9 @@ def json_schema(adapters: Mapping[str, Adapter] | None = None) -> Schema:
 
 
 def described(adapters: Mapping[str, Adapter] | None = None) -> Schema:
-    """Return the schema of the values themselves, from which the reference page is generated."""
-    found = load_adapters() if adapters is None else adapters
-    installed = [found[system] for system in sorted(found)]
+    """Return the schema without `${NAME}` as an alternative; the reference page is generated from it."""
+    adapters = load_adapters() if adapters is None else adapters
+    installed = [adapters[system] for system in sorted(adapters)]
     names, defs = _definitions(installed)
     del defs["ClusterConfig"], defs["BaseModel"]
     for adapter in installed:
@@ -86,11 +86,11 @@ def _ref(name: str) -> Schema:
 
 
 def _tidy(node: Schema) -> None:
-    """Write defaults in their unit, allow a single value for OneOrMore, and remove what is redundant or not JSON Schema."""
+    """Write defaults with their unit, allow a single value for OneOrMore, remove titles and words that are not JSON Schema."""
     formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
-    write = next((_FORMATS[one] for one in formats if one in _FORMATS), None)
-    if write is not None and isinstance(node.get("default"), (int, float)):
-        node["default"] = write(node["default"])
+    format_value = next((_FORMATS[name] for name in formats if name in _FORMATS), None)
+    if format_value is not None and isinstance(node.get("default"), (int, float)):
+        node["default"] = format_value(node["default"])
     for word in ("gt", "ge", "lt", "le"):
         node.pop(word, None)
     for value in node.get("properties", {}).values():
@@ -101,7 +101,7 @@ def _tidy(node: Schema) -> None:
 
 
 def _or_variable(node: Schema) -> Schema:
-    """Return the schema, with `${NAME}` as an alternative unless the value is free text."""
+    """Return the schema, with `${NAME}` as an alternative for numbers, booleans and enumerations."""
     if node.get("type") in ("integer", "number", "boolean") or "enum" in node:
         outside: Schema = {key: node[key] for key in ("default", "description") if key in node}
         return {"anyOf": [{key: value for key, value in node.items() if key not in outside}, _ref("variable")], **outside}
@@ -110,7 +110,7 @@ def _or_variable(node: Schema) -> Schema:
 
 
 def _each(node: Schema, change: Callable[[Schema], Schema | None]) -> None:
-    """Apply `change` to every schema directly inside this one, and replace it by the result."""
+    """Apply `change` to every direct subschema, and replace the subschema by the result unless that is None."""
     for word in ("properties", "$defs"):
         for key, inner in node.get(word, {}).items():
             node[word][key] = change(inner) or inner

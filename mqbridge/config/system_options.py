@@ -1,7 +1,8 @@
-"""The options of systems, validated by the models of their adapters.
+"""Validates the system-specific options by the models of the adapters.
 
-`cluster_model` validates the options of a cluster, `inbound_options` and `outbound_options` the `options` of a route's source and
-targets. Invalid options are reported and replaced by a placeholder, so that the same pass checks the rest of the file.
+An adapter's `cluster_model` validates the options of a cluster. Its `inbound_options` and `outbound_options` validate the
+`options` of a route's source and targets. Invalid options are reported and replaced by a placeholder, so that the same pass can
+check the rest of the file.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from mqbridge.errors import ConfigError
 
 
 class SystemOptions:
-    """Replaces the options of systems by validated models; `errors` collects the problems."""
+    """Replaces system-specific options by validated models; `errors` collects the problems."""
 
     def __init__(self, document: Document, adapters: Mapping[str, Adapter]) -> None:
         self._document = document
@@ -28,7 +29,7 @@ class SystemOptions:
         self.errors: list[ConfigError] = []
 
     def filled(self) -> Any:
-        """Return the document's data with the models; values of a wrong type stay, for the models of `options` to report."""
+        """Return the document's data with the models inserted; values of a wrong type stay, as the models report them."""
         data = self._document.data
         if not isinstance(data, dict):
             return data

@@ -1,12 +1,12 @@
 """The grammar of templates in options.
 
-Topic templates name target topics: `{topic}` is the source topic (after other text, only the last part of a full name), `{WORD}`
-a named group of the pattern that matched it.
-Message templates make values from a message:
+A topic template gives the name of a target topic: `{topic}` is the source topic (after other text, only the last part of a full
+name), and `{WORD}` is a named group of the pattern that matched the source topic.
+A message template gives a value that is made from a message:
 
     {key} {msg_type} {event_time} {position}      fields of the message; event time in ms since the epoch
     {property:NAME}                               the first value of a property
-    {cluster} {topic} {partition}                 its source
+    {cluster} {topic} {partition}                 the message's source
     {WORD}                                        a named group of the pattern that matched the source topic
 """
 
@@ -18,13 +18,13 @@ from mqbridge.config.base import checked_by
 from mqbridge.errors import ConfigError
 
 MESSAGE_WORDS = frozenset({"key", "msg_type", "event_time", "position", "cluster", "topic", "partition"})
-"""The words that every message template may use; `mqbridge.routing.templates` gives their values."""
+"""The words that every message template may use; `mqbridge.routing.templates` computes their values."""
 
 _PROPERTY = "property"
 
 
 def topic_template_words(template: str) -> set[str]:
-    """Return the words that a topic template uses. Raises ConfigError if it is not well formed."""
+    """Return the words that a topic template uses. Raises ConfigError for a syntax error."""
     try:
         return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
@@ -34,9 +34,9 @@ def topic_template_words(template: str) -> set[str]:
 
 
 def fill_topic_template(template: str, words: Mapping[str, str]) -> str:
-    """Fill a topic template; `words` contains at least the words that it uses.
+    """Fill a topic template; `words` contains at least the words that the template uses.
 
-    A full topic name (`scheme://…/name`) after other text is replaced by its last part: a name has one prefix.
+    A full topic name (`scheme://…/name`) after other text is shortened to its last part, because a name can have only one prefix.
     """
     text = ""
     for literal, name, _, _ in string.Formatter().parse(template):
@@ -48,7 +48,10 @@ def fill_topic_template(template: str, words: Mapping[str, str]) -> str:
 
 
 def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:
-    """Yield literal text, the word after it and, for a property, its name. Raises ConfigError if it is not well formed."""
+    """Split a template into parts: literal text, the word after it or None, and the name of a property or "".
+
+    Raises ConfigError for a syntax error.
+    """
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -64,7 +67,7 @@ def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:
 
 
 def message_template_words(template: str) -> set[str]:
-    """Return the words that a message template uses, except properties. Raises ConfigError if it is not well formed."""
+    """Return the words that a message template uses, except properties. Raises ConfigError for a syntax error."""
     return {word for _, word, name in parse_message_template(template) if word is not None and not name}
 
 

@@ -16,30 +16,33 @@ class TlsOptions(Options):
 
     authorities: Path | None = Field(
         default=None,
-        description="PEM file, or folder prepared by `openssl rehash`, with the authorities that sign the servers' certificates;"
-        " without it, the authorities that the platform trusts.",
+        description="PEM file, or folder prepared by `openssl rehash`, with the authorities that sign the servers' certificates. "
+        "The default is the authorities that the platform trusts.",
     )
     certificate: Path | None = Field(
-        default=None, description="PEM file with the gateway's own certificate, for servers that ask for one."
+        default=None, description="PEM file with the gateway's own certificate, for servers that require client certificates."
     )
-    key: Path | None = Field(default=None, description="PEM file with its key, if it is not in the certificate's file.")
+    key: Path | None = Field(
+        default=None, description="PEM file with the key of `certificate`, if it is not in the certificate's file."
+    )
     key_password: Secret | None = Field(default=None, description="Password of the key.")
     server_name: str | None = Field(
         default=None,
         min_length=1,
         description="The name that the servers' certificates must contain, if it is not the host of the connection.",
     )
-    minimum_version: MinimumVersion = Field(default="1.2", description="The oldest TLS version that is spoken.")
+    minimum_version: MinimumVersion = Field(default="1.2", description="The oldest TLS version that is accepted.")
     verify: Verify = Field(
         default="full",
-        description="`full` verifies authority and name; `authority` accepts any server whose certificate the authorities have "
-        "signed; `none` accepts any server, so that anybody in between can read and change everything: for a laboratory only.",
+        description="`full` verifies the authority and the name of the server's certificate. `authority` does not verify the "
+        "name: any server with a certificate from the authorities is accepted. `none` accepts any server, so anyone on the "
+        "network path can read and change all data and credentials: use it only for tests.",
     )
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
         if self.certificate is None and (self.key is not None or self.key_password is not None):
-            raise ValueError("key and key_password are of a certificate: give tls.certificate")
+            raise ValueError("key and key_password require a certificate: give tls.certificate")
         return self
 
     def make(self, cluster: str) -> Tls:

@@ -22,7 +22,7 @@ MAX_PORT = 65535
 
 
 def parse_duration(text: str) -> float:
-    """Parse seconds from `30s`, `250ms`, `1h30m`. Raises ValueError, also for a number without a unit, which is ambiguous."""
+    """Parse a duration such as `30s`, `250ms` or `1h30m` to seconds. Raises ValueError, also for a number without a unit."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write a number and a unit, as in 250ms, 30s, 5m, 1h30m or 2d")
     return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
@@ -38,7 +38,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Parse bytes from `512KiB`, `1MB`, `4096`. Raises ValueError."""
+    """Parse a size such as `512KiB`, `1MB` or `4096` to bytes. Raises ValueError."""
     found = _SIZE.fullmatch(text)
     size = float(found[1]) * _BYTES[found[2] or "B"] if found else 0.5
     if found is None or not size.is_integer():
@@ -84,7 +84,7 @@ def _read(parse: Any, value: str) -> Any:
     try:
         return parse(value.strip())
     except ValueError as error:
-        # Passed as a value: braces in the given text are not a template.
+        # The text is passed as a value: pydantic would read braces in the message as a template.
         raise PydanticCustomError("unit", "{problem}", {"problem": str(error)}) from error
 
 
@@ -94,7 +94,7 @@ Duration = Annotated[
     PlainSerializer(format_duration),
     WithJsonSchema({"type": "string", "format": "duration", "examples": ["250ms", "30s", "1h30m"]}),
 ]
-"""Seconds, written with a unit."""
+"""A number of seconds that is written with a unit."""
 
 Size = Annotated[
     int,
@@ -102,7 +102,7 @@ Size = Annotated[
     PlainSerializer(format_size),
     WithJsonSchema({"type": ["string", "integer"], "format": "size", "examples": ["512KiB", "32MiB", 65536]}),
 ]
-"""Bytes, written with a unit or as a whole number."""
+"""A number of bytes that is written with a unit or as a whole number."""
 
 Address = Annotated[str, BeforeValidator(_read_address), WithJsonSchema({"type": "string", "format": "address"})]
-"""`host:port`."""
+"""An address as `host:port`."""

@@ -1,4 +1,4 @@
-"""Clusters given by a URL: `system://HOST:PORT[,HOST:PORT]?NAME=VALUE&…`, where the names are those of the configuration."""
+"""Parses URLs of clusters: `system://HOST:PORT[,HOST:PORT]?NAME=VALUE&…`; the names are the keys of the configuration."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,16 +9,17 @@ from pydantic import BaseModel
 from mqbridge.config.problems import nearest
 
 ADMIN = {"admin": "admin_url"}
-"""Short parameter name for the address of a web interface."""
+"""Short parameter name of the address of a web interface, with its key in the configuration."""
 
 
 def split_url(
     url: str, model: type[BaseModel], *, without: Iterable[str], short: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Split a URL into the part before its parameters and the parameters by the names of the model's fields, except `without`.
+    """Split a URL into the part before `?` and its parameters, as nested data for the model.
 
-    A name with dots is a path into groups of options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for an
-    unknown parameter, with the nearest known one, and for a duplicate one.
+    The parameters are the model's fields except `without`, and the `short` names. A name with dots is a path into groups of
+    options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for an unknown parameter (with the nearest known
+    name) and for a duplicate one.
     """
     rest, _, query = url.partition("?")
     names = {name: name for name in model.model_fields.keys() - set(without)} | dict(short or {})
@@ -26,7 +27,7 @@ def split_url(
     for name, value in parse_qsl(query, keep_blank_values=True):
         first, *deeper = name.split(".")
         if first not in names:
-            hint = nearest(name, names) or "It takes none"
+            hint = nearest(name, names) or "This URL has no parameters"
             raise ValueError(f"there is no parameter {name!r}. {hint}")
         _put(found, [names[first], *deeper], value, name)
     return rest, found

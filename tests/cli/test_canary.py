@@ -184,7 +184,7 @@ def test_the_configuration_object_does_not_show_a_secret(file: Path) -> None:
 def test_a_secret_in_a_url_is_refused(url: str, secret: str, invoke: Invoke) -> None:
     told = invoke("topics", "--at", url)
     assert told.code == 2
-    assert f"holds the secret {secret}" in told.err
+    assert f"contains the secret {secret}" in told.err
     assert "use a profile in" in told.err
     for wrong in (f"{url}&unknown=1", f"{url}{'&'}{url.partition('?')[2]}"):
         assert CANARY not in invoke("topics", "--at", wrong).err

@@ -71,7 +71,7 @@ def test_a_wrong_configuration(invoke: Invoke, config: Path) -> None:
     answer = invoke("check", config)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.splitlines() == [
-        f"error: {config}:5: routes[0].name: is missing. The route's name in metrics, logs and checkpoints; unique",
+        f"error: {config}:5: routes[0].name: is missing. The route's name in metrics, logs and checkpoints; it must be unique",
         f"error: {config}:5: routes[0].nmae: there is no such key here. Did you mean 'name'?",
         f"error: {config}:7: routes[0].to.cluster: there is no cluster 'tagret'. Did you mean 'target'?",
         "3 problems",
@@ -274,7 +274,7 @@ def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
         (["-F", "CONFIG", "-b", "tagret"], "has no cluster 'tagret'. Did you mean 'target'?"),
         (["-F", "CONFIG", "--at", "log:///x"], "not both"),
         (["--at", "plusar://x"], "'plusar://x' is not the URL of a known system. Did you mean 'pulsar://'?"),
-        (["--at", "nonsense"], "is no URL, and there are no profiles"),
+        (["--at", "nonsense"], "is not a URL, and there is no file of profiles"),
     ],
 )
 def test_the_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], expected: str) -> None:

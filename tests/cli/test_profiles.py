@@ -37,7 +37,7 @@ def test_a_missing_profile_is_reported_with_the_nearest(profiles: Path, invoke: 
     profiles.unlink()
     told = invoke("topics", "--at", "prod")
     assert told.code == 2
-    assert f"clusters with their names into {profiles}" in told.err
+    assert f"define the cluster under this name in {profiles}" in told.err
 
 
 def test_an_error_in_the_file_has_its_line(profiles: Path, invoke: Invoke) -> None:

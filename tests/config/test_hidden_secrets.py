@@ -40,14 +40,14 @@ def problems(body: str) -> list[str]:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (f"auth: {CANARY}", "auth: must be a mapping, not what it is. It may hold password, user"),
+        (f"auth: {CANARY}", "auth: must be a mapping, not the current value. Its keys are password, user"),
         (f"auth: {{user: x, password: {{fil: {CANARY}}}}}", "auth.password: must be a text, or one of {file: PATH}"),
         (f"auth: {{user: x, password: [{CANARY}]}}", "auth.password: must be a text, or one of {file: PATH}"),
         (f"auth: {{user: x, passwort: {CANARY}}}", "auth.passwort: there is no such key here. Did you mean 'password'?"),
         (f"admin_token: {{file: {{x: {CANARY}}}}}", "admin_token: file must be a text"),
-        (f"tls: {CANARY}", "tls: must be a mapping, not what it is"),
+        (f"tls: {CANARY}", "tls: must be a mapping, not the current value"),
         (f"tls: {{certificate: a, key_password: [{CANARY}]}}", "tls.key_password: must be a text"),
-        (f"tls: {{key_password: {CANARY}}}", "tls: key and key_password are of a certificate: give tls.certificate"),
+        (f"tls: {{key_password: {CANARY}}}", "tls: key and key_password require a certificate: give tls.certificate"),
     ],
 )
 def test_possible_secrets_are_not_shown(body: str, said: str) -> None:

@@ -120,9 +120,8 @@ def test_two_routes_of_one_group_that_subscribe_to_different_things_are_refused(
         parse(two_routes(source), "f.yaml", environ={}, adapters=UNIFORM)
     (error,) = caught.value.errors
     assert str(error) == (
-        "f.yaml:9: routes[1].from.group: the group 'g' is also that of the route in f.yaml:6, which subscribes to something "
-        "else; all members of a fake group must subscribe to the same. Give this route a group of its own, or make one "
-        "route of both"
+        "f.yaml:9: routes[1].from.group: the route in f.yaml:6 uses the group 'g' too, with other topics or options; all "
+        "members of a fake group must have the same subscription. Give this route its own group, or merge the two routes"
     )
     assert parse(two_routes(source), "f.yaml", environ={}, adapters=ADAPTERS).routes[1].name == "s", "where groups may differ"
 

@@ -1,15 +1,16 @@
-"""Each option of a configuration, declared once: one file per group of options, with its checks beside it.
+"""Each option of a configuration, declared once: one file per option group, with the checks of the group.
 
     config                   the whole file
-    cluster                  clusters.NAME; its system's own options are declared by the system, in its adapter's `config`
+    cluster                  clusters.NAME; the options of a system are declared by its adapter, in the module `config`
     route                    routes[]
     source  target           routes[].from, routes[].to
     filter                   routes[].filter
     partition_rule  edit     routes[].to.partitions, routes[].to.edit
     delivery                 routes[].delivery, with retry and dead_letter
+    create_rule              routes[].to.create
     http  reload  log        the process itself
 
-A new option in a group needs: its declaration here, the code that obeys it, and `make generate` for the docs. Code that acts on
-messages is in `routing/` (filter, edit, partition_rule) or `delivery/` (delivery), and `gateway/route.py` passes it its options;
-a total that it counts is declared in `delivery/counters.py`.
+A new option in a group needs its declaration here, the code that implements it, and `make generate` for the docs. Code that
+handles messages is in `routing/` (filter, edit, partition_rule) or `delivery/` (delivery); `gateway/route.py` passes the options
+to it. Totals that such code counts are declared in `delivery/counters.py`.
 """

@@ -1,4 +1,4 @@
-"""Options of clusters. The options of a system are beside `system` in the file and are declared by the system's adapter."""
+"""Options of clusters. In the file, the options of a system are next to `system`; the system's adapter declares them."""
 
 from pydantic import BaseModel, Field, SerializeAsAny
 
@@ -6,7 +6,7 @@ from mqbridge.config.base import Name, Options
 
 
 class ClusterConfig(Options):
-    """A cluster: its system, and that system's own settings beside it."""
+    """A cluster: its system, and the settings of that system."""
 
     system: Name = Field(description="The system of the cluster: the name of an installed adapter.")
-    settings: SerializeAsAny[BaseModel] = Field(description="The other keys, validated by the adapter's model.")
+    settings: SerializeAsAny[BaseModel] = Field(description="All keys except `system`, validated by the adapter's model.")

@@ -16,13 +16,12 @@ from mqbridge.config.units import Duration
 class Config(Options):
     """A whole configuration."""
 
-    clusters: dict[Name, ClusterConfig] = Field(min_length=1, description="The clusters that the gateway is a client of.")
+    clusters: dict[Name, ClusterConfig] = Field(min_length=1, description="The clusters that the gateway connects to.")
     routes: tuple[Route, ...] = Field(default=(), description="The routes from source to target topics.")
     state: Path | None = Field(
         default=None,
-        description="The checkpoint database, a file that is created if missing, in an existing folder; relative to the working "
-        "directory. "
-        "Without it a gap in a source goes unnoticed after a restart.",
+        description="The path of the checkpoint database, relative to the working directory. The file is created if it is "
+        "missing; its folder must exist. Without a checkpoint database, gaps in a source are not detected after a restart.",
     )
     http: Http = Field(default=Http(), description="Metrics and health over HTTP.")
     reload: Reload = Field(default=Reload(), description="Reloading a changed file while running.")
@@ -30,6 +29,6 @@ class Config(Options):
     shutdown_timeout: Duration = Field(
         default=30.0,
         gt=0,
-        description="Time limit for stopping: four fifths for draining messages in flight (the rest of "
-        "them is delivered again), then committing, leaving the groups and closing.",
+        description="Time limit for stopping. Messages in flight are drained for at most four fifths of it; the messages that "
+        "are still in flight are delivered again later. Then the gateway commits, leaves the groups and closes its connections.",
     )

@@ -1,4 +1,4 @@
-"""Options for creating a target topic: a switch, or its partitions and subscriptions."""
+"""Options for creating a target topic: true or false, or its partitions and subscriptions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,27 +11,28 @@ _SWITCH = TypeAdapter(bool)
 
 
 class CreateRule(Options):
-    """How a target topic is created, if `create: true` is not enough."""
+    """Creates a target topic with these partitions and subscriptions; `create: true` is the same with all defaults."""
 
     partitions: int | None = Field(
         default=None,
         ge=1,
-        description="Number of partitions to create it with, or grow it to; null means as many as the source has.",
+        description="Number of partitions with which the topic is created, or to which it is grown; null means as many as the "
+        "source has.",
     )
     subscriptions: Annotated[tuple[Name, ...], OneOrMore] = Field(
         default=(),
-        description="Subscriptions that are created with the topic, before anything is written: they get every message, however "
-        "late their consumers come. A missing one is created again at the next start, at the first message that is still there. "
-        "Only for systems that keep messages for subscriptions (Pulsar, with `admin_url`).",
+        description="Subscriptions that are created with the topic, before the first message is written, so they get every "
+        "message even if their consumers connect later. A missing subscription is created again at the next start, at the first "
+        "message that is still stored. Only for systems that store messages for subscriptions (Pulsar, with `admin_url`).",
     )
 
 
 def _read(value: Any, handler: ValidatorFunctionWrapHandler) -> bool | CreateRule:
-    """Report only the problems of the given form, a mapping or a switch, not of both."""
+    """Validate a mapping as CreateRule and any other value as a boolean, so that errors mention only one of the two forms."""
     if isinstance(value, Mapping):
         return CreateRule.model_validate(value)
-    made: bool | CreateRule = handler(value) if isinstance(value, CreateRule) else _SWITCH.validate_python(value)
-    return made
+    create: bool | CreateRule = handler(value) if isinstance(value, CreateRule) else _SWITCH.validate_python(value)
+    return create
 
 
 Create = Annotated[bool | CreateRule, WrapValidator(_read)]

@@ -8,22 +8,22 @@ from mqbridge.config.base import Name, Options
 from mqbridge.config.units import Duration, Size
 
 MIN_IN_FLIGHT_BYTES = 64 << 10
-"""With less, a route would wait for a round trip after nearly every batch."""
+"""With a smaller limit, a route would wait for a round trip after nearly every batch."""
 
 MAX_HOPS = 8
-"""Longer paths have not been seen; a loop that only this limit ends writes a message that many times."""
+"""Default limit of hops; no longer path is known. A loop that only this limit ends writes a message this many times."""
 
 
 class Retry(Options):
-    """How long transient failures are retried."""
+    """Limits of retries after transient failures."""
 
     max_elapsed: Duration | None = Field(
-        default=None, gt=0, description="Transient failures are retried this long, then the route stops; null means forever."
+        default=None, gt=0, description="Transient failures are retried for this time, then the route stops; null means forever."
     )
 
 
 class DeadLetter(Options):
-    """The dead-letter topic, for messages that a target refuses."""
+    """The dead-letter topic, for messages that a target rejects."""
 
     cluster: Name = Field(description="The cluster of the dead-letter topic.")
     topic: Name = Field(description="The dead-letter topic: an exact name.")
@@ -37,35 +37,37 @@ class Delivery(Options):
         description="A source message is acknowledged only after every target, or the dead-letter topic, has stored it.",
     )
     order: Literal["partition", "none"] = Field(
-        default="partition", description="`partition` keeps the order of each source partition; `none` lets targets reorder."
+        default="partition",
+        description="`partition` keeps the order of each source partition; with `none`, targets may reorder messages.",
     )
     in_flight_bytes: Size = Field(
         default=16 << 20,
         ge=MIN_IN_FLIGHT_BYTES,
-        description="Maximum bytes of the route that are read and not yet stored; bounds its memory and slows the source. Half "
-        "of it is for reading ahead, over all partitions, the rest for messages in flight to the targets.",
+        description="Maximum bytes of the route that are read but not yet stored. It bounds the memory of the route; when it is "
+        "reached, the source is not read further. One half is for reading ahead, over all partitions, and the other half for "
+        "messages in flight to the targets.",
     )
     retry: Retry = Field(default=Retry(), description="How long transient failures are retried.")
     dead_letter: DeadLetter | None = Field(
-        default=None, description="The topic for messages that a target refuses; null stops the route at the first such message."
+        default=None, description="The topic for messages that a target rejects; null stops the route at the first such message."
     )
     on_gap: Literal["stop", "continue"] = Field(
         default="stop",
-        description="What to do with a partition whose source no longer holds messages that were never read: stop and report it, "
-        "or continue without them, logged and counted (`mqbridge_skipped_gaps_total`). Gaps from while the gateway was down are "
-        "detected by `state`, or where the group's own position shows them; not if the source itself moved the group "
-        "(Pulsar's time to live and backlog eviction), which looks as if another member had read. A source whose positions went "
-        "back (a topic created anew, a disk restored) always stops the partition, until the group's position is reset (`mqbridge "
-        "offsets --reset`).",
+        description="The action for a partition whose source has deleted messages that were never read. `stop` stops the "
+        "partition and reports it. `continue` skips the gap, logs it and counts it (`mqbridge_skipped_gaps_total`). Gaps that "
+        "arose while the gateway was down are detected by `state`, or if the group's own position shows them. They are not "
+        "detected if the source itself moved the group (Pulsar's time to live and backlog eviction): it looks as if another "
+        "member had read the messages. If the positions of a source went back (a topic that was deleted and created again, a "
+        "restored disk), the partition always stops, until the group's position is reset (`mqbridge offsets --reset`).",
     )
     stamp_origin: bool = Field(
         default=True, description="Write `mqbridge.origin` (cluster, topic, partition, position) on every message."
     )
     prevent_loops: bool | None = Field(
         default=None,
-        description="Do not write a message to the cluster and topic that its origin names, nor one that passed through "
-        "`max_hops` gateways: it is acknowledged, and counted as looped. Null means the value of `stamp_origin`. Turn it off to "
-        "put dead letters back into the topic that they came from.",
+        description="Drop messages whose origin is the target's cluster and topic, and messages that passed through `max_hops` "
+        "gateways. Dropped messages are acknowledged and counted as looped. Null means the value of `stamp_origin`. Set it to "
+        "false to write dead letters back to the topic that they came from.",
     )
     max_hops: int = Field(default=MAX_HOPS, ge=1, description="Maximum number of gateways that a message may pass through.")
     rate: float | None = Field(default=None, gt=0, description="Maximum messages per second over all lanes; null means no limit.")
@@ -75,15 +77,15 @@ class Delivery(Options):
 
     @property
     def read_ahead_bytes(self) -> int:
-        """The part of `in_flight_bytes` for reading ahead, not received by a lane yet (`InboundSpec.max_bytes`)."""
+        """The part of `in_flight_bytes` for messages that are read ahead (`InboundSpec.max_bytes`)."""
         return self.in_flight_bytes // 2
 
     @property
     def sending_bytes(self) -> int:
-        """The other part: received and not stored yet."""
+        """The part of `in_flight_bytes` for messages that are received but not stored yet."""
         return self.in_flight_bytes - self.read_ahead_bytes
 
     @property
     def loops_prevented(self) -> bool:
-        """The value of `prevent_loops`, or its default."""
+        """The value of `prevent_loops`, or that of `stamp_origin` if it is null."""
         return self.stamp_origin if self.prevent_loops is None else self.prevent_loops

@@ -1,4 +1,4 @@
-"""Options for editing messages on their way to a target."""
+"""Options for editing the messages that are written to a target."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -17,7 +17,7 @@ Clearable = Literal["key", "ordering_key", "keys", "msg_type", "event_time", "de
 def _check_not_reserved(name: str) -> None:
     if name.startswith(RESERVED_PREFIX):
         raise ConfigError(
-            f"properties under {RESERVED_PREFIX!r} are the gateway's own and cannot be written", hint="Choose another name"
+            f"properties that begin with {RESERVED_PREFIX!r} are reserved for the gateway", hint="Choose another name"
         )
 
 
@@ -25,7 +25,7 @@ WritableName = Annotated[Name, checked_by(_check_not_reserved)]
 
 
 class EditRules(Options):
-    """Edits of messages on their way to this target: properties are removed, then renamed, then set."""
+    """Edits of the messages that are written to this target: properties are removed, then renamed, then set."""
 
     remove: tuple[NameOrPattern, ...] = Field(
         default=(), description="Properties to remove, each a name or a `~PATTERN` that matches whole names."
@@ -33,29 +33,31 @@ class EditRules(Options):
     rename: dict[Name, WritableName] = Field(default={}, description="New names of properties, by their old names.")
     set: dict[WritableName, MessageTemplate] = Field(
         default={},
-        description="Values of properties by name, each a template that reads the original message: `{key}`, `{msg_type}`, "
-        "`{event_time}` (ms), `{position}`, `{property:NAME}`, `{cluster}`, `{topic}` and `{partition}` of the source, named "
-        "groups of its pattern. A template with a word without a value in the message changes nothing.",
+        description="Values of properties by name, each a template. It may use `{key}`, `{msg_type}`, `{event_time}` (ms), "
+        "`{position}` and `{property:NAME}` of the original message, `{cluster}`, `{topic}` and `{partition}` of the source, and "
+        "named groups of the source's pattern. If the message has no value for one of the words, the property is not set.",
     )
     clear: tuple[Clearable, ...] = Field(
-        default=(), description="Fields to clear; a field that is also set here is cleared only if its template gives nothing."
+        default=(),
+        description="Fields to clear. A field that also has a template is cleared only if its template has no result.",
     )
     msg_type: MessageTemplate | None = Field(
-        default=None, description="The message's type: a template. A `$msgType$` property with the old type gets the new one."
+        default=None,
+        description="Template of the message's type. A `$msgType$` property that contains the old type gets the new type.",
     )
-    key: MessageTemplate | None = Field(default=None, description="The routing key: a template.", examples=["{property:user}"])
-    ordering_key: MessageTemplate | None = Field(default=None, description="The ordering key: a template.")
-    keys: tuple[MessageTemplate, ...] = Field(default=(), description="The index keys: a template for each.")
+    key: MessageTemplate | None = Field(default=None, description="Template of the routing key.", examples=["{property:user}"])
+    ordering_key: MessageTemplate | None = Field(default=None, description="Template of the ordering key.")
+    keys: tuple[MessageTemplate, ...] = Field(default=(), description="Templates of the index keys.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.model_dump(exclude_defaults=True):
-            raise invalid("edit", "changes nothing", "Leave it out, or say what to `remove`, `rename` or `set`")
+            raise invalid("edit", "changes nothing", "Leave it out, or add `remove`, `rename`, `set` or another edit")
         return self
 
 
 def templates_in(edit: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield every template of the edits as written, with its path; values that are not text are skipped."""
+    """Yield the path and text of every template in the plain data of `edit`; values that are not text are skipped."""
     values: list[tuple[tuple[str | int, ...], Any]] = [((key,), edit.get(key)) for key in ("msg_type", "key", "ordering_key")]
     if isinstance(properties := edit.get("set"), dict):
         values += [(("set", name), value) for name, value in properties.items()]

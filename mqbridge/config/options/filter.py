@@ -9,46 +9,52 @@ from mqbridge.config.patterns import TextPattern
 
 
 class Condition(Options):
-    """A condition on a text. Exactly one of these."""
+    """A condition on a text. It has exactly one of these keys."""
 
-    present: bool | None = Field(default=None, description="`true`: there is a value; `false`: there is none.")
+    present: bool | None = Field(default=None, description="`true`: there is a value; `false`: there is no value.")
     equals: str | None = Field(default=None, description="The value is this text.")
     one_of: frozenset[str] = Field(default=frozenset(), description="The value is one of these texts.")
     pattern: TextPattern | None = Field(
-        default=None, description="This Python regular expression matches the whole text.", examples=["eu-.*"]
+        default=None, description="This Python regular expression matches the whole value.", examples=["eu-.*"]
     )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         given = (self.present is not None, self.equals is not None, bool(self.one_of), self.pattern is not None)
         if sum(given) != 1:
-            raise invalid("condition", "needs one of `present`, `equals`, `one_of` and `pattern`, and no two of them")
+            raise invalid("condition", "needs exactly one of `present`, `equals`, `one_of` and `pattern`")
         return self
 
 
 class FilterRule(Options):
-    """Conditions that must all hold for a message."""
+    """Conditions that a message must all meet."""
 
-    msg_type: Condition | None = Field(default=None, description="Condition on its type (TubeMQ's `$msgType$`, RocketMQ's tag).")
+    msg_type: Condition | None = Field(
+        default=None, description="Condition on the message's type (TubeMQ's `$msgType$`, RocketMQ's tag)."
+    )
     key: Condition | None = Field(
         default=None,
-        description="Condition on its routing key or any of its index keys. A binary key that is not UTF-8 is only `present`.",
+        description="Condition that the routing key or any of the index keys must meet. A binary key that is not UTF-8 meets "
+        "only `present`.",
     )
-    properties: dict[Name, Condition] = Field(default={}, description="Conditions on any value of these properties.")
+    properties: dict[Name, Condition] = Field(
+        default={}, description="Conditions by property name; any value of the property may meet the condition."
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.msg_type is None and self.key is None and not self.properties:
-            raise invalid("filter", "says nothing: it needs `msg_type`, `key` or `properties`")
+            raise invalid("filter", "has no condition: it needs `msg_type`, `key` or `properties`")
         return self
 
 
 class FilterRules(Options):
-    """Selects the messages of a route. The others are acknowledged; a message that cannot be decoded is never left out."""
+    """Selects the messages of a route; others are only acknowledged. A message that cannot be decoded is always selected."""
 
     include: Annotated[tuple[FilterRule, ...], OneOrMore] = Field(
-        default=(), description="One rule or a list: a message is selected if one of them holds; without rules, all are."
+        default=(),
+        description="One rule or a list of rules: a message is selected if it meets one of them. Without rules, all are.",
     )
     exclude: Annotated[tuple[FilterRule, ...], OneOrMore] = Field(
-        default=(), description="One rule or a list: a message is left out if one of them holds."
+        default=(), description="One rule or a list of rules: a message is not selected if it meets one of them."
     )

@@ -10,7 +10,7 @@ class Http(Options):
     """Metrics and health over HTTP."""
 
     enabled: bool = Field(default=True, description="Serve metrics and health.")
-    listen: Address = Field(default="127.0.0.1:8098", description="Address to listen at, HOST:PORT; port 0 takes a free one.")
+    listen: Address = Field(default="127.0.0.1:8098", description="Address to listen at, HOST:PORT; port 0 selects a free port.")
 
     @property
     def host(self) -> str:

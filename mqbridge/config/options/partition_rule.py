@@ -14,9 +14,9 @@ KEY_PROPERTY = "property:"
 
 
 def check_key(name: str) -> None:
-    """Raise ConfigError unless this names a part of a message that can be its key."""
+    """Raise ConfigError unless `name` is a field or a property that can be used as a message's key."""
     if name not in KEY_FIELDS and not (name.startswith(KEY_PROPERTY) and len(name) > len(KEY_PROPERTY)):
-        raise ConfigError(f"{name!r} cannot stand as the key", hint=f"Write {', '.join(KEY_FIELDS)} or {KEY_PROPERTY}NAME")
+        raise ConfigError(f"{name!r} cannot be used as the key", hint=f"Write {', '.join(KEY_FIELDS)} or {KEY_PROPERTY}NAME")
 
 
 KeyName = Annotated[Name, checked_by(check_key)]
@@ -27,22 +27,23 @@ class PartitionRule(Options):
 
     by: By = Field(
         default="modulo",
-        description="`modulo`: each source partition goes to one target partition, its index modulo their number; "
-        "`identity`: to its own index, for which the target needs as many partitions; `table`: as given in `table`; "
-        "`key`: as the target's own producers place the message's key, without a key by modulo; "
-        "`round_robin`: batch by batch in turn, which keeps no order. New partitions of a target are used at once: by modulo and "
-        "by key, later messages may then go to another partition than earlier ones.",
+        description="`modulo`: each source partition is written to one target partition, its index modulo the number of target "
+        "partitions; `identity`: to the target partition with the same index, so the target needs as many partitions as the "
+        "source; `table`: to the target partition in `table`; `key`: to the partition that the target's own producers choose for "
+        "the message's key (without a key as by `modulo`); `round_robin`: each batch to the next partition, without any order. "
+        "New partitions of a target are used at once: with `modulo` and `key`, later messages may then be written to another "
+        "partition than earlier ones.",
     )
     table: dict[Name, Annotated[int, Field(ge=0)]] = Field(
         default={},
         description="For `by: table`: the target partition's index by the source partition's name or index. A source partition "
-        "that is added later and is not in the table is not read, and shown as stopped.",
+        "that is added later and is not in the table is not read, and is shown as stopped.",
     )
     key: Annotated[tuple[KeyName, ...], OneOrMore] = Field(
         default=("key",),
         min_length=1,
-        description="For `by: key`, the key: `key` (the routing key), `ordering_key`, `keys` (the first index key)"
-        " or `property:NAME`; of a list, the first that the message has. Edits are applied before.",
+        description="For `by: key`: the key to use, `key` (the routing key), `ordering_key`, `keys` (the first index key)"
+        " or `property:NAME`; from a list, the first one that the message has. Edits are applied first.",
     )
 
     @model_validator(mode="after")

@@ -7,10 +7,11 @@ from mqbridge.config.units import Duration
 
 
 class Reload(Options):
-    """Reloading a changed file while running: only what changed is restarted. SIGHUP and `POST /reload` do it at any time."""
+    """Reloading a changed file while running: only changed routes are restarted. SIGHUP and `POST /reload` reload at any time."""
 
     watch: Duration | None = Field(
         default=None,
         ge=0.1,
-        description="Interval of checks for a changed file; it is reloaded when two checks find the same content. Null: never.",
+        description="Interval of checks for a changed file. A changed file is reloaded when two checks in a row find the same "
+        "content. Null means no checks.",
     )

@@ -12,11 +12,11 @@ from mqbridge.config.options.target import Target
 
 
 class Route(Options):
-    """A route from one cluster to one or more others."""
+    """A route from one source to one or more targets."""
 
-    name: Name = Field(description="The route's name in metrics, logs and checkpoints; unique.")
+    name: Name = Field(description="The route's name in metrics, logs and checkpoints; it must be unique.")
     source: Source = Field(alias="from", description="The source of the messages.")
-    filter: FilterRules = Field(default=FilterRules(), description="Which messages the route selects.")
+    filter: FilterRules = Field(default=FilterRules(), description="The rules that select messages.")
     targets: Annotated[tuple[Target, ...], OneOrMore] = Field(
         alias="to", min_length=1, description="The target, or a list of targets, each of which must store the messages."
     )
@@ -34,7 +34,7 @@ class Route(Options):
         if self.delivery.order == "partition" and any(target.partitions.by == "round_robin" for target in self.targets):
             raise invalid(
                 "order",
-                "order by partition cannot be kept with `partitions.by: round_robin`",
-                "Set delivery.order: none, or another rule",
+                "`delivery.order: partition` is impossible with `partitions.by: round_robin`",
+                "Set delivery.order: none, or choose another rule",
             )
         return self

@@ -10,7 +10,7 @@ from mqbridge.config.patterns import NameOrPattern
 from mqbridge.config.units import Duration
 
 MIN_REFRESH_S = 0.1
-"""Each check asks both clusters about every topic of the route."""
+"""Minimum of `refresh`: each check requests every topic of the route from both clusters."""
 
 
 class Source(Options):
@@ -19,25 +19,25 @@ class Source(Options):
     cluster: Name = Field(description="The cluster to consume from.")
     topic: NameOrPattern | None = Field(
         default=None,
-        description="The topic: an exact name, or `~PATTERN`, a Python regular expression that must match a whole name; "
-        "its named groups may be used in the target's topic. Either this or `topics`.",
+        description="The topic: an exact name, or `~PATTERN`, a Python regular expression that must match a whole name. "
+        "The target's topic may use its named groups. Give either `topic` or `topics`.",
         examples=["orders", "~orders_(?P<region>.+)"],
     )
     topics: tuple[NameOrPattern, ...] = Field(
-        default=(), description="Several topics, each a name or a `~PATTERN`. Either this or `topic`."
+        default=(), description="Several topics, each a name or a `~PATTERN`. Give either `topic` or `topics`."
     )
     group: Name = Field(description="The consumer group (on Pulsar the subscription). Gateways of the same group share the work.")
-    start: Start = Field(default=Start.EARLIEST, description="Where a group without a committed position begins.")
+    start: Start = Field(default=Start.EARLIEST, description="The position at which a group without a committed position begins.")
     msg_types: frozenset[Name] = Field(
         default=frozenset(),
-        description="Select only messages of these types (TubeMQ's `$msgType$`, RocketMQ's tag), filtered at the server if "
-        "it can do that; empty selects all. `filter` has more conditions.",
+        description="Select only messages of these types (TubeMQ's `$msgType$`, RocketMQ's tag). The server filters them if it "
+        "can. An empty list selects all. `filter` has more conditions.",
     )
     refresh: Duration | None = Field(
         default=60.0,
         ge=MIN_REFRESH_S,
-        description="Interval of checks for new topics that match patterns, which reopen the route with them, and for new "
-        "source partitions, for which targets with `create` are grown; null disables the checks.",
+        description="Interval of checks for new topics and new source partitions. If new topics match the patterns, the route is "
+        "reopened with them. For new source partitions, targets with `create` are grown. Null disables the checks.",
     )
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for consuming; see the inbound options below."
@@ -45,11 +45,11 @@ class Source(Options):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The topics as written, whichever of the two keys was used."""
+        """The topics as written, from `topic` or from `topics`."""
         return self.topics if self.topic is None else (self.topic,)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.topic is None) == (not self.topics):
-            raise invalid("topic", "needs either `topic` or `topics`, and not both")
+            raise invalid("topic", "needs exactly one of `topic` and `topics`")
         return self

@@ -20,30 +20,31 @@ class Target(Options):
     topic: TargetTopic = Field(
         default="{topic}",
         description="The target topic: a template in which `{topic}` is the source topic (after other text, only the last part "
-        "of a full name) and `{name}` a named group of the pattern that matched it.",
+        "of a full name) and `{name}` is a named group of the pattern that matched the source topic.",
         examples=["orders-copy", "persistent://public/default/{topic}"],
     )
     partitions: PartitionRule = Field(default=PartitionRule(), description="The rule that chooses the target partition.")
     create: Create = Field(
         default=True,
-        description="Create a missing target topic with as many partitions as its source topic has, and grow it when that grows. "
-        "`{partitions: N, subscriptions: [NAME]}` sets the number, and subscriptions to create with the topic.",
+        description="Create a missing target topic with as many partitions as its source topic has, and grow it when the source "
+        "topic grows. `{partitions: N, subscriptions: [NAME]}` sets the number of partitions, and the subscriptions to create "
+        "with the topic.",
     )
-    edit: EditRules | None = Field(default=None, description="Edits of messages on their way to this target.")
+    edit: EditRules | None = Field(default=None, description="Edits of the messages that are written to this target.")
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for producing; see the outbound options below."
     )
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
-        """Subscriptions that are created with the topic."""
+        """The subscriptions that are created with the topic."""
         return self.create.subscriptions if isinstance(self.create, CreateRule) else ()
 
     @model_validator(mode="after")
     def _table_fits(self) -> Self:
-        made = self.create.partitions if isinstance(self.create, CreateRule) else None
+        count = self.create.partitions if isinstance(self.create, CreateRule) else None
         largest = max(self.partitions.table.values(), default=0)
-        if made is not None and made <= largest:
-            problem = f"`create.partitions: {made}` is too few for the table, which names partition {largest}"
+        if count is not None and count <= largest:
+            problem = f"`create.partitions: {count}` is too few for the table, which names partition {largest}"
             raise invalid("create", problem, f"Write partitions: {largest + 1} or more")
         return self
