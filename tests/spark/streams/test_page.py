@@ -9,7 +9,7 @@ from mqbridge.spark.streams import GroupedStream, JoinedStream, RStream, StreamJ
 FOLDER = Path(__file__).parent
 PAGE = (FOLDER.parents[2] / "docs" / "how-to" / "spark-streams.md").read_text()
 JOINED_WORDS = {"where", "equalTo", "apply"}
-"""Of joins: told by their line, and shown in the examples."""
+"""Methods of joins. The page describes them with the operator `join`, and the examples show them."""
 
 
 def functions_of(path: Path) -> set[str]:
@@ -24,7 +24,7 @@ def test_every_test_that_the_page_names_exists() -> None:
 
 
 def test_every_line_of_the_table_names_a_test() -> None:
-    table = PAGE.split("## RIP-58, element by element")[1].split("Not here:")[0]
+    table = PAGE.split("## RIP-58, element by element")[1].split("Not available:")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert [line for line in lines if "::test_" not in line] == []
 
