@@ -1,7 +1,8 @@
-"""A producer's view of the cluster: Brokers and the partitions of its topics, kept current by heartbeats to the Master.
+"""A producer's view of the cluster: Brokers and the partitions of its topics, updated by heartbeats to the Master.
 
-A partition that was seen once stays in the list for the lifetime of this client. While a Broker is down the Master does not list
-its partitions; if they vanished here too, the indexes of all others would shift and messages with one key would change partition.
+A partition that the Master has listed once stays in the list for the lifetime of this client. While a Broker is down, the Master
+does not list its partitions. If they were removed here, too, the indexes of the others would shift, and the messages of a key
+would be sent to another partition.
 """
 
 import asyncio
@@ -44,8 +45,10 @@ REQUEST_CONFIG = -2
 class TopicRoute:
     """A topic's partitions by name (`broker:partition`), sorted by Broker and number.
 
-    `partitions` are all that were ever seen; `listed` are those that the Master listed last, for senders that choose. `read_only`
-    are those that only consumers are told of: their Brokers accept subscriptions to the topic, but no messages.
+    partitions  all partitions that the Master has ever listed to producers
+    listed      the partitions that the Master listed last, for senders that choose a partition
+    read_only   partitions that the Master assigns to consumers, but does not list to producers: their Brokers accept
+                subscriptions to the topic, but no messages
     """
 
     def __init__(self, topic: str) -> None:
@@ -63,11 +66,11 @@ class TopicRoute:
     def index_of(self, name: str) -> int:
         """Return the index of a partition in its topic. Raises KeyError.
 
-        A read-only partition gets the index that it would have if its Broker accepted messages, as far as its name tells; all
-        members that learn of it while it is read-only compute the same. With several stores, a member that knew it before may
-        compute another index, since the name does not tell how many partitions a store has: its target partition may then change
-        with its member. Another partition may have the same index; both then go to one target partition, where each keeps its
-        order. The indexes of the others do not depend on it.
+        A read-only partition gets the index that it would have if its Broker accepted messages, estimated from its name. All
+        members that first see it while it is read-only compute the same index. With several stores, a member that knew it before
+        may compute another index, since the name does not contain the number of partitions per store. The target partition may
+        then change when another member takes over. Two partitions may get the same index; both are then written to one target
+        partition, where each keeps its order. The indexes of the other partitions do not depend on read-only ones.
         """
         if name in self.partitions:
             return list(self.partitions).index(name)
@@ -76,7 +79,7 @@ class TopicRoute:
         return sum(_sort_key(other) < _sort_key(ref) for other in self.partitions.values()) + store + number
 
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
-        """Apply the topic's description from a heartbeat."""
+        """Apply the topic's description from the response to a heartbeat."""
         self.max_message_bytes = info.max_message_bytes
         found: dict[str, PartitionRef] = {}
         for number, partitions, stores in info.deployments:
@@ -111,48 +114,48 @@ class Routes:
         self._closed = False
 
     async def start(self) -> None:
-        """Register with the Master. Raises ClusterError after five tries."""
+        """Register at the Master. Raises ClusterError after five attempts."""
         self.host = await call_with_retries("connecting to the Master", self.masters.local_host)
         self.client_id = new_client_id(self.host)
         await call_with_retries("registering the producer", self._register)
         self._task = spawn(self._heartbeats(), f"tubemq producer {self.client_id}")
 
     async def close(self) -> None:
-        """Unregister at the Master. Pending refreshes fail."""
+        """Unregister at the Master; pending calls of `refresh` fail."""
         self._closed = True
         await cancel(self._task, self._refreshing)
         try:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=await self.masters.auth_info())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
         except (ClusterError, ProtocolError) as error:
-            log.log(level_of(error, logging.INFO), "producer %s could not unregister at the Master: %s", self.client_id, error)
+            log.log(level_of(error, logging.INFO), "unregistering producer %s at the Master failed: %s", self.client_id, error)
 
     async def topic(self, topic: str) -> TopicRoute:
-        """Return the route of a topic, kept current from now on. Raises ServerRefused (FATAL) if the topic does not exist.
+        """Return the route of a topic; heartbeats update it from now on. Raises ServerRefused (FATAL) if it does not exist.
 
-        Other failures are retried, up to five tries.
+        Other failures are retried, in up to five attempts.
         """
         known = self._topics.get(topic)
         if known is None:
             found = await call_with_retries(f"looking up topic {topic}", lambda: self.look_up(topic))
             if found is None:
-                problem = f"TubeMQ knows no topic {topic!r} that accepts messages; create it, or correct the name"
+                problem = f"TubeMQ knows no topic {topic!r} that accepts messages: create the topic, or correct its name"
                 raise ServerRefused(problem, codes.TOPIC_NOT_DEPLOYED, Failure.FATAL)
-            known = self._topics.setdefault(topic, found)  # a concurrent call may have found it, too
+            known = self._topics.setdefault(topic, found)  # a concurrent call may have added it
         return known
 
     async def index_of(self, ref: PartitionRef) -> int:
-        """Return the index of a consumer's partition. An unknown one is looked up; it is read-only if producers cannot see it."""
+        """Return the index of a consumer's partition. An unknown partition is read-only if the Master does not list it either."""
         route = await self.topic(ref.topic)
         if ref.name not in route.readable:
             await self.refresh()
             if ref.name not in route.partitions:
-                log.info("consuming %s, although its Broker accepts no messages for the topic now", ref)
+                log.info("%s is read-only: its Broker accepts no messages for the topic now", ref)
                 route.read_only[ref.name] = ref
         return route.index_of(ref.name)
 
     async def look_up(self, topic: str) -> TopicRoute | None:
-        """Ask the Master for a topic; None if it does not exist.
+        """Request a topic's route from the Master; return None if the topic does not exist.
 
         Raises ClusterError (RETRY) if it exists, but no Broker accepts messages for it now.
         """
@@ -168,13 +171,13 @@ class Routes:
         return None
 
     async def check_consumer(self, topic: str) -> None:
-        """Raise the Master's refusal of any consumer of the topic; probes with a temporary group. Raises ClusterError."""
+        """Raise the Master's error if it refuses all consumers of the topic; probes with a temporary group."""
         await check_consumer(self.masters, self.host, topic)
 
     async def refresh(self) -> None:
-        """Update all routes now; concurrent calls share one request, its response or its error.
+        """Update all routes now; concurrent calls share one request, and its response or error.
 
-        The request goes on if its caller is cancelled. Raises ClusterError, also if this producer is closed.
+        The request continues if one of its callers is cancelled. Raises ClusterError, also if this producer is closed.
         """
         if self._closed:
             raise self._was_closed()
@@ -189,7 +192,7 @@ class Routes:
             raise self._was_closed() from None
 
     def _was_closed(self) -> ClusterError:
-        return ClusterError(f"producer {self.client_id} is closed and sends the Master no more requests", Failure.FATAL)
+        return ClusterError(f"producer {self.client_id} is closed: it sends no more requests to the Master", Failure.FATAL)
 
     async def _refresh(self) -> None:
         if self._topics:
@@ -227,10 +230,10 @@ class Routes:
         self._learn(response)
 
     async def _request_topics(self, topics: Sequence[str]) -> list[TopicInfo]:
-        """Ask the Master for these topics, by heartbeats of at most MAX_TOPICS each.
+        """Request these topics from the Master, in heartbeats of at most MAX_TOPICS topics each.
 
-        The Master responds with the topics that the last heartbeat of a producer named, whichever that was: so each heartbeat
-        waits for the response to the previous one.
+        The Master's response describes the topics of the producer's last heartbeat, which may be a later one than the request.
+        So each heartbeat waits for the response to the previous one.
         """
         found: list[TopicInfo] = []
         async with self._heartbeat_lock:
@@ -240,7 +243,7 @@ class Routes:
         return found
 
     async def _request_once(self, topics: Sequence[str]) -> HeartResponseM2P:
-        """Send one heartbeat; registers again first if the Master has forgotten us."""
+        """Send one heartbeat; if the Master no longer knows this producer, register again and repeat it."""
         response = await self._heartbeat(topics)
         if response.errCode == codes.NO_NODE:
             log.info("the Master no longer knows producer %s, registering again", self.client_id)

@@ -1,9 +1,9 @@
 """Probes with a temporary group whether a Master knows a topic that it does not list to producers.
 
-A restarted Master knows its Brokers and topics at once, but lists a topic to producers only after a Broker has reported that it
-accepts messages for it: half a second later with one Broker, later if Brokers start slowly. Until then an existing topic looks
-like a missing one. Consumers see the difference: a group is accepted for a configured topic, and refused with TOPIC_NOT_DEPLOYED
-for any other (both seen on a real Master that was killed and restarted).
+A restarted Master knows its Brokers and topics at once. But it lists a topic to producers only after a Broker has reported that
+it accepts messages for the topic: with one Broker half a second later, with slowly starting Brokers more. Until then producers
+cannot tell an existing topic from a missing one. Consumers can: a group is accepted for a configured topic, and refused with
+TOPIC_NOT_DEPLOYED for any other (both seen on a real Master that was killed and restarted).
 """
 
 import logging
@@ -17,14 +17,14 @@ from mqbridge.tubemq.wire import codes
 log = logging.getLogger(__name__)
 
 PROBE_GROUP_PREFIX = "mqbridge_looks_"
-"""Prefix of the probing groups. Masters forget a group with its last member."""
+"""Prefix of the temporary groups. A Master deletes a group when its last member leaves."""
 
 
 async def is_deployed(masters: Masters, host: str, topic: str) -> bool:
-    """Return True if a group can be registered for the topic. `host` is our address. Raises ClusterError.
+    """Return True if the Master accepts a group for the topic. `host` is our address. Raises ClusterError.
 
-    A topic that only listed groups may consume exists, too. Refused credentials tell nothing about the topic and are raised.
-    False also if the Master refuses the group for another FATAL reason.
+    Returns True also if only listed groups may consume the topic, and False for any other FATAL refusal. Refused credentials
+    tell nothing about the topic, so their error is raised.
     """
     try:
         await _probe(masters, host, topic)
@@ -36,9 +36,9 @@ async def is_deployed(masters: Masters, host: str, topic: str) -> bool:
 
 
 async def check_consumer(masters: Masters, host: str, topic: str) -> None:
-    """Raise the Master's refusal of any consumer of the topic, e.g. of our credentials.
+    """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials.
 
-    A topic for listed groups only raises nothing: the group in question may be listed.
+    If only listed groups may consume the topic, nothing is raised: the caller's group may be listed.
     """
     try:
         await _probe(masters, host, topic)
@@ -62,4 +62,4 @@ async def _leave(member: Membership) -> None:
     try:
         await member.leave()
     except (ClusterError, ProtocolError) as error:
-        log.debug("%s could not tell the Master that it leaves: %s", member.client_id, error)
+        log.debug("leaving temporary group %s as %s failed: %s", member.group, member.client_id, error)
