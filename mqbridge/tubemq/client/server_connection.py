@@ -1,9 +1,8 @@
-"""Calls to one server over one TCP connection, shared by all producers and consumers and pipelined by serial number.
+"""Calls to one server over one TCP connection, which all producers and consumers share. Calls are pipelined by serial number.
 
-Connects lazily, on the first request, and reconnects after a loss. A lost connection fails its pending calls; callers retry.
-
-A response goes straight to its caller's callback: producers have a call per message, and a future and an event loop iteration for
-each would cost as much as all the rest.
+A `ServerConnection` connects on the first request, and again after a loss. A lost connection fails its pending calls; callers
+retry. The response to `post` is passed directly to the caller's callback: producers make one call per message, and a future and
+an event loop iteration per call would double the cost.
 """
 
 import asyncio
@@ -25,14 +24,14 @@ from mqbridge.tubemq.wire.frame import join_frame
 from mqbridge.tubemq.wire.rpc import parse, request_prefix
 
 REQUEST_TIMEOUT_S = 10.0
-"""How long a server may be silent: the Java clients' default. Requests carry it: a server drops one that waited longer."""
+"""How long a server may be silent; the Java clients' default. Requests contain it: a server drops those that waited longer."""
 CONNECT_TIMEOUT_S = 3.0
 
 M = TypeVar("M", bound=Message)
 
 
 class ServerConnection:
-    """The connection to one server. `post` needs it to be up (`connected()`); `call` connects by itself."""
+    """The connection to one server. Before `post` it has to be established with `connected`; `call` and `request` do this."""
 
     def __init__(
         self,
@@ -65,11 +64,11 @@ class ServerConnection:
 
     @property
     def is_writable(self) -> bool:
-        """False while the bounded send buffer is full: callers then stop posting."""
+        """False while the send buffer is full: callers then have to stop posting."""
         return self._tcp is None or self._tcp.is_writable
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the buffer has room again or the connection is lost. Do not call while `is_writable`."""
+        """Call `callback` once, when the buffer has room again or the connection is lost. Use it only while not `is_writable`."""
         if self._tcp is not None:
             self._tcp.when_writable(callback)
 
@@ -105,9 +104,9 @@ class ServerConnection:
         collect_error(task)
 
     def post(self, service: int, method: int, body: bytes, on_response: OnResponse) -> None:
-        """Send a request now; `on_response` gets the serialized response or an exception, never within this call.
+        """Send a request now; `on_response` gets the serialized response or an exception, later than this call.
 
-        Raises ConnectionLost if the connection is not up. `on_response` must not raise.
+        Raises ConnectionLost if there is no connection. `on_response` must not raise.
         """
         tcp = self._tcp
         if tcp is None:
@@ -120,12 +119,12 @@ class ServerConnection:
     async def call(self, service: int, method: int, body: Message, response_type: type[M]) -> M:
         """Send a request and wait for its response.
 
-        Raises Unreachable, ConnectionLost, RequestTimeout, RemoteError if the server threw, RemoteProtocolError.
+        Raises Unreachable, ConnectionLost, RequestTimeout, RemoteProtocolError, and RemoteError for an exception of the server.
         """
         return parse(response_type, await self.request(service, method, body.SerializeToString()))
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
-        """Like `call`, with serialized messages."""
+        """Like `call`, but with a serialized request and response."""
         if not self.alive:
             await self.connected()
         future: asyncio.Future[bytes] = self._loop.create_future()
@@ -133,12 +132,12 @@ class ServerConnection:
         return await future
 
     async def drained(self) -> None:
-        """Wait until the server has taken the buffered bytes; the caller sets a deadline."""
+        """Wait until the send buffer has room; the caller sets a deadline."""
         if self._tcp is not None:
             await self._tcp.drained()
 
     async def reclaim(self, idle_s: float) -> None:
-        """Close the TCP connection if it has been idle for `idle_s` seconds; the next call reconnects."""
+        """Close the TCP connection if it has been unused for `idle_s` seconds; the next call reconnects."""
         tcp = self._tcp
         if tcp is not None and not tcp.waiting and self._loop.time() - tcp.used_at >= idle_s:
             self._tcp = None

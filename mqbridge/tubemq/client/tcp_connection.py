@@ -1,12 +1,12 @@
-"""One TCP connection: its pending requests, and the rules by which the peer counts as lost.
+"""One TCP connection: its pending requests, and the rules by which the server is considered lost.
 
-Deadlines count silence, not elapsed time. A request is late if one of these holds:
-    for the whole timeout no byte arrived and no byte left that had to queue; then the connection is aborted and undelivered bytes
-        are discarded, so that nothing is sent again that may still arrive
-    a request sent a whole timeout later already has its response: a server handles the requests of a connection in order
-So on a slow link a request may wait for minutes behind others, or its response behind theirs; sending it again would only make
-the queue longer. Bytes that leave without queuing are no sign of life: the kernel accepts them even if the server process is
-stopped, and a client that keeps sending would keep such a connection alive for ever.
+The request timeout limits silence, not elapsed time. A request has timed out in one of two cases:
+    For the whole timeout, no byte arrived, and no byte was delivered that had to queue here first. Then the connection is aborted
+        and undelivered bytes are discarded, so that no request arrives after its retry was sent.
+    A request sent a whole timeout later already has its response: a server handles the requests of a connection in order.
+So on a slow link a request may wait for minutes behind others, and so may its response; a retry would only make the queue longer.
+Bytes that are delivered without queuing prove nothing: the peer's kernel accepts them even if the server process is stopped, and
+a client that keeps sending would never notice that.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from mqbridge.tubemq.wire.frame import measure, split_frame
 from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response
 
 SWEEP_S = 0.25
-"""Interval between deadline checks, by one timer per connection."""
+"""Interval between checks for timeouts; each connection has one timer."""
 QUEUE_BYTES = 1 << 20
-"""High watermark of the send buffer; the low one is a quarter of it. A single larger request is sent all the same."""
+"""High watermark of the send buffer; the low watermark is a quarter of it. A single larger request is sent nevertheless."""
 UNSENT_BYTES = 1 << 20
-"""Bytes that the kernel may buffer beyond those on the wire; with less, it wakes us more often."""
+"""Bytes that the kernel may buffer in addition to those on the wire; a smaller buffer would wake this process more often."""
 
 Response = bytes | Exception
 OnResponse = Callable[[Response], None]
 
 
 class TcpConnection(Endpoint):
-    """`waiting` are the pending requests by serial number: (callback, time of posting, method)."""
+    """A TCP connection; `waiting` has its pending requests by serial number: (callback, time of posting, method)."""
 
     def __init__(
         self, address: str, timeout_s: float, counters: CallCounters, on_lost: Callable[["TcpConnection"], None]
@@ -45,15 +45,15 @@ class TcpConnection(Endpoint):
         """Time of the last posted request."""
         self._moved_at = 0.0
         self._answered_posted_at = 0.0
-        """Posting time of the request whose response came last."""
+        """Time of posting of the request whose response arrived last."""
         self._delivered = 0
         self._written_before = self._written_last = 0
-        """Bytes written up to the second last check, and up to the last one."""
+        """Total bytes written at the check before the last one, and at the last one."""
         self._writable_callbacks: dict[Callable[[], None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the local address and bound the send buffer."""
+        """Store the local address, and limit the send buffer."""
         super().connection_made(transport)
         self.local_host = (transport.get_extra_info("sockname") or ("",))[0]
         self.limit_queue(QUEUE_BYTES, UNSENT_BYTES)
@@ -69,11 +69,11 @@ class TcpConnection(Endpoint):
     # --- backpressure -----------------------------------------------------------------------------------------------
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the buffer has room or the connection is closed, in the order of registration."""
+        """Call `callback` once, when the buffer has room or the connection is closed; callbacks run in order of registration."""
         self._writable_callbacks[callback] = None
 
     def resume_writing(self) -> None:
-        """Called by the transport at the low watermark."""
+        """Run the callbacks of `when_writable`; called by the transport at the low watermark."""
         super().resume_writing()
         self._run_writable_callbacks()
 
@@ -88,7 +88,7 @@ class TcpConnection(Endpoint):
         for frame in frames:
             serial, payload = split_frame(frame)
             entry = self.waiting.pop(serial, None)
-            if entry is None:  # it came after its deadline
+            if entry is None:  # the request has timed out already
                 continue
             on_response, self._answered_posted_at, _ = entry
             self._counters.answers += 1
@@ -116,7 +116,7 @@ class TcpConnection(Endpoint):
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Fail late requests; `waiting` is in the order of posting."""
+        """Fail requests that have timed out; `waiting` is in the order of posting."""
         self._timer = None
         limit = self._loop.time() - self._timeout_s
         is_silent = self._last_moved() <= limit
@@ -137,7 +137,10 @@ class TcpConnection(Endpoint):
             self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _last_moved(self) -> float:
-        """Return when bytes last arrived, or left after they had still been buffered at the check after they were written."""
+        """Return the time when bytes last arrived, or were delivered after they had queued here.
+
+        Bytes have queued if they were still undelivered at the check after they were written.
+        """
         delivered = self.delivered
         if delivered != self._delivered:
             if self._delivered < self._written_before:
