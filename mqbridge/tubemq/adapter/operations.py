@@ -1,7 +1,7 @@
-"""Administration of groups and topics by the web interfaces of Master and Brokers.
+"""Administration of groups and topics through the web APIs of Master and Brokers.
 
-Brokers list a group about 5 s after it was created or moved, when they write offsets to disk; until then it is not listed and
-cannot be removed.
+Brokers list a group only after they have written its offsets to disk, about 5 s after it was created or moved. Before that it
+cannot be removed either.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -20,10 +20,10 @@ _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish",
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-"""Time units of a `deletePolicy`, in seconds."""
+"""Time units of a `deletePolicy`, each in seconds."""
 
 READER_GROUP_PREFIX = "mqbridge_reader_"
-"""Prefix of the temporary groups of readers."""
+"""Prefix of the temporary groups that readers use."""
 
 
 class TubeMQOperations:
@@ -39,7 +39,7 @@ class TubeMQOperations:
         return [group for group in await self._group_admin.groups(topic) if not group.startswith(READER_GROUP_PREFIX)]
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Return the backlog in messages of the partition's store: all partitions of a store share one index."""
+        """Return the backlog by partition, counted in messages of its store: all partitions of a store share one index."""
         return entries_between(await self._group_admin.committed(topic, group), await self._group_admin.stored(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
@@ -47,15 +47,15 @@ class TubeMQOperations:
         return await self._group_admin.members(topic, group)
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Set the confirmed offsets at the Brokers, which list them some seconds later."""
+        """Set the confirmed offsets at the Brokers, which report them some seconds later."""
         await self._group_admin.move(topic, group, positions)
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Not supported: TubeMQ has no call for it."""
+        """Raise ClusterError: TubeMQ has no lookup of positions by time."""
         raise ClusterError(f"TubeMQ does not say what it stored when: {time_ms} of {topic!r} cannot be found", Failure.FATAL)
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Count back in the index that the partitions of a store share."""
+        """Return positions about `count` messages before the end, counted back in the index that a store's partitions share."""
         stored = counted_back(await self._group_admin.stored(topic), count)
         return dict.fromkeys(await self._names(topic), (0, 0)) | stored
 
@@ -64,10 +64,10 @@ class TubeMQOperations:
         return await self._group_admin.settings(topic)
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Warn of data that `deletePolicy` will delete: Brokers delete by age, read or unread.
+        """Warn of data that `deletePolicy` will delete: Brokers delete by age, whether the data was read or not.
 
-        Brokers do not tell when a message was stored. Once data was deleted, a store's range spans the retention time: its first
-        half is taken for the older half of that time.
+        Brokers do not send the time at which a message was stored. Once a store has deleted data, its stored range spans the
+        retention time; so the first half of the range is assumed to be in the older half of that time.
         """
         policies = await self._group_admin.policies(topic)
         if not policies:
@@ -88,10 +88,10 @@ class TubeMQOperations:
 
 
 class GroupAdmin(Admin):
-    """The web API, extended by calls that show and change groups."""
+    """The administration API, extended by calls that show and change groups."""
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the group's clients that hold partitions of the topic; a killed one is listed until its lease expires (35 s)."""
+        """Return the group's clients that hold partitions of the topic; a killed client is listed until its lease ends (35 s)."""
         held: dict[str, list[str]] = {}
         for node in await self.brokers():
             for held_group, held_topic, partition, client in await self._held(node):
@@ -100,7 +100,10 @@ class GroupAdmin(Admin):
         return [Member(client, "", tuple(names)) for client, names in sorted(held.items())]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Set the group's confirmed offsets. Fails with FATAL while the group has members: they would take it for lost data."""
+        """Set the group's confirmed offsets. Raises ClusterError (FATAL) while the group has members.
+
+        Members would report the change as lost data.
+        """
         if present := await self.members(topic, group):
             names = ", ".join(member.id for member in present)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
@@ -125,7 +128,7 @@ class GroupAdmin(Admin):
         }
 
     async def policies(self, topic: str) -> list[tuple[float, str]]:
-        """Return (retention in seconds, policy) of each Broker for the topic; policies that cannot be parsed are left out."""
+        """Return (retention in seconds, policy) of the topic at each Broker, without policies that cannot be parsed."""
         policies = [str(entry.get("deletePolicy")) for entry in (await self._deployed(topic)).values()]
         return [(retention_s, policy) for policy in policies if (retention_s := _retention_s(policy)) is not None]
 
@@ -135,7 +138,7 @@ class GroupAdmin(Admin):
         for broker, entry in (await self._deployed(topic)).items():
             for name in _SETTINGS:
                 settings.setdefault(name, {})[broker] = str(entry.get(name))
-        return {name: _joined(values) for name, values in settings.items()}
+        return {name: _format_values(values) for name, values in settings.items()}
 
     async def remove_idle_groups(self, prefix: str) -> None:
         """Remove the groups with this name prefix that have no members."""
@@ -152,13 +155,13 @@ class GroupAdmin(Admin):
         try:
             return [(*_parse_registration(entry["Partition"]), entry["Consumer"]) for entry in response["dataSet"]]
         except (KeyError, ValueError) as error:
-            raise RemoteProtocolError(f"the member list of {node.url} cannot be parsed: {error}") from error
+            raise RemoteProtocolError(f"the list of registrations from {node.url} cannot be parsed: {error}") from error
 
 
 def _member_of(client: str) -> str:
-    """Return the member of a client id at a Broker: after abandoned requests a partition has a client id of its own."""
-    member, _, run = client.rpartition(FRESH_ID_SEPARATOR)
-    return member if member and run.isdecimal() else client
+    """Return the member id without the suffix that a client id at a Broker has after abandoned requests."""
+    member, _, suffix = client.rpartition(FRESH_ID_SEPARATOR)
+    return member if member and suffix.isdecimal() else client
 
 
 def _parse_registration(text: str) -> tuple[str, str, str]:
@@ -166,26 +169,26 @@ def _parse_registration(text: str) -> tuple[str, str, str]:
     return group, topic, partition
 
 
-def _joined(values: Mapping[int, str]) -> str:
+def _format_values(values: Mapping[int, str]) -> str:
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return ", ".join(f"{value} at {broker}" for broker, value in values.items())
 
 
 def _retention_s(policy: str) -> float | None:
-    """Parse the time of a policy such as `delete,168h`, in seconds; a number without unit is hours."""
+    """Return the retention time in seconds of a policy such as `delete,168h`, None if it has none. The default unit is hours."""
     method, _, time = policy.partition(",")
     number, unit = (time[:-1], time[-1:]) if time[-1:] in _UNITS else (time, "h")
     return int(number) * _UNITS[unit] if method == "delete" and number.isdecimal() else None
 
 
 def _late_offset(stored: StoredRange) -> int:
-    """Return the first offset of the younger half; the very first while nothing has been deleted."""
+    """Return the first offset of the younger half of a store, or its first offset while nothing has been deleted."""
     return stored.first + (int((stored.next - stored.first) * LATE) if stored.first else 0)
 
 
 def entries_between(committed: Mapping[str, int], stored: Mapping[str, StoredRange]) -> dict[str, int]:
-    """Return the messages of each partition's store from the committed offset to its end: at least those of the partition."""
+    """Return, by partition, the messages of its store after the committed offset: an upper bound of the partition's own."""
     return {
         name: max(0, stored[name].next - max(offset, stored[name].first)) // INDEX_ENTRY_BYTES
         for name, offset in committed.items()
@@ -194,7 +197,10 @@ def entries_between(committed: Mapping[str, int], stored: Mapping[str, StoredRan
 
 
 def counted_back(stored: Mapping[str, StoredRange], count: int) -> dict[str, Position]:
-    """Go back in each store's index so far that each partition has `count` messages, if it gets at least half its fair share."""
+    """Return, by partition, a position with at least `count` messages after it.
+
+    Its store's messages are assumed to be spread so evenly that each partition has at least half of an equal share.
+    """
     return {
         name: (max(store.first, store.next - 2 * count * _partitions_of_store(name, stored) * INDEX_ENTRY_BYTES), 0)
         for name, store in stored.items()
