@@ -1,7 +1,7 @@
-"""The TubeMQ cluster of the adapter contract.
+"""`TubeMQ`: the implementation of the adapter's cluster interface for TubeMQ.
 
-Producing and consuming need only the Masters. Operations without an RPC call (listing and creating topics, groups, offsets) go
-through the Master's web API, if `admin_url` is set.
+Producing and consuming need only the Masters. Operations that the RPC protocol does not have (listing and creating topics,
+groups, offsets) use the Master's web API, and so need `admin_url`.
 """
 
 import asyncio
@@ -49,12 +49,12 @@ _TOPIC = re.compile(r"[a-zA-Z]\w+", re.ASCII)
 
 
 class TubeMQ:
-    """One configured cluster: a registered producer's routes, kept current, and the connections that all ends share."""
+    """One configured cluster: the routes of a registered producer, and the connections that all inbounds and outbounds share."""
 
     def __init__(self, name: str, config: TubeMQCluster) -> None:
         self.name = name
-        # Brokers refuse a message without a single byte; the mapping gives an empty message an attribute block.
         has_admin = config.admin_url is not None
+        # Empty messages need no capability: Brokers refuse them, but the mapping adds an attribute block.
         self.capabilities = Capabilities(
             seek=True,
             create_topics=has_admin,
@@ -74,16 +74,16 @@ class TubeMQ:
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of certificates."""
+        """Expiry times of the certificates."""
         return {} if self._tls is None else self._tls.expiries
 
     @property
     def operations(self) -> Operations | None:
-        """The operations of the web interface; None without `admin_url`."""
+        """The operations of the web API; None without `admin_url`."""
         return None if self._admin is None else TubeMQOperations(self._admin, self._names)
 
     async def connect(self) -> None:
-        """Register a producer with the Master."""
+        """Register a producer at the Master."""
         config = self._config
         self.connectivity.open()
         self._connections = ConnectionPool(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
@@ -100,7 +100,7 @@ class TubeMQ:
         self._reader = TemporaryGroupReader(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close everything that was opened; courtesies (unregistering, removing reader groups) are skipped after the deadline."""
+        """Close all connections. Before the deadline, also unregister the producer and remove the groups of readers."""
         self.connectivity.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
@@ -115,7 +115,7 @@ class TubeMQ:
         self._admin = self._routes = self._connections = self._reader = None
 
     async def topics(self) -> list[str]:
-        """Return all topics except the system's own."""
+        """Return all topics except the system topics."""
         return await self._administrator("list topics").topics()
 
     async def describe(self, topic: str) -> Topic | None:
@@ -124,17 +124,20 @@ class TubeMQ:
         return None if route is None else Topic(topic, tuple(route.partitions))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create the topic, spread over the online Brokers, or grow it; waits until it accepts messages."""
+        """Create the topic, spread over the online Brokers, or add partitions to it; wait until it accepts messages."""
         _check_topic(topic, partitions)
         await self._administrator("create topics").create(topic, partitions)
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Check that the name is valid, the web interface answers and accepts the token, and a Broker is online."""
+        """Check that the name is valid, the web API responds and accepts the token, and a Broker is online."""
         _check_topic(topic, partitions)
         await self._administrator("create topics").check_change()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return first and next offset, one range per store. Without `admin_url` a temporary group asks the Brokers."""
+        """Return the offset range of each partition, which is that of its store.
+
+        Without `admin_url` the ranges are requested from the Brokers with a temporary group.
+        """
         partitions = (await self._connected_routes.topic(topic)).readable
         if self._admin is None:
             ranges = await self._connected_reader.ranges_of(partitions.values())
@@ -144,14 +147,14 @@ class TubeMQ:
         return known | {name: Bounds((found.first, 0), (found.next, 0)) for name, found in stored.items()}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return the confirmed offsets of a group."""
+        """Return the confirmed offsets of a group by partition name."""
         found = await self._administrator("see offsets").committed(topic, group)
         return {name: (offset, 0) for name, offset in found.items()}
 
-    # --- ends -------------------------------------------------------------------------------------------------------
+    # --- reading, inbounds and outbounds ----------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read with a temporary group; a commit tells the end of each pack."""
+        """Read a range with a temporary group."""
         ref = await self._ref(topic, partition)
         named = Partition(self.name, topic, partition, (await self._connected_routes.topic(topic)).index_of(partition))
         async with aclosing(self._connected_reader.read(ref, named, begin, end)) as batches:
@@ -159,22 +162,23 @@ class TubeMQ:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Measure in index entries, one per message. Partitions of a store share the index, so some units hold no message.
+        """Measure a range in index entries, one per message.
 
-        A position with an index counts messages behind its offset, and only reading finds them: up to there it is one unit.
+        The partitions of a store share its index, so some entries are of other partitions. A position with an index counts
+        messages from its offset, and only reading finds them. So the range up to the next position without an index is one unit.
         """
         if end <= begin:
             return []
         if not begin[1]:
             return entries_between(begin, end)
-        behind = end
+        first_without_index = end
         if begin[0] < end[0]:
             async with aclosing(self.read(topic, partition, begin, end)) as batches:
                 async for batch in batches:
-                    behind = batch.next
-                    if not behind[1]:
+                    first_without_index = batch.next
+                    if not first_without_index[1]:
                         break
-        return [UnitRange(begin, 1), *entries_between(behind, end)]
+        return [UnitRange(begin, 1), *entries_between(first_without_index, end)]
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group as a consumer."""
@@ -186,7 +190,7 @@ class TubeMQ:
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Check that the topics exist, our credentials allow consuming, and with `admin_url` that the group may consume them.
 
-        Without `admin_url` only joining could tell, and a Master counts a client that asks as a member.
+        Without `admin_url` only joining the group would show the last, and the Master would count this client as a member.
         """
         await self._check_names(spec)
         for topic in spec.topics[:1]:
@@ -217,7 +221,7 @@ class TubeMQ:
         )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a sender to a topic."""
+        """Open a sender to the topic."""
         routes = self._connected_routes
         assert self._connections is not None  # noqa: S101 - connected with the routes
         sender = await open_partition_sender(
@@ -241,10 +245,10 @@ class TubeMQ:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
         return self._routes
 
-    def _administrator(self, what: str) -> GroupAdmin:
+    def _administrator(self, purpose: str) -> GroupAdmin:
         if self._admin is None:
             raise ClusterError(
-                f"cluster {self.name!r} cannot {what}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
+                f"cluster {self.name!r} cannot {purpose}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
             )
         return self._admin
 
@@ -252,7 +256,7 @@ class TubeMQ:
         return list((await self._connected_routes.topic(topic)).partitions)
 
     async def _ref(self, topic: str, name: str) -> PartitionRef:
-        """Return a partition by its name; refreshes the routes if it may have been added since the last heartbeat."""
+        """Return a partition by its name; refresh the routes if it is not known yet."""
         route = await self._connected_routes.topic(topic)
         if name not in route.readable:
             await self._connected_routes.refresh()
@@ -262,7 +266,7 @@ class TubeMQ:
 
 
 def entries_between(begin: Position, end: Position) -> list[UnitRange]:
-    """Return the index entries between two positions; messages that the end counts behind its offset are one unit more."""
+    """Return the index entries between two positions; if `end` has an index, the messages that it counts are one more unit."""
     count = -(-(end[0] - begin[0]) // INDEX_ENTRY_BYTES) + (end[1] > 0)
     return [UnitRange(begin, count, INDEX_ENTRY_BYTES)] if begin < end else []
 
@@ -279,7 +283,7 @@ def _check_topic(topic: str, partitions: int) -> None:
 
 def _forbidden(group: str, topic: str) -> str:
     return (
-        f"group {group!r} may not consume topic {topic!r}, which is for listed groups only: list it with"
+        f"group {group!r} may not consume topic {topic!r}, which is for listed groups only: list the group with"
         f" admin_add_authorized_consumergroup_info&topicName={topic}&groupName={group}"
     )
 

@@ -29,7 +29,7 @@ class TubeMQAuth(Options):
 
 
 class TubeMQCluster(ClusterModel):
-    """One cluster: its Masters and, if known, the Master's web address."""
+    """Options of one cluster: its Masters and, optionally, the Master's web address."""
 
     masters: tuple[str, ...] = Field(
         min_length=1,
@@ -71,9 +71,9 @@ class TubeMQCluster(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`tubemq[+ssl]://host:port[,host:port][?admin=http://host:8080&tls.authorities=FILE&…]`.
+        """Parse `tubemq[+ssl]://host:port[,host:port][?admin=http://host:8080&tls.authorities=FILE&…]`.
 
-        The heartbeat is short, because a person waits for the result.
+        The default heartbeat is short, because URLs are used on the command line, where a person waits for the result.
         """
         masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
         scheme = SCHEMES[masters.startswith(SCHEMES[1])]
@@ -92,7 +92,7 @@ class TubeMQCluster(ClusterModel):
 
     @property
     def credentials(self) -> Credentials:
-        """New credentials; the cluster keeps them for its lifetime."""
+        """New credentials, for one `TubeMQ` object."""
         return Credentials() if self.auth is None else Credentials(self.auth.user, self.auth.password)
 
     @field_validator("masters", mode="before")

@@ -1,7 +1,7 @@
 """Consuming from TubeMQ: a lane is a partition, a batch is a pack.
 
-A pack is confirmed as a whole or read again, and the next one only comes after that. So a lane has one unsettled batch at a time,
-and `receive` waits until that batch is acknowledged or rejected.
+A pack is either confirmed as a whole or read again; only then does the Broker send the next one. So a lane has one unsettled
+batch at a time, and `receive` waits until that batch is acknowledged or rejected.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,14 +20,14 @@ from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 FORMAT = "tubemq.pack"
-"""`Batch.data` is the sequence of the pack's messages as the Broker sent them."""
+"""Format of batches whose `data` is the sequence of a pack's messages as the Broker sent them."""
 
 IndexOf = Callable[[PartitionRef], Awaitable[int]]
-"""The index of a partition in its topic."""
+"""Returns the index of a partition in its topic."""
 
 
 class TubeMQInbound:
-    """A consumer of a group."""
+    """A member of a group."""
 
     individual_ack = False
 
@@ -36,7 +36,7 @@ class TubeMQInbound:
         self._closed = False
 
     async def lanes(self) -> AsyncIterator["TubeMQLane"]:
-        """Partitions as the Master assigns them."""
+        """Yield a lane for each partition that the Master assigns."""
         async for held in self._consumer.assignments():
             ref = held.ref
             partition = Partition(self._cluster, ref.topic, ref.name, await self._index_of(ref))
@@ -50,14 +50,14 @@ class TubeMQInbound:
 
 
 class TubeMQLane:
-    """One partition while this member holds it."""
+    """One partition while it is assigned to this member."""
 
     def __init__(self, held: HeldPartition, partition: Partition, zone: tzinfo) -> None:
         self.partition = partition
         self.revoked = held.revoked
         self._held, self._zone = held, zone
         self._skip: tuple[int, int] | None = None
-        """After a seek: (offset of a pack, number of its messages to skip). Brokers deliver whole packs."""
+        """After a seek into a pack: (offset of the pack, number of messages to skip), since Brokers deliver whole packs."""
 
     @property
     def caught_up(self) -> bool:
@@ -65,7 +65,7 @@ class TubeMQLane:
         return self._held.caught_up
 
     async def receive(self) -> Batch:
-        """Return the next pack, after the previous one was acknowledged or rejected."""
+        """Wait until the previous pack is acknowledged or rejected, then return the next one."""
         held = self._held
         held.release_pack_bytes()
         await held.settled()
@@ -73,7 +73,8 @@ class TubeMQLane:
             pack = await held.fetch()
             skip = self._messages_to_skip(pack)
             if skip < len(pack.messages):
-                # Only a commit tells where a pack ends; the next pack's first position is greater than this one in any case.
+                # Only a commit returns the offset at which a pack ends. This position serves instead: the next pack's first
+                # position is greater in any case.
                 return batch_of(pack, skip, len(pack.messages), (pack.offset, len(pack.messages)), self.partition, self._zone)
             held.release_pack_bytes()
             await self._skip_whole(pack, skip)
@@ -82,7 +83,7 @@ class TubeMQLane:
         return self._skip[1] if self._skip is not None and pack.offset == self._skip[0] else 0
 
     async def _skip_whole(self, pack: Pack, skip: int) -> None:
-        """Skip all of this pack; the other messages to skip follow at its end."""
+        """Confirm a pack of which all messages are skipped; the remaining messages to skip are counted from its end."""
         try:
             end = await self._held.commit(consumed=True)
         except ClusterError:
@@ -120,9 +121,9 @@ class TubeMQLane:
 def batch_of(
     pack: Pack, first: int, last: int, behind: Position, partition: Partition, zone: tzinfo, at: tuple[int, int] | None = None
 ) -> Batch:
-    """Return the messages from `first` to `last` (exclusive) of a pack as a batch; the position behind them is `behind`.
+    """Return the messages from `first` to `last` (exclusive) of a pack as a batch; `behind` is the position after them.
 
-    The first of them has the position `at`; by default positions count from the offset of the pack.
+    `at` is the position of the first message; by default positions count from the offset of the pack.
     """
     at = at or (pack.offset, first)
     messages = pack.messages if (first, last) == (0, len(pack.messages)) else pack.messages[first:last]

@@ -1,4 +1,4 @@
-"""Producing to TubeMQ: each message is a request of its own, and a receipt waits for all requests of its share."""
+"""Producing to TubeMQ: each message is one request; the receipt of a share is complete when all its requests are answered."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -16,14 +16,16 @@ from mqbridge.tubemq.client.send_result import SendCallback, SenderClosed, SendR
 from mqbridge.tubemq.mapping.share import encode_share
 
 REQUEST_BYTES = 450
-"""Memory of a queued message besides its data. Measured with a million messages of 1 and of 20 bytes: 390 and 440."""
+"""Memory of a queued message in addition to its data. Measured with a million messages of 1 and of 20 bytes: 390 and 440."""
 
 LastStored = Callable[[str, Mapping[int, str], Partition, Mapping[int, Position] | None], Awaitable[Mapping[int, Position]]]
-"""Return the last stored position of a source in each partition (index and name) of a topic, searching from given positions."""
+"""Returns the last position of a source that each partition of a topic has stored, by partition index.
+
+The arguments are the topic, its partition names by index, the source, and optionally the positions from which to search."""
 
 
 class _PendingSend:
-    """One `send`: its partition, the number of pending messages, and positions or failures of the others."""
+    """State of one `send`: its partition, the number of pending messages, and the positions and failures of the others."""
 
     __slots__ = ("failures", "future", "is_withdrawn", "on_end", "partition", "pending", "positions")
 
@@ -40,31 +42,31 @@ class _PendingSend:
         if isinstance(result, SendResult):
             self.positions[index] = (result.offset, 0)
         else:
-            kind = failure_of(result)
+            failure = failure_of(result)
             if isinstance(result, SenderClosed):
-                kind, result = Failure.FATAL, ClusterError(str(result), Failure.FATAL)
-            if kind is Failure.FATAL and not self.future.done():
+                failure, result = Failure.FATAL, ClusterError(str(result), Failure.FATAL)
+            if failure is Failure.FATAL and not self.future.done():
                 self.future.set_exception(result)
-            self.failures.append(MessageFailure(index, kind, str(result)))
+            self.failures.append(MessageFailure(index, failure, str(result)))
         self.pending -= 1
         if not self.pending:
             self.finish()
 
     def finish(self) -> None:
-        """Complete the future with the receipt."""
+        """Set the receipt as the result of the future, unless an exception is set."""
         self.on_end(self.future)
         if not self.future.done():
-            self.failures.sort(key=lambda failure: failure.index)
+            self.failures.sort(key=lambda failed: failed.index)
             self.future.set_result(Receipt(self.positions, self.failures))
 
 
 def _is_withdrawn(done: SendCallback) -> bool:
-    """Return True if the send of this message is withdrawn; the callback is the message's only reference to its send."""
+    """Return True if the `send` call of a message is withdrawn; `done`, its bound callback, is the only link to that call."""
     return isinstance(done, partial) and done.func.__self__.is_withdrawn  # type: ignore[attr-defined]  # it is bound
 
 
 class TubeMQOutbound:
-    """The outbound of one topic."""
+    """The outbound into one topic."""
 
     formats = ()
 
@@ -80,7 +82,7 @@ class TubeMQOutbound:
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Encode the share and submit it to the partition's send queue."""
         if not 0 <= partition < self.partitions:
-            raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, and no partition {partition}")
+            raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, but no partition {partition}")
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(ClusterError(f"the outbound into {self._spec.topic!r} is closed", Failure.FATAL))
@@ -104,7 +106,7 @@ class TubeMQOutbound:
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Give up queued messages; messages in flight are not sent again if their response is lost."""
+        """Fail queued messages; messages in flight are not retried if their response is lost."""
         names = set()
         for future in sends:
             if (send := self._pending.get(future)) is not None:
@@ -113,11 +115,14 @@ class TubeMQOutbound:
         self._sender.withdraw(names)
 
     def partition_of(self, key: bytes) -> int:
-        """Choose the partition of a key by CRC-32. TubeMQ's own producers know no keys and use round robin."""
+        """Choose the partition of a key by its CRC-32. TubeMQ's own producers have no keys and use round robin."""
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Find the last position by the origins stamped on stored messages; TubeMQ cannot fence other producers."""
+        """Return the last stored positions of `source`, found in the `origin` properties of stored messages.
+
+        TubeMQ has no way to fence other producers.
+        """
         return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since)
 
     async def close(self, deadline: float | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Reads a range of one partition without moving a group: with a temporary group, without the Master.
+"""Reads a range of one partition with a temporary group, without the Master; no other group's position changes.
 
-Brokers keep the offsets of such groups. A later reader, or closing the cluster, removes them if `admin_url` is set; otherwise
-they stay for good. So all requests for bounds share one group, and only reads have a group each.
+Brokers keep the offsets of temporary groups. With `admin_url` they are removed after a later read or when the cluster is closed;
+without, they are never removed. So all requests for bounds share one group, and only each read has a group of its own.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 log = logging.getLogger(__name__)
 
 SWEEP_S = 60.0
-"""Minimum time between two removals of groups of closed readers."""
+"""Minimum interval between removals of the groups of closed readers."""
 
 
 class TemporaryGroupReader:
@@ -38,12 +38,12 @@ class TemporaryGroupReader:
         """True if groups of closed readers may exist."""
         self._swept_at = float("-inf")
         self._bounds_group = _fresh_group()
-        """The group that requests for bounds register as."""
+        """The group with which requests for bounds register."""
         self._bounds_locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Held during a request for a partition's bounds: a group can register a partition only once."""
+        """Locks around the requests for a partition's bounds: a group can register a partition only once at a time."""
 
     async def ranges_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
-        """Return (first, next) offset of partitions: registers each at its Broker and releases it again."""
+        """Return (first, next) offset of each partition, by registering it at its Broker and releasing it again."""
         try:
             results = await asyncio.gather(*map(self._range_of, refs), return_exceptions=True)
         finally:
@@ -61,8 +61,8 @@ class TemporaryGroupReader:
             except ServerRefused as error:
                 if error.code != codes.PARTITION_OCCUPIED:
                     raise
-            # An abandoned request was carried out later and holds the partition. Only then a new group is used: Brokers keep each
-            # group for good, and healthy Brokers are asked again and again while another one fails.
+            # An abandoned request was executed later, and its registration occupies the partition. Only in this case use a new
+            # group: Brokers keep every group for good, and while one Broker fails, the others receive many of these requests.
             if group == self._bounds_group:
                 self._bounds_group = _fresh_group()
             return await store_range(self._masters, ref, self._bounds_group)
@@ -70,7 +70,7 @@ class TemporaryGroupReader:
     async def read(
         self, ref: PartitionRef, partition: Partition, begin: Position, end: Position | None
     ) -> AsyncGenerator[Batch, None]:
-        """See `Cluster.read`."""
+        """Yield the messages of a range in batches; see `Cluster.read`."""
         first, until = _pair(begin), None if end is None else _pair(end)
         try:
             if until is None:
@@ -103,7 +103,7 @@ class TemporaryGroupReader:
         try:
             await self._group_admin.remove_idle_groups(READER_GROUP_PREFIX)
         except (ClusterError, ProtocolError) as error:
-            log.info("groups of earlier readers are not removed: %s", error)
+            log.info("removing the temporary groups %s* of closed readers failed: %s", READER_GROUP_PREFIX, error)
 
 
 def _fresh_group() -> str:
@@ -112,6 +112,6 @@ def _fresh_group() -> str:
 
 def _pair(position: Position) -> tuple[int, int]:
     if len(position) != 2:
-        raise ClusterError(f"{position} is not a position of TubeMQ, which is offset:index", Failure.FATAL)
+        raise ClusterError(f"{position} is not a position of TubeMQ: a position is offset:index", Failure.FATAL)
     offset, index = position
     return offset, index
