@@ -42,7 +42,9 @@ class StateLock:
                     path="state",
                     hint="Give each gateway a state file of its own, or stop the other one",
                 ) from error
-            log.warning("%s cannot be locked, so a second gateway with this state file would not be detected: %s", path, error)
+            log.warning(
+                "lock file %s cannot be locked, so a second gateway with this state file would not be detected: %s", path, error
+            )
             self._fd = -1
             return
         with contextlib.suppress(OSError):  # the text is only for messages: locking must work on a full disk too

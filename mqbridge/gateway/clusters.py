@@ -22,7 +22,7 @@ MIN_CONNECT_PAUSE_S, MAX_CONNECT_PAUSE_S = 1.0, MAX_PAUSE_S
 """Minimum and maximum pause between attempts to connect to a cluster at the start."""
 
 SETTLE_S = 60.0
-"""How long after a late first connection a missing topic is still a transient failure.
+"""After a late first connection, a missing topic counts as a transient failure for this time.
 
 A cluster that has just started may lack some of its servers, with their topics and partitions.
 """
@@ -44,7 +44,7 @@ async def connect_clusters(
 ) -> dict[str, Cluster]:
     """Make clusters and connect to them concurrently. If one fails, close all of them and raise its ClusterError.
 
-    `close_deadline` is called for the deadline of this closing.
+    `close_deadline` returns the deadline (loop time) for closing them then.
     """
     clusters = make_clusters(configs, adapters)
     tasks = [spawn(cluster.connect(), f"connect {cluster.name}", quiet=True) for cluster in clusters.values()]
@@ -58,7 +58,7 @@ async def connect_clusters(
 
 
 async def close_clusters(clusters: Iterable[Cluster], deadline: float | None = None) -> None:
-    """Close clusters concurrently; if closing one fails, the others are closed all the same."""
+    """Close clusters concurrently, by `deadline` (loop time); if closing one fails, the others are closed all the same."""
     closing = (close_by_deadline(deadline, f"closing cluster {cluster.name}", cluster.close(deadline)) for cluster in clusters)
     await asyncio.gather(*closing, return_exceptions=True)
 
@@ -94,7 +94,7 @@ class InitialConnections:
     async def start(self, clusters: Clusters, *, fail_fast: bool) -> None:
         """Try every cluster once; keep retrying those with a transient failure, unless `fail_fast`.
 
-        Raises failures that a retry does not help, and with `fail_fast` all failures.
+        Raises errors that a retry cannot cure, and with `fail_fast` any error.
         """
         results = await asyncio.gather(*(cluster.connect() for cluster in clusters.values()), return_exceptions=True)
         for name, result in zip(clusters, results, strict=True):

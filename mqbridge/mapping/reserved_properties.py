@@ -2,19 +2,20 @@
 
 They become fields again when the message is decoded. The names are part of the published mapping (`docs/reference/mapping.md`):
 
-    mqbridge.key  .key.b64        routing key (text, or a binary one in base64)
+    mqbridge.key, mqbridge.key.b64      routing key (text; a binary key in base64)
     mqbridge.ordering_key         base64
     mqbridge.keys                 index keys, percent-encoded, joined by commas
     mqbridge.msg_type             message type, if there is no `$msgType$` pair
-    mqbridge.attributes  .b64     TubeMQ's attribute string (base64 when it is not UTF-8)
-    mqbridge.event_time  mqbridge.deliver_at      ms since the epoch
+    mqbridge.attributes, mqbridge.attributes.b64     TubeMQ's attribute string (base64 if it is not UTF-8)
+    mqbridge.event_time, mqbridge.deliver_at         ms since the epoch
     mqbridge.null                 `1` for a tombstone
-    mqbridge.without              fields that the message lacks, though a native reader would find a value, joined by commas
+    mqbridge.without              fields that are None although the target's own format has a value for them, joined by commas
     mqbridge.origin               cluster|topic|partition|position of the message that this one was made from
-    mqbridge.hops                 number of gateways that it passed through, from 2 on; an origin alone means 1
-    mqbridge.u.NAME               a user's property whose own name is reserved
+    mqbridge.hops                 number of gateways that the message passed through; written only if it is 2 or more
+    mqbridge.u.NAME               a user property whose own name is reserved
 
-A reserved name with a value that no gateway writes is a user's property; it stays a property.
+`mqbridge.v` marks other messages of a gateway; RocketMQ's mapping also uses `mqbridge.empty` and `mqbridge.order`. When a message
+is read, a reserved name with a value that no gateway writes is a user property.
 """
 
 import base64
@@ -43,15 +44,15 @@ CARRIED_NAMES = frozenset(
 )
 """The reserved names that carry fields; `read_carried` reads them."""
 RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
-"""The reserved names, under which no user's property travels in any system."""
+"""The reserved names. User properties with one of these names are escaped when they are written."""
 _PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
 _INT64 = range(-(1 << 63), 1 << 63)
 ABSENT = frozenset({"key", "msg_type"})
-"""The fields that `mqbridge.without` may name."""
+"""The fields that `mqbridge.without` may list."""
 
 
 def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
-    """Make the pairs that carry these fields; fields without a value give none, and `payload` gives one only if it is None."""
+    """Return the pairs that carry these fields. A field that is None has no pair, except for `payload`: None is a tombstone."""
     pairs: list[Pair] = []
     for field in fields:
         value = getattr(message, field)
@@ -68,12 +69,15 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
 
 
 def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
-    """Make the pairs of origin and hops. A new stamp adds one hop; without one, or with its own, the message keeps its values."""
-    passed_on = stamp is None or stamp == message.origin
-    origin = message.origin if passed_on else stamp
+    """Return the pairs of origin and hops. A new stamp adds one hop.
+
+    If `stamp` is None or the message's own origin, the origin and the hops stay unchanged.
+    """
+    keeps_origin = stamp is None or stamp == message.origin
+    origin = message.origin if keeps_origin else stamp
     if origin is None:
         return []
-    hops = message.hops if passed_on else message.hops + 1
+    hops = message.hops if keeps_origin else message.hops + 1
     return [(ORIGIN, origin), (HOPS, str(hops))] if hops > 1 else [(ORIGIN, origin)]
 
 
@@ -107,36 +111,36 @@ def escape_user_property(pair: Pair) -> Pair:
 
 
 def is_carried(pair: Pair, *, blank: bool) -> bool:
-    """Return True if `read_carried` would read the pair as a field."""
+    """Return True if `read_carried` reads the pair as a field. `mqbridge.hops`, which also needs an origin, always counts."""
     return pair[0] in CARRIED_NAMES and (pair[0] == HOPS or bool(read_carried((pair,), blank=blank)[1]))
 
 
 def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     """Divide pairs into the user's properties and the carried fields of the message.
 
-    `blank` means that the payload is as a tombstone's would be; otherwise `mqbridge.null` is ignored as a field. A tombstone has
-    `payload` among its fields, a message with an origin has `hops`.
+    `blank`: the stored payload is that of a tombstone; only then is `mqbridge.null` read as a field. The fields of a tombstone
+    contain `payload`, those of a message with an origin contain `hops`.
     """
-    own: list[Pair] = []
+    user_properties: list[Pair] = []
     fields: dict[str, Any] = {}
     for pair in pairs:
         key, value = pair
         if not key.startswith(RESERVED_PREFIX):
-            own.append(pair)
+            user_properties.append(pair)
         elif key.startswith(USER_PREFIX):
-            own.append((key[len(USER_PREFIX) :], value))
+            user_properties.append((key[len(USER_PREFIX) :], value))
         elif key not in CARRIED_NAMES or (key == NULL_PAYLOAD[0] and not blank):
-            own.append(pair)
+            user_properties.append(pair)
         else:
             try:
                 fields.update(_read(key[len(RESERVED_PREFIX) :], value))
             except ValueError:
-                own.append(pair)
+                user_properties.append(pair)
     if "origin" in fields:
         fields.setdefault("hops", 1)
     elif (hops := fields.pop("hops", None)) is not None:
-        own.append((HOPS, str(hops)))
-    return tuple(own), fields
+        user_properties.append((HOPS, str(hops)))
+    return tuple(user_properties), fields
 
 
 def _read(name: str, text: str) -> dict[str, Any]:
@@ -169,7 +173,7 @@ def _read(name: str, text: str) -> dict[str, Any]:
 
 
 def read_number(text: str) -> int:
-    """Parse a 64-bit integer exactly as `str` writes it. Raises ValueError for any other text that `int` would accept."""
+    """Parse a 64-bit integer in the form that `str` writes. Raises ValueError for any other text, also if `int` accepts it."""
     value = int(text)
     if str(value) != text or value not in _INT64:
         raise ValueError(text)

@@ -98,8 +98,8 @@ TOPIC_OPTIONS = (
 OFFSET_OPTIONS = (
     Option(
         "startingOffsets",
-        "Where to begin: at the first message, at the next one, or at a position per partition. -2 means earliest, -1 means "
-        "latest; partitions without a position begin at their first message. A stream uses it only without a checkpoint. "
+        "Where to begin: at the first stored message, behind the last one, or at a position per partition. -2 means earliest, "
+        "-1 means latest; partitions without a position begin at their first message. A stream uses it only without checkpoint. "
         "Default: earliest for batch reads, latest for streams.",
         Usage.READ,
         '`earliest`, `latest` (streams), or `{"orders": {"0": 23, "1": "12:3:0", "2": -2}}`',
@@ -133,7 +133,7 @@ LIMIT_OPTIONS = (
     Option(
         "maxOffsetsPerTrigger",
         "Approximate maximum number of messages of a batch. The limit is exact if each message has its own offset, and estimated "
-        "from samples if messages are stored in packs. Partitions share it by their lag; each lagging partition gets a part.",
+        "from samples if one offset holds several messages. Partitions share it in proportion to their lag.",
         Usage.STREAM,
         "number",
         values.count,
@@ -156,8 +156,8 @@ LIMIT_OPTIONS = (
     ),
     Option(
         "minPartitions",
-        "Split ranges into at least about this number of tasks. Several tasks then read one partition, and its rows have no "
-        "order: a sink accepts them with `deduplicate=false`.",
+        "Split ranges into about this number of tasks, or more. Several tasks then read one partition, and its rows have no "
+        "order: a sink accepts them only with `deduplicate=false`.",
         Usage.READ,
         "number",
         values.count,
@@ -171,7 +171,7 @@ LIMIT_OPTIONS = (
     ),
     Option(
         "metadataInterval",
-        "Interval between two requests for the bounds of partitions.",
+        "Interval between two requests for the first and last positions of partitions.",
         Usage.STREAM,
         "duration",
         values.duration,
@@ -207,7 +207,7 @@ READ_OPTIONS = (
     ),
     Option(
         "propertiesFormat",
-        "Type of the column `properties`. `binary` means one binary value per message: faster, for rows that a sink copies.",
+        "Type of the column `properties`. `binary` means one binary value per message, faster for a sink that only copies.",
         Usage.READ,
         "`map`, `binary`",
         values.one_of("map", "binary"),
@@ -302,7 +302,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "writeTimeout",
-        "How long transient failures are retried without any stored message before the task fails.",
+        "The task fails when transient failures last for this time and no message was stored in it.",
         Usage.WRITE,
         "duration",
         values.duration,

@@ -138,7 +138,7 @@ async def first_of(cluster: Cluster, topic: str) -> Message:
 @cluster_test
 async def test_a_pop_is_refused_with_what_to_do(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     popper = Popper(client, "popping", everything(rocketmq_old.take_topic(1)))
-    with pytest.raises(ServerRefused, match="Read the topic by a consumer that pulls") as refused:
+    with pytest.raises(ServerRefused, match="instead of `pop_consumer`") as refused:
         await popper.pop("broker-a")
     assert refused.value.failure is Failure.FATAL
 

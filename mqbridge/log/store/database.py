@@ -96,7 +96,7 @@ class Store:
         closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
         await asyncio.wait([closing], timeout=seconds_until(deadline))
         if not closing.done():
-            log.warning("log %s is busy: it is closed when its last transaction ends", self.config.path)
+            log.warning("log %s is busy: it will be closed when its last transaction ends", self.config.path)
         executor.shutdown(wait=False)  # its thread ends after its last job
 
     def read(

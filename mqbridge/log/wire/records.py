@@ -1,19 +1,19 @@
-"""Encodes a message as a record, and several records as one row of the file; decodes both.
+"""Encodes a message as a record, and several records as one row of the log's table; decodes both.
 
 The log is our own system, so every field of a message has its own place in the record: no mapping is needed. `origin` is stored
-like any other field: either the stamp of the outbound, which adds one to `hops`, or the message's own origin. Only `position` is
-not stored: the base offset of the row and the index of the record give it.
+like any other field: either the new origin that the outbound gives the message, which adds one to `hops`, or its own origin. Only
+`position` is not stored: the base offset of the row and the index of the record give it.
 
     row     version (1 byte), records
     record  prefix, texts, numbers, byte strings
     prefix  flags u16, number of texts u32, bytes of all texts together u32, length of the payload u32    (little endian)
-    texts   length of each text in characters (one byte each, u32 each with WIDE), then all texts as one UTF-8 string, in the
+    texts   length of each text in characters (u8 each, or u32 each with WIDE), then all texts as one UTF-8 string, in the
             order key, msg_type, origin, defect (if flagged), keys, then name and value of each property
     numbers event_time, publish_time, deliver_at, delivery_count, hops i64 (if flagged), number of keys u32 (with KEYS)
     bytes   key, ordering_key, attributes (if flagged; u32 length, bytes), then the payload
 
 All texts form one UTF-8 string, with lengths in characters: one call decodes it and slices cut it, which takes half the time of
-one call per text. Lone surrogates (in attributes of unknown encodings) are stored unchanged.
+one call per text. Lone surrogates in texts (of clients with another encoding) are stored unchanged.
 """
 
 import struct
@@ -43,9 +43,9 @@ _KNOWN = (_HOPS << 1) - 1
 
 
 def encode_record(message: Message, origin: str | None) -> bytes:
-    """Encode one record with this origin instead of the message's own; if the two differ, one hop is added.
+    """Encode one record with this origin instead of the message's own; if they differ, one hop is added. None: without origin.
 
-    Raises MappingError when a number exceeds 64 bits.
+    Raises MappingError if a number exceeds 64 bits.
     """
     flags, texts = _collect_texts(message, origin)
     parts: list[bytes] = []
@@ -135,7 +135,7 @@ def _append_byte_strings(message: Message, parts: list[bytes]) -> int:
 
 
 def encode_row(records: Iterable[bytes]) -> bytes:
-    """Encode one row of the file."""
+    """Encode one row of the log's table."""
     return VERSION + b"".join(records)
 
 
@@ -153,7 +153,10 @@ def decode_row(row: bytes, count: int, base: int) -> list[Message]:
 
 
 def decode_rows(rows: Sequence[tuple[int, int, bytes]], first: int, end: int) -> list[Message]:
-    """Decode rows (base offset, count, records); return the messages from `first` up to `end`. Raises RemoteProtocolError."""
+    """Decode rows (base offset, message count, row bytes); return the messages at offsets from `first` up to `end`.
+
+    Raises RemoteProtocolError.
+    """
     messages: list[Message] = []
     for base, count, row in rows:
         messages += decode_row(row, count, base)
@@ -171,7 +174,7 @@ def _decode_row(row: bytes, count: int, base: int) -> list[Message]:
 
 
 def _check_version(row: bytes) -> int:
-    """Return the byte at which the first record begins. Raises ValueError for an unknown version."""
+    """Return the index of the byte at which the first record begins. Raises ValueError for an unknown version."""
     if row[:1] != VERSION:
         raise ValueError(f"row version {row[:1]!r}, expected {VERSION!r}")
     return 1
@@ -184,7 +187,10 @@ def _check_end(row: bytes, at: int) -> None:
 
 
 def _decode_record(row: bytes, at: int, offset: int) -> tuple[Message, int]:
-    """Decode the record at byte `at`; return its message and the byte after it. Raises struct.error, IndexError, ValueError."""
+    """Decode the record at index `at`; return its message and the index behind it.
+
+    Raises struct.error, IndexError, ValueError for damaged bytes.
+    """
     end = len(row)
     flags, text_count, text_size, payload_size = _PREFIX.unpack_from(row, at)
     at += _PREFIX.size

@@ -119,12 +119,12 @@ class Pulsar:
                 try:
                     return await self._admin.namespaces(tenant)
                 except AccessDenied as error:
-                    log.info("listing the topics of fewer namespaces: %s", error)
+                    log.info("cannot list all namespaces, listing the topics of fewer namespaces: %s", error)
         return [default_namespace]
 
     async def describe(self, topic: str) -> Topic | None:
         """Return the topic; an unpartitioned topic has the partition `-1`. None if it does not exist."""
-        names = await self._topics.names(topic)
+        names = await self._topics.partition_names(topic)
         if names is None:
             return None
         full = self._topics.parse(topic)
@@ -190,7 +190,7 @@ class Pulsar:
         """Return first and next position of each partition, by a reader per partition."""
         partitions = await self._topics.partitions(topic)
         timeout_s = self._config.request_timeout
-        names = map(self._topics.concrete, partitions)
+        names = map(self._topics.partition_topic_name, partitions)
         all_bounds = await asyncio.gather(*(bounds_of(self._client, name, timeout_s) for name in names))
         return {partition.name: bounds for partition, bounds in zip(partitions, all_bounds, strict=True)}
 
@@ -205,7 +205,7 @@ class Pulsar:
         source = next((each for each in await self._topics.partitions(topic) if each.name == partition), None)
         if source is None:
             raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
-        concrete = self._topics.concrete(source)
+        concrete = self._topics.partition_topic_name(source)
         reader = RangeReader(self._client, source, concrete, begin, end, self._config.request_timeout)
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
@@ -228,7 +228,7 @@ class Pulsar:
         """Check topics, permission to consume, and with `admin_url` that the subscription exists or may be created."""
         for topic in spec.topics:
             first, *_ = await self._topics.partitions(topic)
-            await self._client.check_consuming(self._topics.concrete(first), spec.group)
+            await self._client.check_consuming(self._topics.partition_topic_name(first), spec.group)
             if self._admin is not None:
                 await self._operations.check_subscription(topic, spec.group)
 
@@ -248,7 +248,7 @@ class Pulsar:
     async def check_outbound(self, spec: OutboundSpec) -> None:
         """Check that the topic exists and producing is permitted."""
         first, *_ = await self._topics.partitions(spec.topic)
-        await self._client.check_producing(self._topics.concrete(first))
+        await self._client.check_producing(self._topics.partition_topic_name(first))
 
 
 ADAPTER = Adapter(

@@ -104,7 +104,7 @@ class PulsarInbound:
             create_topic=not self._topics.is_persistent(partition.topic),
         )
         try:
-            consumer = await self._client.consumer(self._topics.concrete(partition), subscription, self._budget)
+            consumer = await self._client.consumer(self._topics.partition_topic_name(partition), subscription, self._budget)
         except ClusterError as error:
             if not is_missing(error):
                 raise

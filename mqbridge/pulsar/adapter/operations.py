@@ -58,7 +58,7 @@ class PulsarOperations:
 
     async def groups(self, topic: str) -> list[str]:
         """Return the subscriptions of the topic, except those of our readers, which brokers drop a moment after closing."""
-        await self._topics.existing(topic)
+        await self._topics.require_partition_names(topic)
         names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not is_reader(name)]
 
@@ -164,7 +164,7 @@ class PulsarOperations:
         """Return the policies of the topic's namespace that decide about the storage of messages, as far as they are set."""
         if self._admin is None:
             return {}
-        await self._topics.existing(topic)
+        await self._topics.require_partition_names(topic)
         full = self._topics.parse(topic)
         policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
         values = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
@@ -199,7 +199,7 @@ class PulsarOperations:
                 return []
             problem = f"cannot check the retention of {full} without the REST interface"
             return [f"{problem}; set admin_url of cluster {self._cluster!r}"]
-        names = await self._topics.names(topic)
+        names = await self._topics.partition_names(topic)
         policies = await effective_policies(self._admin, full, exists=names is not None)
         if group is not None:
             return subscription_warnings(full, policies, group)
@@ -213,12 +213,12 @@ class PulsarOperations:
 
     async def deduplicates(self, topic: str) -> bool:
         """Return True if the policy in force enables deduplication."""
-        await self._topics.existing(topic)
+        await self._topics.require_partition_names(topic)
         return await is_deduplicated(self._need_admin("reading policies"), self._topics.parse(topic))
 
     async def deduplicate(self, topic: str) -> None:
         """Enable deduplication by the topic's own policy; brokers apply it a moment after this returns."""
-        await self._topics.existing(topic)
+        await self._topics.require_partition_names(topic)
         await self._need_admin("setting policies").set_topic_policy(self._topics.parse(topic), POLICY, value=True)
 
     async def warn_undeduplicated(self, topic: str) -> None:
@@ -238,7 +238,7 @@ class PulsarOperations:
         return await self._each(topic, admin.stats)
 
     async def _each(self, topic: str, call: Callable[[TopicName], Awaitable[T]]) -> dict[str, T]:
-        names = await self._topics.existing(topic)
+        names = await self._topics.require_partition_names(topic)
         answers = await asyncio.gather(*(call(self._concrete(topic, name)) for name in names))
         return dict(zip(names, answers, strict=True))
 

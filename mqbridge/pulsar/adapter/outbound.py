@@ -59,7 +59,7 @@ class PulsarOutbound:
         self._fences = False
         self._sender_sequence = None if spec.sender is None else SenderSequence(spec.sender, spec.topic)
         self._client, self._spec, self._options = client, spec, options
-        self._names = [topics.concrete(partition) for partition in targets]
+        self._names = [topics.partition_topic_name(partition) for partition in targets]
         # If the broker refuses an entry, all of its messages fail, so only a single message may make an entry beyond the limit.
         self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, EntryProducer] = {}

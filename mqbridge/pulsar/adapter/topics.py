@@ -26,31 +26,34 @@ class Topics:
         except ValueError as error:
             raise ClusterError(str(error), Failure.FATAL) from error
 
-    async def names(self, topic: str) -> tuple[str, ...] | None:
+    async def partition_names(self, topic: str) -> tuple[str, ...] | None:
         """Return the names of the partitions, None if the topic does not exist."""
         count = await self._client.partitions(str(self.parse(topic)))
         if count is None:
             return None
         return tuple(map(str, range(count))) if count else (UNPARTITIONED,)
 
-    async def existing(self, topic: str) -> tuple[str, ...]:
+    async def require_partition_names(self, topic: str) -> tuple[str, ...]:
         """Return the names of the partitions. Raises ClusterError (FATAL) for a missing topic."""
-        names = await self.names(topic)
+        names = await self.partition_names(topic)
         if names is None:
             full = self.parse(topic)
             raise ClusterError(f"there is no topic {full} in Pulsar cluster {self._cluster!r}; create it", Failure.FATAL)
         return names
 
     async def partitions(self, topic: str, *, missing: bool = False) -> list[Partition]:
-        """Return the partitions of a topic, with the topic spelled as given; none for a missing topic if it may be `missing`."""
-        names = await self.names(topic) or () if missing else await self.existing(topic)
+        """Return the partitions of a topic, with the topic spelled as given. With `missing`, a missing topic has none.
+
+        Raises ClusterError (FATAL) for a missing topic otherwise.
+        """
+        names = await self.partition_names(topic) or () if missing else await self.require_partition_names(topic)
         return [Partition(self._cluster, topic, name, index) for index, name in enumerate(names)]
 
     def is_persistent(self, topic: str) -> bool:
         """Return True for a persistent topic; a non-persistent one exists only while it is in use."""
         return self.parse(topic).domain == DOMAINS[0]
 
-    def concrete(self, partition: Partition) -> str:
+    def partition_topic_name(self, partition: Partition) -> str:
         """Return the full topic name of this partition for producers and consumers."""
         topic = self.parse(partition.topic)
         return str(topic if partition.name == UNPARTITIONED else topic.partition(int(partition.name)))

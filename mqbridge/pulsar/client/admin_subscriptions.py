@@ -29,7 +29,7 @@ class AdminSubscriptions:
         return {unquote_plus(name): _entry_id(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()}
 
     async def create_subscription(self, topic: TopicName, name: str, at: EntryId | None = None) -> None:
-        """Create a subscription at the end of a topic; or at entry `at` of a partition or an unpartitioned topic.
+        """Create a subscription at the end of a topic; or of a partition or an unpartitioned topic, after entry `at`.
 
         Raises ServerRefused with code 409 if it exists.
         """

@@ -164,7 +164,7 @@ class ConsumerHandler:
                     self._state.migrated()
                     self._forget()
             case _:
-                log.info("%s: the broker closed the consumer, looking for its next owner", self.topic)
+                log.info("%s: the broker closed the consumer, looking up the topic's new owner", self.topic)
                 self._registration.on_closed(frame.command.close_consumer)
                 self._detach(closed=True)
                 if self._state.progress is not State.SEEKING and not self._unsubscribing:  # else the seek or unsubscribe reopens

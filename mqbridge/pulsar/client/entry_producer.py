@@ -189,7 +189,7 @@ class EntryProducer:
             case BaseCommand.TOPIC_MIGRATED:
                 self._registration.on_migrated(frame.command.topicMigrated)
             case _:
-                log.info("%s: the broker closed the producer, looking for its next owner", self.topic)
+                log.info("%s: the broker closed the producer, looking up the topic's new owner", self.topic)
                 self._registration.on_closed(frame.command.close_producer)
                 if self._exclusive_wait is not None:
                     connection, request_id = self._exclusive_wait

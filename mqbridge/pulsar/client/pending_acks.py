@@ -18,62 +18,64 @@ class PendingAcks:
     """Acknowledgements that are not sent yet."""
 
     __slots__ = (
-        "_batch_index",
+        "_acks_batch_indexes",
         "_cumulative",
         "_individual",
         "partial",
     )
 
     def __init__(self, batch_index: bool) -> None:
-        self._batch_index = batch_index
+        self._acks_batch_indexes = batch_index
         self._cumulative: tuple[EntryId, int] | None = None
         """Entry and mask of its unacknowledged messages."""
         self._individual: dict[EntryId, int] = {}
         """Entry -> mask of its unacknowledged messages."""
         self.partial = PartialAcks()
+        """Entries of which some messages are acknowledged, whether that was sent or not."""
 
     def __len__(self) -> int:
         return len(self._individual) + (self._cumulative is not None)
 
     def clear(self) -> None:
-        """Discard everything, because all positions are discarded."""
+        """Discard all pending acknowledgements, when the consumer's positions become invalid."""
         self._cumulative = None
         self._individual.clear()
         self.partial.clear()
 
     def add_entry(self, entry: EntryId) -> None:
-        """Acknowledge a whole entry."""
+        """Add the acknowledgement of a whole entry."""
         self.partial.complete(entry)
         self._individual[entry] = 0
 
-    def add_messages(self, entry: EntryId, done: int, count: int) -> bool:
-        """Acknowledge the messages in the bit mask `done` of a batch of `count` messages.
+    def add_messages(self, entry: EntryId, acknowledged: int, count: int) -> bool:
+        """Add the acknowledgement of the messages in the bit mask `acknowledged`, of a batch of `count` messages.
 
         Return True if the whole entry is acknowledged now.
         """
         unacknowledged = self.partial.unacknowledged(entry)
-        mask = (full_mask(count) if unacknowledged is None else unacknowledged) & ~done
+        mask = (full_mask(count) if unacknowledged is None else unacknowledged) & ~acknowledged
         if not mask:
             self.add_entry(entry)
             return True
         self.partial.set(entry, mask)
-        if self._batch_index:
+        if self._acks_batch_indexes:
             self._individual[entry] = mask
         return False
 
     def add_message(self, entry: EntryId, index: int, count: int) -> bool:
-        """Acknowledge one message of a batch of `count` messages; return True if the whole entry is acknowledged now."""
+        """Add the acknowledgement of one message of a batch of `count`; return True if the whole entry is acknowledged now."""
         return self.add_messages(entry, 1 << index, count)
 
     def add_cumulative(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
-        """Acknowledge everything up to this entry, or up to its message `index`.
+        """Add the acknowledgement of everything up to this entry, or up to its message `index`.
 
         If `index` is in the middle of the batch and there is no batch-index acknowledgement, only the earlier entries are
         acknowledged.
         """
         mask = 0 if index is None else full_mask(count) & ~full_mask(index + 1)
-        if mask and not self._batch_index:
+        if mask and not self._acks_batch_indexes:
             entry, mask = (entry[0], entry[1] - 1), 0
+        # In the same entry, the smaller mask of unacknowledged messages is the later position.
         if self._cumulative is None or (entry, -mask) > (self._cumulative[0], -self._cumulative[1]):
             self._cumulative = entry, mask
         if self.partial:

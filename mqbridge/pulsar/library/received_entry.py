@@ -22,6 +22,7 @@ class ReceivedEntry:
         """Id of the first chunk of a chunked message; otherwise the entry's own id."""
         self.count = entry.count
         self.generation = consumer.generation
+        """The consumer's generation at delivery; it changes when a seek or a new connection makes older handles invalid."""
         self.schema_version = entry.metadata.schema_version
         delivered_mask = 0
         for message in messages:
@@ -35,7 +36,7 @@ class ReceivedEntry:
         return self.consumer.ended is None and self.generation == self.consumer.generation
 
     def acknowledge(self, index: int) -> None:
-        """Acknowledge the message at this index of the batch; the last one acknowledges the entry."""
+        """Acknowledge the message at this index of the batch; when none is left, the entry is acknowledged."""
         if self.count == 1:
             self.consumer.acknowledge(self.id)
         else:

@@ -51,7 +51,7 @@ class TopicProducer:
         self._producers: dict[int, EntryProducer] = {}
         self._next, self._remaining = 0, batching.max_messages
         self._unkeyed: Batcher | None = None
-        """Batcher of the current round-robin partition; it receives `_remaining` - 1 more messages without a key."""
+        """Batcher of the current round-robin partition, for the next `_remaining` - 1 messages without a key."""
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
 

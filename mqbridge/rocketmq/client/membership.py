@@ -56,7 +56,7 @@ class Membership:
         topic = self._settings.subscriptions[0].topic
         for _ in range(JOIN_TRIES):
             await client.heartbeat()
-            problem = await self._is_missing(topic)
+            problem = await self._join_problem(topic)
             if not problem:
                 return
             await asyncio.sleep(JOIN_PAUSE_S)
@@ -82,8 +82,11 @@ class Membership:
             ConsumerData(settings.group, subscriptions, model=settings.model.value, start=settings.start.value)
         )
 
-    async def _is_missing(self, topic: str) -> MqbridgeError | bool:
-        """Return True if a broker does not list us, or the transient error of the query. Raises other ClusterErrors."""
+    async def _join_problem(self, topic: str) -> MqbridgeError | bool:
+        """Return False if all brokers list this client as a member, True if one does not, or the transient error of a query.
+
+        Raises other ClusterErrors.
+        """
         client = self._brokers.client
         try:
             route = await client.routes.get(topic)

@@ -199,10 +199,10 @@ class QueueProducer:
     # --- for the send queues -------------------------------------------------------------------------------------------
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
-        """The topic's route. Raises ClusterError: FATAL if no name server knows it, and it never had a route or is `missing`.
+        """Return the topic's route. `missing`: its broker reports that the topic does not exist.
 
-        That a topic which was there has no route means little: name servers forget a broker that restarts, and all brokers when
-        they restart themselves. If its broker does not have it either, it was deleted.
+        Raises ClusterError if no name server knows the topic: FATAL if it is `missing` or never had a route, else REFRESH. Name
+        servers alone are no proof: they drop the topics of a broker that restarts, and of all brokers when they restart.
         """
         try:
             if self._known is None:
@@ -212,7 +212,7 @@ class QueueProducer:
         except ClusterError as error:
             if self._known is None or error.failure is Failure.FATAL:
                 raise
-            log.log(level_of(error, logging.INFO), "%s is used by the last route that was known: %s", self.topic, error)
+            log.log(level_of(error, logging.INFO), "using the last known route of %s: %s", self.topic, error)
             return self._known
         if route is not None:
             self._known = route
@@ -220,10 +220,10 @@ class QueueProducer:
         if self._known is None or missing:
             problem = f"no name server knows topic {self.topic!r}; create it, or correct the name"
             raise ServerRefused(problem, Status.TOPIC_NOT_EXIST, Failure.FATAL)
-        raise ClusterError(f"no name server knows topic {self.topic!r} at the moment", Failure.REFRESH)
+        raise ClusterError(f"no name server knows topic {self.topic!r} now", Failure.REFRESH)
 
     def take_over(self, request: SendRequest, avoid: str | None) -> bool:
-        """Give it to a queue that works, if there is one that is not at the broker `avoid`."""
+        """Move the request to a healthy queue, if there is one that is not at the broker `avoid`."""
         for queue in self._known.write_queues() if self._known is not None else ():
             send_queue = self._send_queues.get(queue)
             if queue.broker != avoid and (send_queue is None or send_queue.healthy):

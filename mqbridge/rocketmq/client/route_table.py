@@ -21,9 +21,9 @@ __all__ = ["Queue", "RouteTable", "TopicRoute"]
 log = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
-"""The interval of the other clients."""
+"""Default interval, as in the official clients (pollNameServerInterval)."""
 LEAST_REFRESH_S = 1.0
-"""Minimum interval between refreshes after lost connections."""
+"""Minimum pause between rounds of refreshes, and between queries for a topic whose route was not found."""
 FORGET_S = 120.0
 """An unwatched route is dropped after this time without use."""
 
@@ -32,7 +32,7 @@ Watcher = Callable[[TopicRoute], None]
 
 
 class RouteTable:
-    """The routes of one client. `start` refreshes watched routes, `close` ends that."""
+    """The routes of one client. `start` begins to refresh watched routes, `close` stops it."""
 
     def __init__(self, name_servers: NameServers, refresh_s: float = REFRESH_S) -> None:
         self._name_servers, self._refresh_s = name_servers, refresh_s
@@ -40,9 +40,11 @@ class RouteTable:
         self._asked_at: dict[str, float] = {}
         self._used_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
-        """Time of the last query that found no route for a topic that has one."""
+        """Time of the last query that found no route, by topic with an earlier route."""
         self._stale: set[str] = set()
+        """Topics whose route is queried before its next use."""
         self._orphans: set[str] = set()
+        """Watched topics that no name server knows now; their last route is kept."""
         self._watchers: dict[str, list[Watcher]] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
         self._wake = asyncio.Event()
@@ -55,7 +57,7 @@ class RouteTable:
             self._task = spawn(self._refreshing(), "rocketmq routes")
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop refreshing, and cancel queries in flight."""
         await cancel(self._task)
         await cancel(*self._asking.values())
 
@@ -83,9 +85,10 @@ class RouteTable:
             raise
 
     async def usable(self, topic: str) -> TopicRoute | None:
-        """Return the route to use: as `get`, or the last known one while no name server has it.
+        """Return the route from `get`, or the last known route while no name server has one.
 
-        So work with known routes continues without name servers; while they are away, one is queried every LEAST_REFRESH_S only.
+        So work with known routes continues while the name servers are unreachable. Then a query is sent at most every
+        LEAST_REFRESH_S.
         """
         known, now = self._known.get(topic), asyncio.get_running_loop().time()
         if known is not None and now - self._failed_at.get(topic, -LEAST_REFRESH_S) < LEAST_REFRESH_S:
@@ -102,7 +105,7 @@ class RouteTable:
         return route
 
     def fresh(self, topic: str) -> TopicRoute | None:
-        """Return the route if `get` would need no query, else None; marks it as used."""
+        """Return the cached route if `get` would need no query, else None; marks it as used."""
         now = self._loop.time()
         if topic in self._stale or now - self._asked_at.get(topic, -self._refresh_s) >= self._refresh_s:
             return None
@@ -150,9 +153,9 @@ class RouteTable:
     # --- watching ---------------------------------------------------------------------------------------------------
 
     def watch(self, topic: str, watcher: Watcher) -> Callable[[], None]:
-        """Call `watcher` with every changed route of this topic; the returned function ends that.
+        """Call `watcher` with every changed route of this topic, until the returned function is called.
 
-        It is called from the event loop, soon with the first route, and must not raise.
+        If no route of the topic is known yet, `watcher` also gets the first one. It must not raise.
         """
         self._watchers.setdefault(topic, []).append(watcher)
         if topic not in self._known:
@@ -168,24 +171,24 @@ class RouteTable:
         return unwatch
 
     def invalidate(self, topic: str) -> None:
-        """The route proved wrong: query it before the next use, and soon if it is watched."""
+        """Query the route before its next use, because it was wrong; if it is watched, query it soon."""
         self._stale.add(topic)
         if topic in self._watchers:
             self._wake.set()
 
     def lost(self, address: str) -> None:
-        """The connection to this broker is lost: invalidate the routes of its topics."""
+        """Invalidate the routes of all topics of this broker, because the connection to it was lost."""
         for topic, route in self._known.items():
             if address in route.addresses():
                 self.invalidate(topic)
 
     def distrust(self, topic: str) -> None:
-        """The route's broker is unreachable: query the next name server."""
+        """Invalidate the route because its broker is unreachable, and query another name server next."""
         self._name_servers.skip()
         self.invalidate(topic)
 
     def addresses(self, *, masters: bool = False) -> list[str]:
-        """Return the brokers of every topic in use."""
+        """Return the addresses of all brokers in known routes; with `masters`, of the masters only."""
         found = [address for route in self._known.values() for address in (route.masters() if masters else route.addresses())]
         return list(dict.fromkeys(found))
 
@@ -199,10 +202,10 @@ class RouteTable:
                 self._stale.update(self._watchers)
             self._wake.clear()
             for topic in [topic for topic in self._watchers if topic in self._stale]:
-                await self._refreshed(topic)
+                await self._refresh(topic)
             await asyncio.sleep(min(LEAST_REFRESH_S, self._refresh_s))
 
-    async def _refreshed(self, topic: str) -> None:
+    async def _refresh(self, topic: str) -> None:
         try:
             await self.get(topic, fresh=True)
         except ClusterError as error:

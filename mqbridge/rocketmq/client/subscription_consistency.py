@@ -49,11 +49,14 @@ class SubscriptionConsistency:
         self._ours = _filters(subscriptions)
 
     async def check(self) -> None:
-        """Raises ClusterError (RETRY), which names the others and their subscriptions, if members have other subscriptions."""
+        """Raise ClusterError (RETRY) if a member has different subscriptions; the error lists both.
+
+        Subscriptions that a former member left at the brokers are replaced first.
+        """
         found = await self._query()
-        if left_behind := self._left_behind(found):
+        if stale := self._stale_subscriptions(found):
             log.info("group %s reads %s: replacing the subscriptions of a member that is gone", self._group, _format(self._ours))
-            await self._renew(max(one.version for found in left_behind for one in found.subscriptions))
+            await self._renew(max(subscription.version for group in stale for subscription in group.subscriptions))
             found = await self._query()
         for one in found:
             self._compare(one)
@@ -73,8 +76,8 @@ class SubscriptionConsistency:
             log.debug("%s cannot report the subscriptions of group %s: %s", address, self._group, error)
             return None
 
-    def _left_behind(self, found: Collection[ConsumerConnections]) -> list[ConsumerConnections]:
-        """Return the sets that differ from ours although no other member is at any broker."""
+    def _stale_subscriptions(self, found: Collection[ConsumerConnections]) -> list[ConsumerConnections]:
+        """Return the brokers' subscriptions that differ from ours although the group has no other member."""
         if {connection.client_id for one in found for connection in one.connections} != {self._brokers.client.client_id}:
             return []
         return [one for one in found if one.subscriptions and _filters(one.subscriptions) != self._ours]

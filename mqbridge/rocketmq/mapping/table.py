@@ -158,7 +158,7 @@ OURS = (
     FieldRule("mqbridge.without", "key", CARRIED, "a message with index keys but no key", own=True),
     FieldRule("mqbridge.origin", "origin", CARRIED, "cluster, topic, partition and position of the source"),
     FieldRule("mqbridge.hops", "hops", CARRIED, "the number of gateways passed, from the second on"),
-    FieldRule("mqbridge.u.*", "properties", CARRIED, "a user property whose name begins with `mqbridge.`"),
+    FieldRule("mqbridge.u.*", "properties", CARRIED, "a user property whose own name is reserved"),
     FieldRule(
         ESCAPE_PREFIX + "N.*",
         "properties",

@@ -1,9 +1,9 @@
 """Hosts and message ids. Ids are upper-case hex.
 
     offset id   store host (IPv4 or IPv6, int32 port), int64 physical offset       32 or 56 characters
-    unique id   IPv4 or IPv6, uint16 process, int32 constant, uint32 ms of the month, uint16 counter       32 or 56 characters
+    unique id   IPv4 or IPv6, uint16 process, int32 of client, uint32 ms of the month, uint16 counter       32 or 56 characters
 
-The offset id locates a record, and differs for each copy; the unique id (property UNIQ_KEY) is the producer's, and the one that
+The offset id locates a record; a message that is stored again has another one. The unique id (UNIQ_KEY) is the producer's, which
 Java applications see as the message id. All messages of a 5.x Java producer's batch share one: it identifies no stored record.
 """
 
@@ -44,7 +44,7 @@ def offset_id(host: bytes, physical_offset: int) -> str:
 
 
 def parse_offset_id(text: str) -> tuple[bytes, int]:
-    """Return host and physical offset. Raises RemoteProtocolError for any other text."""
+    """Return host and physical offset. Raises RemoteProtocolError for a text that is no offset id."""
     try:
         data = bytes.fromhex(text)
     except ValueError:
@@ -57,7 +57,7 @@ def parse_offset_id(text: str) -> tuple[bytes, int]:
 class UniqueIds:
     """Generates unique ids, without a repeat within a month. `process` and `constant` distinguish generators.
 
-    `address` is an IP of 4 or 16 bytes; `start` sets the first value of the counter.
+    `address` is an IP of 4 or 16 bytes; the first counter is `start` + 1.
     """
 
     __slots__ = ("_counter", "_last_ms", "_prefix")
@@ -75,8 +75,9 @@ class UniqueIds:
         return f"{prefix}{counter:04X}"
 
     def reserve(self, ms_of_month: int, count: int) -> tuple[str, int]:
-        """Reserve up to MAX_RESERVED ids: return their common prefix and the first counter, the last four digits of an id."""
-        # The counter has 16 bits. When it wraps, the time in the id advances even if the clock does not; it never goes back.
+        """Reserve up to MAX_RESERVED ids: return their prefix and first counter. An id is the prefix and 4 hex digits."""
+        # The counter has 16 bits. When it wraps, the time in the id advances even if the clock does not. It goes back only when a
+        # new month begins.
         counter = self._counter + 1 & 0xFFFF
         if counter + count > MAX_RESERVED or not counter:
             counter = 0

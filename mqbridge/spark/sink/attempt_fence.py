@@ -91,10 +91,14 @@ class AttemptFence:
         names = [name.removeprefix(self._batch_prefix) for name in await self._files.names(self._batch_prefix)]
         claims = [_parse_claim(name) for name in names if not name.startswith(_WAITED)]
         if (self._task, self._attempt) not in claims:
-            raise ClusterError(f"{self._batch_prefix}{self._task} is done, so this attempt stops", Failure.FATAL)
+            problem = (
+                f"task {self._task} of this batch is done, so this attempt stops (no claim {self._batch_prefix}{self._task})"
+            )
+            raise ClusterError(problem, Failure.FATAL)
         attempts = [attempt for task, attempt in claims if task == self._task or attempt.run != self._attempt.run]
         if max(attempts) > self._attempt:
-            raise ClusterError(f"another attempt at {self._batch_prefix}{self._task} has begun, so this one stops", Failure.FATAL)
+            problem = f"another attempt at task {self._task} of this batch has begun, so this one stops"
+            raise ClusterError(problem, Failure.FATAL)
         self._checked_at = now
         return [attempt for attempt in attempts if attempt != self._attempt]
 

@@ -266,7 +266,7 @@ async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatc
     assert size < most <= limit + count * (size + 2 * ENTRY_BYTES)
     assert sum(each.registrations for each in consumer.consumers.values()) == count, "without beginning anew"
     await consumer.close()
-    assert consumer._pool.held == 0
+    assert consumer._budget.held == 0
     await asyncio.gather(*[producer.close() for producer in producers])
     await client.close()
 

@@ -72,7 +72,7 @@ def test_the_later_attempt_stops_the_earlier_one_and_not_vice_versa(later: Attem
         began = now()
         assert await second.begin() is True
         assert now() - began >= INTERVAL_S * WAIT_INTERVALS
-        with pytest.raises(ClusterError, match="another attempt at claim-5-1 has begun"):
+        with pytest.raises(ClusterError, match="another attempt at task 1 of this batch has begun"):
             await first.check()
         await asyncio.sleep(INTERVAL_S)
         await second.check()

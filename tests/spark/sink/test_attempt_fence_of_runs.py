@@ -93,5 +93,5 @@ async def test_an_attempt_stops_when_its_batch_is_committed() -> None:
     fence = AttemptFence(files, 7, 0, Attempt(1, 0))
     assert not await fence.begin()
     files.file_names.clear()
-    with pytest.raises(ClusterError, match="claim-7-0 is done"):
+    with pytest.raises(ClusterError, match="task 0 of this batch is done"):
         await fence.check()

@@ -133,7 +133,7 @@ def test_an_earlier_attempt_is_stopped(log: Log, tmp_path: Path, monkeypatch: py
     earlier = tasks.begin()
     later = tasks.begin()
     tasks.write(later, 0, 0, range(6))
-    with pytest.raises(Exception, match="another attempt at claim-0-0 has begun"):
+    with pytest.raises(Exception, match="another attempt at task 0 of this batch has begun"):
         tasks.write(earlier, 0, 0, range(10))
     assert numbers_of(log)[0] == list(range(6))
 
