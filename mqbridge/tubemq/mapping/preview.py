@@ -7,7 +7,7 @@ from mqbridge.tubemq.wire.payload import split_payload
 
 
 def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
-    """Return (name, value) of the body, the attribute string, its pairs and the request's fields. Raises MappingError."""
+    """Return (name, value) pairs: the body, the attribute string, its pairs, and the request's fields. Raises MappingError."""
     data, flag, msg_type, msg_time = encode(
         message, message.origin if origin is None else origin + format_position(message.position)
     )

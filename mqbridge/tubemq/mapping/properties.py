@@ -1,13 +1,13 @@
-"""Attribute string <-> message, for strings of SDKs and of gateways.
+"""Attribute string <-> message, for strings that SDKs or gateways wrote.
 
-A string written by an SDK is `key=value` pairs joined by commas. Its pairs become properties of the same names, `$msgType$` and
-`$msgTime$` included, and the string itself is kept byte for byte. A gateway writes one of two kinds:
+A string written by an SDK consists of `key=value` pairs joined by commas. Its pairs become properties of the same names,
+`$msgType$` and `$msgTime$` included, and the message also keeps the string, byte for byte. A gateway writes one of two forms:
 
-    appended    the user's string as it was , mqbridge.… = …
+    appended    the user's string unchanged , mqbridge.… = …
     built       user pairs , mqbridge.v=1 , $msgType$=… , $msgTime$=… , mqbridge.… = …
 
-It appends if the message still has its attribute string and still agrees with it. Keys and values of a built string are escaped
-(see `escapes`); `mqbridge.v=1` marks such a string.
+It appends if the message has an attribute string, and this string agrees with the message's properties and type. Keys and values
+of a built string are escaped (see `escapes`); the item `mqbridge.v=1` marks a built string.
 """
 
 import re
@@ -29,26 +29,26 @@ from mqbridge.tubemq.mapping.times import Minutes
 from mqbridge.tubemq.wire.attributes import PAIR_SEPARATOR, parse_pair
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "payload")
-"""Fields without a TubeMQ pair of their own, a missing payload included; `origin_properties` writes the other two."""
+"""Fields that TubeMQ has no pair for, a missing payload included; `origin_properties` writes `origin` and `hops`."""
 
 BUILT_CARRIED = (*ALWAYS_CARRIED, "event_time", "attributes")
 """Fields that a built string carries in reserved pairs."""
 
 _PAIRS = re.compile(r"(?:^|,)([^=,]++)=([^,]*+)")
-"""Matches the items that are pairs. Splitting takes a tenth longer; a cache by item wins only if nearly all items repeat."""
+"""Matches the items that are pairs. Splitting takes a tenth longer; a cache by item is faster only if nearly all items repeat."""
 
 # --- attribute string -> message --------------------------------------------------------------------------------------
 
 
 class AttributesMessage(Message):
-    """A message whose attribute string, written by an SDK, holds everything but the body: it is written back unchanged."""
+    """A message that contains only a body and the attribute string of an SDK; this string is written back unchanged."""
 
     __slots__ = ()
 
 
 def read_message(attributes: bytes, body: bytes, position: Position, minutes: Minutes) -> Message:
-    """Return the message of an attribute string and a body."""
-    if attributes.find(RESERVED_PREFIX_BYTES) < 0:  # in half the time of `in`
+    """Return the message with this attribute string and body."""
+    if attributes.find(RESERVED_PREFIX_BYTES) < 0:  # `find` takes half the time of `in`
         properties = parse_pairs(attributes)
         msg_type, event_time = system_fields(properties, minutes)
         # Positional arguments: keywords take 300 ns more.
@@ -60,7 +60,7 @@ def read_message(attributes: bytes, body: bytes, position: Position, minutes: Mi
 
 
 def parse_pairs(attributes: bytes) -> tuple[Pair, ...]:
-    """Parse the pairs of an attribute string, in order; items that are not pairs are left out, as by `parse_pair`."""
+    """Return the pairs of an attribute string, in order, without items that are not pairs according to `parse_pair`."""
     try:
         text = attributes.decode()
     except UnicodeDecodeError:
@@ -78,7 +78,8 @@ def _read_built(items: list[bytes], minutes: Minutes, *, blank: bool) -> tuple[t
     at = items.index(MARKER)
     user_pairs = [_without_prefix(unescape(pair)) for pair in parse_pairs(PAIR_SEPARATOR.join(items[:at]))]
     rest, fields = read_carried([unescape(pair) for pair in parse_pairs(PAIR_SEPARATOR.join(items[at + 1 :]))], blank=blank)
-    # Pairs that others appended are the user's. $msgType$ and $msgTime$ behind the marker come from fields, not from properties.
+    # Unknown pairs after the marker were appended by others: they are user properties, except $msgType$ and $msgTime$, which
+    # the gateway wrote there from fields of the message.
     properties = (*user_pairs, *(pair for pair in rest if pair[0] not in {MSG_TYPE, MSG_TIME}))
     msg_type = dict(rest).get(MSG_TYPE, system_fields(properties, minutes)[0])
     return properties, {"msg_type": msg_type} | fields
@@ -100,7 +101,7 @@ def _without_prefix(pair: Pair) -> Pair:
 
 
 def system_fields(properties: tuple[Pair, ...], minutes: Minutes) -> tuple[str | None, int | None]:
-    """Return type and time: the first pair of each, as SDKs read them. SDKs write them first, so the loop ends early."""
+    """Return message type and time, each from its first pair, as SDKs do. SDKs write these pairs first: the loop ends early."""
     msg_type = minute = None
     for key, value in properties:
         if key == MSG_TYPE:
@@ -118,9 +119,10 @@ def system_fields(properties: tuple[Pair, ...], minutes: Minutes) -> tuple[str |
 
 
 def write_attributes(message: Message, stamp: str | None, time: str | None, minutes: Minutes) -> bytes | None:
-    """Return the attribute string of a message, None if it needs none; `time` is its `$msgTime$`, `stamp` its origin.
+    """Return the attribute string of a message, None if it needs none.
 
-    A stamp equal to the message's own origin adds no hop. Raises UnicodeEncodeError for lone surrogates.
+    `time` is the value of `$msgTime$`, `stamp` the origin to write; a stamp that equals the message's own origin adds no hop.
+    Raises UnicodeEncodeError for lone surrogates.
     """
     attributes = message.attributes
     if attributes is not None:
@@ -130,7 +132,7 @@ def write_attributes(message: Message, stamp: str | None, time: str | None, minu
             return append(attributes, _missing_fields(message, minutes) + origin_properties(message, stamp))
     user_items, reserved = _build(message, time)
     reserved += origin_properties(message, stamp)
-    # The Broker refuses a message without a single byte; for an empty body the marker alone provides some.
+    # The Broker refuses a message of zero bytes; if the body is empty, at least the marker is written.
     if not (user_items or reserved) and message.payload:
         return None
     return ",".join([*user_items, MARKER_TEXT, *map(escape, reserved)]).encode()
@@ -143,9 +145,9 @@ def append(text: bytes, pairs: list[Pair]) -> bytes:
 
 
 def _is_unchanged(message: Message, attributes: bytes, minutes: Minutes) -> bool:
-    """Return True if the attribute string agrees with the message and would be read back as the user's.
+    """Return True if the attribute string agrees with the message's properties and type, and would be read back the same.
 
-    A route may have edited properties or type.
+    It does not agree if a route has edited the properties or the type.
     """
     if RESERVED_PREFIX_BYTES in attributes:
         items = attributes.split(PAIR_SEPARATOR)
@@ -156,18 +158,18 @@ def _is_unchanged(message: Message, attributes: bytes, minutes: Minutes) -> bool
 
 
 def _missing_fields(message: Message, minutes: Minutes) -> list[Pair]:
-    """The fields that the attribute string does not contain."""
+    """Return reserved pairs for the fields that the attribute string does not contain."""
     return carry_fields(message, ALWAYS_CARRIED) + _missing_time(message, minutes)
 
 
 def _missing_time(message: Message, minutes: Minutes) -> list[Pair]:
-    """The event time, if the attribute string has another one, or the same digits in another zone."""
+    """Return a reserved pair for the event time, unless the attribute string contains the same time in this zone."""
     time = message.event_time
     return [] if time is None or time == system_fields(message.properties, minutes)[1] else carry_fields(message, ("event_time",))
 
 
 def _build(message: Message, time: str | None) -> tuple[list[str], list[Pair]]:
-    """Return the items of the user's pairs, and the pairs that follow the marker."""
+    """Return the items of the user's pairs, and the reserved pairs that follow the marker."""
     properties, known = message.properties, _user_names.get
     names = dict(properties)
     system: list[Pair] = []
@@ -185,4 +187,4 @@ def _build(message: Message, time: str | None) -> tuple[list[str], list[Pair]]:
 
 
 _user_names: BoundedCache[str, str] = BoundedCache(lambda name: escape_text(escape_user_property((name, ""))[0]))
-"""Names of user properties as they are written, escaped."""
+"""Cache from the name of a user property to its escaped form in an attribute string."""

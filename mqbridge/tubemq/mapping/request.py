@@ -1,4 +1,4 @@
-"""`Message` -> TubeMQ send request: attribute string and body in one data field, message type and minute beside it."""
+"""`Message` -> TubeMQ send request: attribute string and body in the data field, message type and minute in their own fields."""
 
 from datetime import UTC, tzinfo
 
@@ -13,7 +13,7 @@ Request = tuple[bytes, int, str | None, str | None]
 
 
 def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Request:
-    """Encode a message as a request; `stamp` is its origin, and adds no hop if it equals the message's own.
+    """Encode a message as a request; `stamp` is the origin to write, and adds no hop if it equals the message's own origin.
 
     Raises MappingError for a message with a defect, or with texts that are not valid Unicode.
     """

@@ -1,4 +1,7 @@
-"""Messages of a share -> TubeMQ send requests, by the compiled module or in plain Python."""
+"""The messages of a share -> TubeMQ send requests, with the compiled module or in plain Python.
+
+A share is the messages of a batch for one target partition.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
@@ -12,11 +15,11 @@ from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
 
 
 class Requests(Protocol):
-    """The send requests of a share. `failures` are (index, reason) of the messages that could not be encoded."""
+    """The send requests of a share, by message index."""
 
     @property
     def failures(self) -> Sequence[tuple[int, str]]:
-        """Sorted by index."""
+        """(index, reason) of each message that could not be encoded, sorted by index."""
 
     def __getitem__(self, index: int, /) -> Request:
         """Return the request of a message; raises IndexError for one that failed."""
@@ -42,7 +45,7 @@ class PlainRequests:
 
 
 def encode_share(messages: Sequence[Message], prefix: str | None, zone: tzinfo = UTC) -> Requests:
-    """Encode messages as requests; `prefix` is the prefix of their origins, None to keep the origins that they have."""
+    """Encode messages as requests; `prefix` is the prefix of the origins to write, None to keep the messages' own origins."""
     if compiled is not None:
         requests: Requests | None = compiled.tubemq_encode(messages, prefix, minutes_of(zone), minute_texts_of(zone))
         if requests is not None:

@@ -1,4 +1,4 @@
-"""TubeMQ message as consumers receive it (checksum, attribute string, body) -> `Message`."""
+"""TubeMQ message as delivered to consumers (checksum, attribute string, body) -> `Message`."""
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
@@ -12,7 +12,7 @@ from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 
 def decode(pack: Sequence[StoredMessage], offset: int, zone: tzinfo = UTC, first: int = 0) -> Sequence[Message]:
-    """Decode the messages of one fetch. Their positions are (`offset`, index), with indexes from `first` on.
+    """Decode the messages of a pack. Their positions are (`offset`, index), with indexes that begin at `first`.
 
     A damaged message becomes a Message with a `defect`.
     """
@@ -25,7 +25,7 @@ def decode(pack: Sequence[StoredMessage], offset: int, zone: tzinfo = UTC, first
 
 
 def read(item: StoredMessage, position: Position, minutes: Minutes) -> Message:
-    """Decode one message, in plain Python."""
+    """Decode one message in plain Python."""
     data = item.payLoadData
     if checksum(data) != item.checkSum:
         return Message(data, position=position, defect=CHECKSUM_MISMATCH)

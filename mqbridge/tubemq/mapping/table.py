@@ -1,6 +1,6 @@
-"""Field table: how the fields and attributes of a TubeMQ message are mapped, and how TubeMQ carries the fields of other systems.
+"""Field table: how the fields and attributes of TubeMQ messages are mapped, and which attributes carry fields of other systems.
 
-Fields of a send request and of a fetched message have their protobuf names; attributes are written `attribute NAME`.
+Fields of a send request and of a fetched message have their protobuf names; an attribute is listed as `attribute NAME`.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable

@@ -1,4 +1,4 @@
-"""`$msgTime$`: a minute as twelve digits, in the cluster's time zone."""
+"""`$msgTime$` <-> time. The attribute has twelve digits, YYYYMMDDHHMM: a minute in the cluster's time zone."""
 
 from datetime import datetime, tzinfo
 from functools import cache, partial
@@ -7,9 +7,9 @@ from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.tubemq.wire.attributes import MSG_TIME_DIGITS
 
 Minutes = BoundedCache[bytes, int | None]
-"""Cache from `$msgTime$` to the time (ms since the epoch), in one zone; None for a value that is not a time."""
+"""Cache from `$msgTime$` values to times (ms since the epoch), for one zone; None for a value that is not a time."""
 MinuteTexts = BoundedCache[int, str | None]
-"""Cache from seconds since the epoch to `$msgTime$`, in one zone; None for a time that it cannot express."""
+"""Cache from seconds since the epoch to `$msgTime$` values, for one zone; None for a time that they cannot express."""
 
 
 @cache
@@ -28,7 +28,7 @@ def _read(zone: tzinfo, value: bytes) -> int | None:
     if len(value) != MSG_TIME_DIGITS or not value.isdigit():
         return None
     try:
-        # strptime would also accept "2026112 3 4"; fixed offsets do not.
+        # Slices of fixed positions are strict; strptime would also accept "2026112 3 4".
         parts = (int(value[:4]), int(value[4:6]), int(value[6:8]), int(value[8:10]), int(value[10:]))
         return int(datetime(*parts, tzinfo=zone).timestamp()) * 1000
     except (ValueError, OverflowError):
