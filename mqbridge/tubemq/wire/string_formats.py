@@ -1,4 +1,4 @@
-"""String formats inside the protobuf messages: brokers, topics, partitions, subscriptions.
+"""String formats inside the protobuf messages: Brokers, topics, partitions, subscriptions.
 
     broker        id:host:port                                   the default port is written as one space
     topic         topic#id:partitions:stores[,...]#maxBytes      in responses to a producer's heartbeat
@@ -7,9 +7,9 @@
     failure       code:partition
     condition     topic#type[,type]                              a filter, in requests to the Master
     key           broker:topic:partition                         a partition without its Broker's address
-    start offsets key=offset[,key=offset]                        where a bound group wants to start
-    topic meta    topic#id:stores:partitions:status[,...]        a topic, for members that balance themselves
-    held          topic#broker:partition[,broker:partition]      the partitions that such a member reports as held
+    start offsets key=offset[,key=offset]                        offsets at which a bound group starts
+    topic meta    topic#id:stores:partitions:status[,...]        a topic, for members that choose their partitions
+    held          topic#broker:partition[,broker:partition]      the partitions that such a member holds, for the Master
 
 Malformed text raises RemoteProtocolError.
 """
@@ -21,13 +21,13 @@ from mqbridge.errors import RemoteProtocolError
 
 DEFAULT_BROKER_PORT = 8123
 DEFAULT_BROKER_TLS_PORT = 8124
-"""Masters leave the default port out of a Broker's address; clients connected by TLS then use the TLS port."""
+"""Masters omit the default port from a Broker's address; clients that use TLS then connect to the default TLS port."""
 STORE_STEP = 10_000
-"""Distance of ids between stores: partition i of store s has the id s * 10000 + i."""
+"""Difference of partition ids between stores: partition i of store s has the id s * 10000 + i."""
 
 
 class Broker(NamedTuple):
-    """A Broker in the Master's list."""
+    """A Broker: its id and address."""
 
     id: int
     host: str
@@ -59,7 +59,7 @@ class PartitionRef(NamedTuple):
 
 
 class PartitionKey(NamedTuple):
-    """A partition of a cluster, without its Broker's address; the key under which offsets are kept."""
+    """A partition of a cluster without its Broker's address; offsets are stored under this key."""
 
     broker: int
     topic: str
@@ -70,7 +70,7 @@ class PartitionKey(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """A topic in responses to producers; `deployments` are (broker id, partitions per store, stores)."""
+    """A topic in responses to producers; `deployments` are (Broker id, partitions per store, stores)."""
 
     topic: str
     deployments: tuple[tuple[int, int, int], ...]
@@ -78,7 +78,7 @@ class TopicInfo(NamedTuple):
 
 
 class TopicMeta(NamedTuple):
-    """A topic for members that balance themselves; `deployments` are (broker id, stores, partitions per store, is readable)."""
+    """A topic, for members that choose partitions; `deployments` are (Broker id, stores, partitions per store, is readable)."""
 
     topic: str
     deployments: tuple[tuple[int, int, int, bool], ...]
@@ -112,7 +112,7 @@ def parse_partition(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Parti
 
 
 def parse_subscription(text: str, default_port: int = DEFAULT_BROKER_PORT) -> PartitionRef:
-    """Parse the partition of `consumer@group#id:host:port#topic:partition`."""
+    """Return the partition of `consumer@group#id:host:port#topic:partition`."""
     _, separator, partition = text.partition("#")
     if not separator:
         raise _malformed("subscription", text)
@@ -120,7 +120,7 @@ def parse_subscription(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Pa
 
 
 def format_subscription(consumer: str, group: str, partition: PartitionRef) -> str:
-    """Return the string that reports `partition` as held."""
+    """Return the string with which a consumer reports that it holds `partition`."""
     return f"{consumer}@{group}#{partition}"
 
 
@@ -134,7 +134,7 @@ def parse_failure(text: str) -> tuple[int, PartitionRef]:
 
 
 def parse_topic_info(text: str) -> TopicInfo:
-    """Parse `topic#id:partitions:stores[,...]#maxBytes`; the last part may be missing."""
+    """Parse `topic#id:partitions:stores[,...]#maxBytes`; `#maxBytes` may be missing."""
     topic, _, rest = text.partition("#")
     items, _, max_bytes = rest.partition("#")
     try:
@@ -156,7 +156,7 @@ def format_topic_info(info: TopicInfo) -> str:
 
 
 def parse_topic_meta(text: str) -> TopicMeta:
-    """Parse `topic#id:stores:partitions:status[,...]`; `parse_topic_info` has stores and partitions in reverse order."""
+    """Parse `topic#id:stores:partitions:status[,...]`; the strings of `parse_topic_info` have stores and partitions reversed."""
     topic, separator, items = text.partition("#")
     try:
         if not separator or not topic:
@@ -172,7 +172,7 @@ def _meta_deployment(text: str) -> tuple[int, int, int, bool]:
 
 
 def format_topic_meta(meta: TopicMeta) -> str:
-    """Return the string that describes a topic to members that balance themselves."""
+    """Return the string that describes a topic to members that choose their partitions."""
     items = (f"{broker}:{stores}:{partitions}:{int(is_open)}" for broker, stores, partitions, is_open in meta.deployments)
     return f"{meta.topic}#{','.join(items)}"
 
@@ -187,12 +187,12 @@ def parse_key(text: str) -> PartitionKey:
 
 
 def format_start_offsets(offsets: Mapping[PartitionKey, int]) -> str:
-    """Return the string with the offsets at which a bound group wants to start."""
+    """Return the string with the start offsets of a bound group."""
     return ",".join(f"{key}={offset}" for key, offset in sorted(offsets.items()))
 
 
 def parse_start_offsets(text: str) -> dict[PartitionKey, int]:
-    """Parse `key=offset[,key=offset]`; a blank text has none."""
+    """Parse `key=offset[,key=offset]`; a blank text contains no offsets."""
     try:
         pairs = [item.split("=") for item in text.split(",") if item.strip()]
         return {parse_key(key): int(offset) for key, offset in pairs}
@@ -201,7 +201,7 @@ def parse_start_offsets(text: str) -> dict[PartitionKey, int]:
 
 
 def format_held(topic: str, refs: Sequence[PartitionRef]) -> str:
-    """Return the string with which a member that balances itself reports the partitions it holds of a topic."""
+    """Return the string with which a member that chooses its partitions reports those that it holds of a topic."""
     return f"{topic}#{','.join(ref.name for ref in refs)}"
 
 

@@ -1,7 +1,7 @@
-"""TDMsg (InLongMsg): several messages packed into one body, as InLong's agents and proxies send them through TubeMQ.
+"""TDMsg (InLongMsg): several messages packed into one body, the format of InLong's agents and proxies that use TubeMQ.
 
-TubeMQ itself stores one message per request and does not know this format. A body is `0F version`, a header, groups of messages
-that share an attribute text, and `0F version` once more; numbers are big-endian:
+TubeMQ itself does not parse this format. A body is `0F version`, a header, groups of messages that have a common attribute text,
+and `0F version` again; numbers are big-endian:
 
     v0     int32 groups                                       group: text, int32 size, int8 snappy, (int32 length, data)*
     v1     int64 ms, int32 groups                             the same
@@ -9,8 +9,9 @@ that share an attribute text, and `0F version` once more; numbers are big-endian
     v3     the same header                                    inner: int32 all, (int32 length, data, int32 length, attributes)*
     v4     one group: length, kind, ids, flags, s, count, ... body, attributes, EE01
 
-`text` is int16 length and bytes, `key=value` joined by `&`. `size` counts the snappy byte. We read all five versions and write
-v2, which every reader accepts. Malformed bodies raise RemoteProtocolError; nothing is unpacked beyond MAX_UNPACKED_BYTES.
+`text` is an int16 length and `key=value` pairs joined by `&`. `size` includes the snappy byte, which is not 0 if the group is
+compressed. We read all five versions and write v2, which every reader accepts. Malformed bodies, and bodies that would unpack to
+more than MAX_UNPACKED_BYTES, raise RemoteProtocolError.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,9 @@ MAGIC = 0x0F
 WRITTEN_VERSION = 2
 NEWEST_VERSION = 4
 MAX_UNPACKED_BYTES = 64 << 20
-"""Three times the largest message of TubeMQ; a few bytes of snappy may claim to unpack to 4 GiB."""
+"""Limit of the unpacked size, three times TubeMQ's largest message: a few bytes of snappy may claim to unpack to 4 GiB."""
 MAX_ITEMS = 100_000
-"""A message takes far more memory than the one byte that it may be packed in."""
+"""Limit of the messages in a body: a message may be packed in one byte, but takes far more memory."""
 MAX_TEXT_BYTES = 0x7FFF
 
 _INT16, _INT32, _INT64 = Struct(">H"), Struct(">I"), Struct(">q")
@@ -62,7 +63,9 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if size > self.end - self.at:
-            raise RemoteProtocolError(f"a packed body ends {size - self.end + self.at} bytes too early, at {self.at}")
+            raise RemoteProtocolError(
+                f"a packed body ends {size - self.end + self.at} bytes too early, in the field at {self.at}"
+            )
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -76,7 +79,7 @@ class _Reader:
 
 
 def is_packed(body: bytes) -> bool:
-    """Return True if a body looks packed; the two bytes at each end are the only mark."""
+    """Return True if a body looks packed: only its first two and last two bytes tell."""
     return len(body) >= 8 and body[0] == MAGIC and body[1] <= NEWEST_VERSION and body[-2:] == body[:2]
 
 
@@ -124,7 +127,7 @@ def unpack(body: bytes) -> Packed:
         found = _items_with_attributes(inner, attributes) if version == 3 else _items(inner, attributes)
         items.extend(islice(found, MAX_ITEMS + 1 - len(items)))
         if len(items) > MAX_ITEMS:
-            raise RemoteProtocolError(f"a packed body with more than {MAX_ITEMS} messages")
+            raise RemoteProtocolError(f"a packed body has more than {MAX_ITEMS} messages")
     return Packed(version, created, items)
 
 
@@ -136,7 +139,7 @@ def _items(inner: bytes, attributes: bytes) -> Iterator[Item]:
 
 
 def _items_with_attributes(inner: bytes, attributes: bytes) -> Iterator[Item]:
-    """Each message is followed by its own attributes; the last one may have none."""
+    """Yield messages that are each followed by their own attributes; the last message may have none."""
     reader = _Reader(inner, 0, len(inner))
     reader.number(_INT32)
     while reader.remaining:
@@ -148,7 +151,7 @@ def _items_with_attributes(inner: bytes, attributes: bytes) -> Iterator[Item]:
 def _decompress(data: bytes, max_bytes: int) -> bytes:
     try:
         if cramjam.snappy.decompress_raw_len(data) > max_bytes:
-            raise RemoteProtocolError(f"a packed body that claims more than {MAX_UNPACKED_BYTES} bytes")
+            raise RemoteProtocolError(f"a packed body claims to unpack to more than {MAX_UNPACKED_BYTES} bytes")
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise RemoteProtocolError(f"a group of {len(data)} bytes of a packed body is not snappy: {error}") from error
