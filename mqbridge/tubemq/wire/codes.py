@@ -1,6 +1,6 @@
 """TubeMQ's error codes: the meaning of each for the log, and whether a retry helps.
 
-Codes that only SDKs use internally are left out, except 445: we use it for messages that we refuse before sending.
+Codes that only SDKs use internally are not listed, except 445: the gateway uses it for messages that it refuses before sending.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ UNAVAILABLE = 503
 
 
 class Code(NamedTuple):
-    """An error code: its name in the protocol, the failure kind, and its meaning in words for the log."""
+    """An error code: its name in the protocol, its failure class, and its meaning in words for the log."""
 
     name: str
     failure: Failure
@@ -82,6 +82,6 @@ UNKNOWN = Code("unknown", Failure.RETRY, "no version of TubeMQ that we know uses
 
 
 def refused(request: str, code: int, text: str) -> ServerRefused:
-    """Return the exception for a response with an error code; `request` is in words, `text` is the server's own message."""
+    """Return the exception for a response with an error code; `request` names the request, `text` is the server's message."""
     known = CODES.get(code, UNKNOWN)
     return ServerRefused(f"{request} was refused with {code} {known.name} ({known.meaning}): {text}", code, known.failure)

@@ -1,8 +1,8 @@
-"""Signed credentials: a user name, a timestamp and a nonce, signed with the password. Timestamps are valid for seconds only.
+"""Signed credentials: a user name, a timestamp and a nonce, signed with the password. A signature is valid for a few seconds.
 
 signature      form-encode(base64(HMAC-SHA1(password, user + timestamp + nonce)))
 to a Master    AuthenticateInfo
-to a Broker    "user timestamp nonce signature", if the Master hands out no token
+to a Broker    "user timestamp nonce signature", if the Master issues no token
 """
 
 import base64
@@ -14,9 +14,9 @@ from urllib.parse import quote_plus
 from mqbridge.tubemq.wire.pb.master_pb2 import AuthenticateInfo
 
 NONCE_LIMIT = (1 << 31) - 1
-"""Nonces are below this number."""
+"""Upper limit (exclusive) of nonces."""
 _UNESCAPED = "*-._"
-"""Characters that Java's form encoding does not escape, besides letters and digits."""
+"""Characters other than letters and digits that Java's form encoding does not escape."""
 
 
 class Signed(NamedTuple):

@@ -1,4 +1,4 @@
-"""The transport frame: a token, a serial number and a list of blocks; the payload is the blocks' data joined.
+"""The transport frame: a token, a serial number and a list of blocks; the payload is the joined data of the blocks.
 
     offset  size  field      big-endian
     0       4     token      FF 7F F4 FE
@@ -6,8 +6,8 @@
     8       4     listSize   number of blocks
     12      4     length     of block 0, then its data; the next block follows
 
-Block boundaries carry no meaning. We write blocks of 8192 bytes, never an empty block, never a frame without blocks: C++ clients
-refuse larger and empty blocks, and a frame without blocks desynchronizes the Java decoder for good. We read blocks of any size.
+Block boundaries have no meaning. We write blocks of 8192 bytes, since C++ clients refuse larger and empty blocks. We never write
+a frame without blocks, since it desynchronizes the Java decoder for good. We read blocks of any size.
 """
 
 from struct import Struct
@@ -17,7 +17,7 @@ from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 TOKEN = 0xFF7FF4FE
 BLOCK_BYTES = 8192
 MAX_BLOCKS = 3584
-"""The limit of the Java side: 20 MiB of message and 8 MiB of everything else, in blocks of 8192 bytes."""
+"""The limit of Java clients and servers: 20 MiB of message and 8 MiB for all other fields, in blocks of 8192 bytes."""
 MAX_PAYLOAD_BYTES = MAX_BLOCKS * BLOCK_BYTES
 
 _HEADER = Struct(">III")
@@ -33,7 +33,10 @@ FIRST_DATA_OFFSET = HEADER_BYTES + LENGTH_BYTES
 
 
 def measure(data: bytes, at: int) -> int:
-    """For `FrameCutter`: return the least size of the frame at `at`, exact once the lengths of all its blocks have arrived."""
+    """Return the minimum size of the frame at `at`; the size is exact when the lengths of all blocks are in `data`.
+
+    Used by `FrameCutter`.
+    """
     available = len(data) - at
     if available >= FIRST_DATA_OFFSET:
         token, _, blocks, length = _one_block(data, at)
@@ -45,7 +48,7 @@ def measure(data: bytes, at: int) -> int:
     if token != TOKEN:
         raise RemoteProtocolError(f"a TubeMQ frame starts with FF7FF4FE, not {token:08X}: is the peer a TubeMQ port?")
     if not 0 < blocks <= MAX_BLOCKS:
-        raise RemoteProtocolError(f"a frame of {blocks} blocks; 1 to {MAX_BLOCKS} are allowed")
+        raise RemoteProtocolError(f"a TubeMQ frame has {blocks} blocks; 1 to {MAX_BLOCKS} are allowed")
     end = HEADER_BYTES
     bytes_left = MAX_PAYLOAD_BYTES
     for blocks_left in range(blocks, 0, -1):
@@ -54,7 +57,7 @@ def measure(data: bytes, at: int) -> int:
         size: int = _length(data, at + end)[0]
         bytes_left -= size
         if bytes_left < 0:
-            raise RemoteProtocolError(f"a frame of more than {MAX_PAYLOAD_BYTES} bytes")
+            raise RemoteProtocolError(f"a TubeMQ frame has more than {MAX_PAYLOAD_BYTES} bytes")
         end += LENGTH_BYTES + size
         if end > available:
             return end + LENGTH_BYTES * (blocks_left - 1)
@@ -62,7 +65,7 @@ def measure(data: bytes, at: int) -> int:
 
 
 def split_frame(frame: bytes) -> tuple[int, bytes]:
-    """Return the serial number and the payload of a complete frame, as `measure` found it."""
+    """Return the serial number and the payload of a complete frame, whose size `measure` has returned."""
     _, serial, blocks = _header(frame)
     if blocks == 1:
         return serial, frame[FIRST_DATA_OFFSET:]
@@ -77,7 +80,10 @@ def split_frame(frame: bytes) -> tuple[int, bytes]:
 
 
 def join_frame(serial: int, pieces: tuple[bytes, ...]) -> bytes:
-    """Return the frame of a payload in pieces; a payload that fits one block is copied once. See `encode_frame`."""
+    """Return the frame of a payload that is given in pieces. A payload that fits into one block is copied only once.
+
+    Raises like `encode_frame`.
+    """
     size = sum(map(len, pieces))
     if 0 < size <= BLOCK_BYTES:
         return b"".join((_ONE_BLOCK.pack(TOKEN, serial & 0xFFFFFFFF, 1, size), *pieces))
@@ -90,7 +96,7 @@ def encode_frame(serial: int, payload: bytes) -> bytes:
     if 0 < size <= BLOCK_BYTES:
         return _ONE_BLOCK.pack(TOKEN, serial & 0xFFFFFFFF, 1, size) + payload
     if not 0 < size <= MAX_PAYLOAD_BYTES:
-        raise LocalProtocolError(f"a frame carries 1 to {MAX_PAYLOAD_BYTES} bytes, not {size}")
+        raise LocalProtocolError(f"a TubeMQ frame has a payload of 1 to {MAX_PAYLOAD_BYTES} bytes, not {size}")
     view = memoryview(payload)
     pieces: list[bytes | memoryview] = [_HEADER.pack(TOKEN, serial & 0xFFFFFFFF, -(-size // BLOCK_BYTES))]
     full = _LENGTH.pack(BLOCK_BYTES)

@@ -1,7 +1,7 @@
 """The data of a message: `int32 length, attributes, body` if bit 0 of the flag is set, else only the body.
 
-Java's clearAttribute() sets the flag and writes no length. The first four bytes are then body, and mostly not a possible length:
-such data is read as a body, as its sender meant it.
+Java's clearAttribute() sets the flag, but writes no length. The first four bytes are then part of the body, and usually not a
+possible length. Such data is read as a body without attributes, as its sender intended.
 """
 
 from struct import Struct
@@ -9,7 +9,7 @@ from struct import Struct
 from mqbridge.wire.checksum import crc32
 
 HAS_ATTRIBUTES = 1
-"""Bit 0 of the flag; the others are unused."""
+"""Bit 0 of the flag; the other bits are unused."""
 
 CHECKSUM_MASK = 0x7FFFFFFF
 """Checksums are CRC-32 without the sign bit."""
@@ -19,7 +19,7 @@ CHECKSUM_MISMATCH = "its checksum does not match its content"
 _LENGTH = Struct(">i")
 LENGTH_BYTES = _LENGTH.size
 read_length = _LENGTH.unpack_from
-"""Length of the attributes, as a 1-tuple: for loops over messages that cannot afford `split_payload`."""
+"""Function that returns the length of the attributes, as a 1-tuple; for loops in which `split_payload` would be too slow."""
 
 
 def checksum(data: bytes) -> int:
@@ -28,14 +28,14 @@ def checksum(data: bytes) -> int:
 
 
 def join_payload(attributes: bytes | None, body: bytes) -> tuple[bytes, int]:
-    """Return data and flag of a message; `attributes=None` writes no attribute block."""
+    """Return the data and the flag of a message; with `attributes=None` there is no attribute block."""
     if attributes is None:
         return body, 0
     return _LENGTH.pack(len(attributes)) + attributes + body, HAS_ATTRIBUTES
 
 
 def split_payload(data: bytes, flag: int) -> tuple[bytes | None, bytes]:
-    """Return attributes (None without a block) and body."""
+    """Return the attributes, None if there is no attribute block, and the body."""
     if flag & HAS_ATTRIBUTES and len(data) >= LENGTH_BYTES:
         end = LENGTH_BYTES + read_length(data)[0]
         if LENGTH_BYTES <= end <= len(data):

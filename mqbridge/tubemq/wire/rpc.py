@@ -1,10 +1,10 @@
-"""The RPC envelope inside a frame's payload: three protobuf messages in a row, each preceded by its length.
+"""The RPC envelope in a frame's payload: three consecutive protobuf messages, each preceded by its length.
 
 A request is (RpcConnHeader, RequestHeader, RequestBody), a response (RpcConnHeader, ResponseHeader, RspResponseBody or
-RspExceptionBody). Bytes behind the third are ignored: C++ clients leave up to nine zero bytes there.
+RspExceptionBody). Bytes after the third message are ignored: C++ clients send up to nine zero bytes there.
 
-There is a call per message, so the common layouts are parsed and built by hand around the body, which is copied once; anything
-unusual goes through the generated classes.
+Producers make one call per message. So the common layouts are parsed and built by hand, and the body is copied once; all other
+layouts are parsed by the generated classes.
 """
 
 from functools import cache, lru_cache
@@ -26,10 +26,10 @@ CONSUMER_REGISTER, CONSUMER_HEARTBEAT, CONSUMER_CLOSE = 4, 5, 6
 SEND = 13
 PARTITION_REGISTER, PARTITION_HEARTBEAT, GET, COMMIT = 15, 16, 17, 18
 BALANCED_REGISTER, BALANCED_HEARTBEAT, PARTITION_META = 20, 21, 22
-"""Methods. PARTITION_REGISTER registers and unregisters, by its opType."""
+"""Methods. PARTITION_REGISTER registers or unregisters, depending on its opType."""
 
 OP_REGISTER, OP_UNREGISTER = 31, 32
-"""opType of PARTITION_REGISTER."""
+"""Values of opType of PARTITION_REGISTER."""
 
 METHOD_NAMES = {
     PRODUCER_REGISTER: "producer register",
@@ -49,13 +49,13 @@ METHOD_NAMES = {
 }
 
 PROTOCOL_VERSION = 3
-"""The version that current Java clients and servers send; it only selects the package name of exception classes."""
+"""The version that current Java clients and servers send. It only determines the package name of exception classes."""
 
 ERROR, FATAL = ResponseHeader.ERROR, ResponseHeader.FATAL
 
 EXCEPTIONS = "org.apache.inlong.tubemq.corerpc.exception."
 _PREFIX = {1: "com.tencent.tubemq.", 2: "com.apache.tubemq."}
-"""Package prefix by the protocol version of the request; the second is spelled as the servers really spell it."""
+"""Package prefix by the protocol version of the request; servers really spell the second one this way."""
 
 _REQUEST_FLAG = b"\x02\x08\x00"
 _RESPONSE_FLAG = b"\x02\x08\x01"
@@ -64,11 +64,11 @@ _SUCCESS_PREFIX = _RESPONSE_FLAG + b"\x04\x08\x00\x18\x03"
 
 
 _TRANSIENT = ("ServerNotReadyException", "ServiceStoppingException")
-"""Exceptions of a server that starts or stops; it sends them as FATAL, too."""
+"""Exceptions of a server that is starting or stopping; it sends also these with status FATAL."""
 
 
 class RemoteError(ServerRefused):
-    """The server threw. `code` is the status: 1 ERROR (a handler failed), 2 FATAL (the server could not read the request)."""
+    """The server responded with an exception. `code` is 1 (ERROR) if a handler failed, 2 (FATAL) for an unreadable request."""
 
     def __init__(self, name: str, text: str, status: int) -> None:
         failure = Failure.FATAL if status == FATAL and not name.endswith(_TRANSIENT) else Failure.RETRY
@@ -77,11 +77,11 @@ class RemoteError(ServerRefused):
 
 
 class StandbyError(RemoteError):
-    """This Master is a standby; another one in the list is active."""
+    """The Master is a standby; another Master in the list is active."""
 
 
 class Request(NamedTuple):
-    """A request as a server receives it. `timeout_ms` is how long the client waits for the response."""
+    """A request as a server receives it. `timeout_ms` is the time for which the client waits for the response."""
 
     service: int
     method: int
@@ -102,7 +102,7 @@ def parse(kind: type[M], data: bytes) -> M:
 
 
 def parse_flat(kind: type[S], data: bytes) -> S:
-    """`parse` for a response whose only text is `errMsg`; faster, since there is one per message sent."""
+    """Like `parse`, but faster, for a response whose only text is `errMsg`; producers get one such response per message."""
     message = _parse(kind, data)
     if type(message.errMsg) is not str:
         _check_text(message)
@@ -132,7 +132,7 @@ def _check_text(message: Message) -> None:
 
 @cache
 def _texts(kind: Descriptor) -> list[tuple[str, bool, bool]]:
-    """Fields of a message type that are text, or messages that contain text: (name, is repeated, is a message)."""
+    """Return the fields that are text, or messages that contain text, as (name, is repeated, is a message)."""
     found = []
     for field in kind.fields:
         nested = field.message_type
@@ -145,7 +145,7 @@ def _part(payload: bytes, at: int) -> tuple[bytes, int]:
     size, at = decode_varint(payload, at)
     end = at + size
     if end > len(payload):
-        raise RemoteProtocolError(f"a part of {size} bytes at {at} of a payload of {len(payload)}")
+        raise RemoteProtocolError(f"an RPC message of {size} bytes at {at} exceeds the payload of {len(payload)} bytes")
     return payload[at:end], end
 
 
@@ -161,19 +161,19 @@ def _constant_prefix(service: int, method: int, timeout_ms: int) -> tuple[bytes,
 
 
 def encode_request(service: int, method: int, timeout_ms: int, body: bytes) -> bytes:
-    """Return the payload of a request. `timeout_ms` must be positive: a server drops a request that waited longer."""
+    """Return the payload of a request. `timeout_ms` must be positive: a server drops requests that waited longer."""
     return b"".join((*request_prefix(service, method, timeout_ms, len(body)), body))
 
 
 def request_prefix(service: int, method: int, timeout_ms: int, size: int) -> tuple[bytes, ...]:
-    """Return, in pieces, the bytes that precede a body of this size in the payload of a request."""
+    """Return, in pieces, the bytes that precede a body of `size` bytes in the payload of a request."""
     start, inner = _constant_prefix(service, method, timeout_ms)
     length = encode_varint(size)
     return start, encode_varint(len(inner) + len(length) + size), inner, length
 
 
 def decode_request(payload: bytes) -> Request:
-    """Parse a request; bytes behind it are ignored. Raises RemoteProtocolError."""
+    """Parse a request; bytes after it are ignored. Raises RemoteProtocolError."""
     _, at = _part(payload, 0)
     header_bytes, at = _part(payload, at)
     body_bytes, _ = _part(payload, at)
@@ -182,7 +182,7 @@ def decode_request(payload: bytes) -> Request:
 
 
 def encode_response(method: int, data: bytes, version: int = PROTOCOL_VERSION) -> bytes:
-    """Return the payload of a successful response; `method` must be the request's."""
+    """Return the payload of a successful response; `method` must be the method of the request."""
     size = encode_varint(len(data))
     inner = b"\x08" + encode_varint(method) + b"\x12"
     header = b"\x04\x08\x00\x18" + encode_varint(version)
@@ -190,7 +190,10 @@ def encode_response(method: int, data: bytes, version: int = PROTOCOL_VERSION) -
 
 
 def encode_error(name: str, text: str, version: int = PROTOCOL_VERSION, *, fatal: bool = False) -> bytes:
-    """Return the payload of a refusal. `name` is a class in `EXCEPTIONS` or a qualified one; Java clients cut `text` at `#`."""
+    """Return the payload of an error response. `name` is an exception class, by default of the package `EXCEPTIONS`.
+
+    Java clients cut `text` at `#`.
+    """
     whole = name if "." in name else EXCEPTIONS + name
     if version in _PREFIX:
         whole = whole.replace("org.apache.inlong.tubemq.", _PREFIX[version])
@@ -200,9 +203,9 @@ def encode_error(name: str, text: str, version: int = PROTOCOL_VERSION, *, fatal
 
 
 def decode_response(payload: bytes) -> tuple[int, bytes]:
-    """Return method and serialized response.
+    """Return the method and the serialized response.
 
-    Raises StandbyError or RemoteError if the server threw, RemoteProtocolError for malformed bytes.
+    Raises StandbyError or RemoteError if the response is an exception, RemoteProtocolError for malformed bytes.
     """
     if payload.startswith(_SUCCESS_PREFIX):
         at = len(_SUCCESS_PREFIX)
@@ -225,11 +228,11 @@ def decode_response(payload: bytes) -> tuple[int, bytes]:
 
 
 def _response_body(payload: bytes, at: int) -> tuple[int, bytes]:
-    """Parse RspResponseBody; without a second copy of its data if it consists of its two fields in order."""
+    """Parse RspResponseBody. If it consists of its two fields in order, its data is copied only once."""
     size, at = decode_varint(payload, at)
     end = at + size
     if end > len(payload):
-        raise RemoteProtocolError(f"a response of {size} bytes in a payload of {len(payload)}")
+        raise RemoteProtocolError(f"a response of {size} bytes exceeds its payload of {len(payload)} bytes")
     if payload[at : at + 1] == b"\x08":
         method, data_at = decode_varint(payload, at + 1)
         if payload[data_at : data_at + 1] == b"\x12":

@@ -1,14 +1,14 @@
-"""Encoder of send requests (`SendMessageRequestP2B`): a producer sends one per message, so it is built by hand around the body.
+"""Encoder of send requests (`SendMessageRequestP2B`). A producer sends one per message, so they are built without protobuf.
 
-The fields that all requests of a partition share are encoded once. Reusing one protobuf object for all messages would not work:
-it keeps every payload that was ever assigned to it, in memory that is freed only with the object itself.
+The fields that all requests of a partition have in common are encoded once. Reusing one protobuf object for all messages would
+not work: it keeps every payload ever assigned to it in memory until the object itself is freed.
 """
 
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
 from mqbridge.wire.varint import encode_varint
 
 _DATA, _FLAG, _MSG_TYPE, _MSG_TIME, _AUTH = b"\x22", b"\x28", b"\x42", b"\x4a", b"\x52"
-"""Fields 4, 5, 8, 9 and 10 with their wire types."""
+"""The protobuf tags of fields 4, 5, 8, 9 and 10."""
 _UINT64 = (1 << 64) - 1
 
 
@@ -25,15 +25,15 @@ class SendRequestEncoder:
         self._auth = b""
         self._types: tuple[str | None, bytes] = (None, b"")
         self._times: tuple[str | None, bytes] = (None, b"")
-        """Type and time of the previous message, encoded: consecutive messages mostly share them."""
+        """`_types` and `_times` have the previous message's type and time, encoded: the next message usually has the same."""
 
     def authorize(self, info: AuthorizedInfo) -> None:
-        """Put this authorization into the requests from now on."""
+        """Include this authorization in all further requests."""
         data = info.SerializeToString()
         self._auth = _AUTH + encode_varint(len(data)) + data
 
     def encode(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None) -> bytes:
-        """Return the request for one message."""
+        """Return the serialized request for one message."""
         if msg_type != self._types[0]:
             self._types = msg_type, _text(_MSG_TYPE, msg_type)
         if msg_time != self._times[0]:

@@ -8,16 +8,16 @@ class StoredMessage(Protocol):
 
     @property
     def messageId(self) -> int:  # noqa: N802 - protobuf's names
-        """The id that the Broker gave it."""
+        """The id that the Broker assigned."""
 
     @property
     def checkSum(self) -> int:  # noqa: N802
-        """CRC-32 of the data without the sign bit."""
+        """CRC-32 of `payLoadData`, without the sign bit."""
 
     @property
     def payLoadData(self) -> bytes:  # noqa: N802
-        """The attribute block, if there is one, and the body."""
+        """The attribute block, if any, then the body."""
 
     @property
     def flag(self) -> int:
-        """Bit 0 is set when there is an attribute block."""
+        """Flags; bit 0 is set if there is an attribute block."""
