@@ -1,11 +1,11 @@
-"""Copy what a topic holds of a span of time to another cluster, once, with as many tasks as there are partitions.
+"""Copy the messages of a topic in a time range to another cluster, each message once, with one task per partition.
 
 python examples/spark/backfill.py
 python examples/spark/backfill.py --from tubemq://localhost:8715 --to pulsar://localhost:6650 --topic orders \
     --begin 2026-01-01T00:00:00Z --end 2026-02-01T00:00:00Z
 
-Without URLs the clusters are two embedded logs. The end is frozen when the copy begins: what comes meanwhile is not in it. A copy
-that failed in the middle is started again, and stores what is missing.
+Without URLs the program uses two embedded logs as clusters. The end of the copy is fixed when it starts: later messages are not
+copied. If a copy fails, start it again: it stores only the missing messages.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from mqbridge.spark.session import session
 
 
 def backfill(spark: SparkSession, source: str, target: str, topic: str, begin: str | None, end: str | None) -> None:
-    """What was stored from `begin` up to `end`, or from the first message to the last."""
+    """Copy the messages stored from `begin` (default: the first message) up to `end` (default: the last message)."""
     options = {"url": source, "subscribe": topic, "propertiesFormat": "binary"}
     options |= {name: time for name, time in (("startingTimestamp", begin), ("endingTimestamp", end)) if time is not None}
     rows = spark.read.format("mqbridge").options(**options).load()
@@ -28,30 +28,30 @@ def backfill(spark: SparkSession, source: str, target: str, topic: str, begin: s
 
 
 def write_orders(spark: SparkSession, url: str, topic: str) -> None:
-    """Something to copy."""
+    """Write messages to copy."""
     orders = spark.range(1000).select(F.format_string("order %d", "id").alias("payload"), F.col("id").cast("string").alias("key"))
     orders.write.format("mqbridge").options(url=url, topic=topic, createTopics=4).mode("append").save()
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Copy, and show how many messages are where."""
+    """Copy the messages, and print how many there are in the source and in the target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="source", metavar="URL")
     parser.add_argument("--to", dest="target", metavar="URL")
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--begin", metavar="TIME", help="ms since the epoch, or 2026-01-31T12:00:00Z")
-    parser.add_argument("--end", metavar="TIME", help="likewise; not included")
-    given = parser.parse_args(arguments)
-    if (given.source is None) != (given.target is None):
-        parser.error("give both URLs, or none")
+    parser.add_argument("--end", metavar="TIME", help="same formats; exclusive")
+    args = parser.parse_args(arguments)
+    if (args.source is None) != (args.target is None):
+        parser.error("--from and --to must be used together")
     spark = session("backfill")
     with tempfile.TemporaryDirectory() as folder:
-        source, target = given.source or f"log://{folder}/source.db", given.target or f"log://{folder}/target.db"
-        if given.source is None:
-            write_orders(spark, source, given.topic)
-        backfill(spark, source, target, given.topic, given.begin, given.end)
+        source, target = args.source or f"log://{folder}/source.db", args.target or f"log://{folder}/target.db"
+        if args.source is None:
+            write_orders(spark, source, args.topic)
+        backfill(spark, source, target, args.topic, args.begin, args.end)
         for name, url in (("source", source), ("target", target)):
-            rows = spark.read.format("mqbridge").options(url=url, subscribe=given.topic).load()
+            rows = spark.read.format("mqbridge").options(url=url, subscribe=args.topic).load()
             print(f"{name}: {rows.count()} messages")
 
 

@@ -1,4 +1,4 @@
-"""`mqbridge spark mirror` as a job file: what stands behind its name is what the command takes.
+"""`mqbridge spark mirror` as a job file for spark-submit. It takes the arguments of that command.
 
 spark-submit --master spark://master:7077 examples/spark/mirror_job.py CONFIG --checkpoint hdfs://nn/mirror
 """

@@ -1,4 +1,4 @@
-"""Users and numbers: the latest of each name."""
+"""Join the latest user and the latest number of each name."""
 
 import json
 from typing import Any
@@ -11,13 +11,13 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def union(user: dict[str, Any] | None, num: dict[str, Any] | None) -> dict[str, Any]:
-    """One value of both, of which one may be missing."""
+    """Merge a user and a number, of which one may be missing."""
     user, num = user or {}, num or {}
     return {"name": user.get("name", num.get("name")), "age": user.get("age", 0), "num": num.get("num", 0)}
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("JoinWithoutWindow")
     user = builder.source("user", json.loads)
     num = builder.source("num", json.loads)

@@ -1,4 +1,7 @@
-"""How the examples start: python word_count.py URL CHECKPOINT, with a cluster (log:///tmp/topics) and a folder for state."""
+"""Start an example: python word_count.py URL CHECKPOINT [TRIGGER].
+
+URL names the cluster, such as log:///tmp/topics. CHECKPOINT is a folder for state and progress.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -8,7 +11,7 @@ from mqbridge.spark.streams import StreamConfig, StreamJob, Topology
 
 
 def run(topology: Topology, properties: Mapping[str, Any]) -> None:
-    """Run it until Ctrl-C. A third argument is the trigger: availableNow ends behind the last message."""
+    """Run the topology until Ctrl-C. With the trigger availableNow, stop after the available messages."""
     if len(sys.argv) < 3:
         sys.exit(f"usage: python {sys.argv[0]} URL CHECKPOINT [TRIGGER]")
     url, checkpoint, *trigger = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""How many numbers come before there is none for five seconds."""
+"""Count numbers in session windows that end after five seconds without a number."""
 
 import json
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("sessionWindowCount")
     (
         builder.source("windowCount", json.loads)

@@ -1,4 +1,4 @@
-"""How many numbers come in five seconds, every two seconds."""
+"""Count numbers in sliding windows of five seconds, with a new window every two seconds."""
 
 import json
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("slideWindowCount")
     (
         builder.source("windowCount", json.loads)

@@ -1,4 +1,4 @@
-"""The average of the numbers of five seconds."""
+"""Compute the average of numbers in windows of five seconds."""
 
 import json
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("WindowAvg")
     (
         builder.source("avgSource", json.loads)

@@ -1,4 +1,4 @@
-"""How many users of each age come in five seconds, by the time that the user tells."""
+"""Count users of each age in windows of five seconds, by the timestamp in the message."""
 
 import json
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.ALLOW_LATENESS_MILLISECOND: 2000}
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("windowCountUser")
     (
         builder.source("user", json.loads)

@@ -1,4 +1,4 @@
-"""The lowest grade of each class in five seconds; .max(...) gives the highest."""
+"""Find the element with the lowest score of each grade in windows of five seconds; use .max(...) for the highest."""
 
 import json
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("windowMinGrade")
     (
         builder.source("grade", json.loads)

@@ -1,4 +1,7 @@
-"""Orders: how many of each type in 30 seconds, every 10; and what each customer pays for each type in 100 seconds."""
+"""Count orders of each type in windows of 30 seconds, with a new window every 10 seconds.
+
+Also sum the prices per customer and type in windows of 100 seconds.
+"""
 
 import json
 
@@ -10,7 +13,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def build() -> Topology:
-    """The topology of the job: two ends, so two queries."""
+    """Return the topology of the job. It has two outputs, so Spark runs two queries."""
     builder = StreamBuilder("windowOrderCount")
     orders = builder.source("order", json.loads)
     (

@@ -1,4 +1,4 @@
-"""The sum of what each user brings in five seconds."""
+"""Sum the ages of the users of each name in windows of five seconds."""
 
 import json
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("windowSum")
     (
         builder.source("user", json.loads)

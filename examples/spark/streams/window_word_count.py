@@ -1,4 +1,4 @@
-"""How often each word comes in five seconds."""
+"""Count each word in windows of five seconds."""
 
 import re
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LA
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("windowWordCount")
     (
         builder.source("sourceTopic", lambda source: source.decode())

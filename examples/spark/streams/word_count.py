@@ -1,4 +1,4 @@
-"""How often each word came so far: the new counts of each batch."""
+"""Count each word since the start of the job, and print the changed counts of each batch."""
 
 import re
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.PROCESS_TIME}
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("wordCount")
     (
         builder.source("sourceTopic", lambda source: source.decode())

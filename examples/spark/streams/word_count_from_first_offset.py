@@ -1,4 +1,4 @@
-"""The same over all that the topic holds, from its first message."""
+"""Count words like word_count.py, but start with the first message of the topic."""
 
 import re
 
@@ -10,7 +10,7 @@ PROPERTIES = {StreamConfig.CONSUME_FROM_WHERE: "CONSUME_FROM_FIRST_OFFSET"}
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("wordCountFromFirstOffset")
     (
         builder.source("sourceTopic", lambda source: source.decode())

@@ -1,4 +1,4 @@
-"""Counts of words into a topic, with serializers of one's own."""
+"""Count words and write the counts to a topic, with a custom serializer and deserializer."""
 
 import json
 import re
@@ -11,23 +11,23 @@ PROPERTIES = {StreamConfig.SKIP_DATA_ERROR: True}
 
 
 class WordCountSerializer(KeyValueSerializer):
-    """One JSON object per count."""
+    """Writes each count as a JSON object."""
 
     def serialize(self, key: str, data: int) -> bytes:
-        """Its payload."""
+        """Return the payload for a word and its count."""
         return json.dumps({key: data}).encode()
 
 
 class LineDeserializer(KeyValueDeserializer):
-    """Lines of text, without key."""
+    """Reads lines of text, without a key."""
 
     def deserialize(self, source: bytes) -> Pair:
-        """The line."""
+        """Return the line as the value."""
         return Pair(None, source.decode())
 
 
 def build() -> Topology:
-    """The topology of the job."""
+    """Return the topology of the job."""
     builder = StreamBuilder("wordCountSink")
     (
         builder.source("sourceTopic", LineDeserializer())
