@@ -25,7 +25,7 @@ class TubeMQAuth(Options):
     """The gateway's user on a cluster that authenticates clients."""
 
     user: str = Field(pattern=r"^\S+$", description="The user's name, without blanks.")
-    password: Secret = Field(description="His password; it is read again for every request to a Master.")
+    password: Secret = Field(description="The user's password; it is read again for every request to a Master.")
 
 
 class TubeMQCluster(ClusterModel):
@@ -33,40 +33,38 @@ class TubeMQCluster(ClusterModel):
 
     masters: tuple[str, ...] = Field(
         min_length=1,
-        description="The Masters, host:port, as a list or one text with commas; port 8715, with `tls` 8716, may be left out.",
+        description="The Masters, host:port, as a list or one text with commas; the default port is 8715, with `tls` 8716.",
         examples=["10.0.0.1:8715,10.0.0.2:8715"],
     )
     admin_url: str | None = Field(
         default=None,
-        description="The Master's web address. With it the gateway can list and create topics, list groups and see offsets."
-        " `https` is for a proxy in front of it, with the options of `tls`: the Master itself has none.",
+        description="The Master's web address. With it the gateway can list and create topics, list groups and query offsets."
+        " `https` is for a proxy in front of the Master, which has no TLS for this address; the options of `tls` apply.",
         examples=["http://10.0.0.1:8080"],
     )
     admin_token: Secret | None = Field(default=None, description="The Master's confModAuthToken, needed only to create topics.")
     tls: TlsChoice = Field(
         default=None,
-        description="`true`, or options: Masters and Brokers are reached by TLS, at their ports for it. Servers of 2.4 ask for a"
-        " certificate of ours in any case.",
+        description="`true`, or options: the gateway connects to Masters and Brokers with TLS, at their TLS ports. Servers of"
+        " version 2.4 always require a client certificate.",
     )
     auth: TubeMQAuth | None = Field(
         default=None, description="For Masters with startProduceAuthenticate or startConsumeAuthenticate."
     )
-    time_zone: str = Field(
-        default="UTC", description="The zone that `$msgTime$` of messages is written in.", examples=["Asia/Shanghai"]
-    )
+    time_zone: str = Field(default="UTC", description="The time zone of `$msgTime$` in messages.", examples=["Asia/Shanghai"])
     heartbeat: Duration = Field(
         default=13.0,
         gt=0,
         le=15.0,
-        description="Time between heartbeats. Partitions are handed out in the answers, so this is how fast a group "
-        "reacts; a Master takes a consumer for dead after 30 s without one.",
+        description="Time between heartbeats. Masters assign partitions in their responses, so this decides how fast a group "
+        "reacts to changes; a Master removes a consumer after 30 s without a heartbeat.",
     )
     request_timeout: Duration = Field(
         default=10.0,
         ge=1.0,
         le=600.0,
-        description="How long a server may be silent before its answers count as lost; bytes that come, and those that leave "
-        "after they had to queue, count as life. Servers drop requests that waited longer.",
+        description="How long a server may be silent before its pending responses count as lost. It is not silent while bytes "
+        "arrive from it, or bytes that had to queue are delivered to it. Servers drop requests that waited longer.",
     )
 
     @classmethod
@@ -126,9 +124,9 @@ class TubeMQInboundOptions(BaseModel):
         default=None,
         ge=101,
         le=303,
-        description="Which of a Broker's stores are read (qryPriorityId): hundreds for consumers without a filter, ones for "
-        "those with one; 1 only the file, 2 also memory that is being written, 3 all. Null is the cluster's setting, "
-        "mostly 301, with which filtered messages come up to 20 s late.",
+        description="Which of a Broker's stores are read (qryPriorityId). The hundreds digit is for consumers without a filter, "
+        "the ones digit for those with a filter: 1 reads only the file, 2 also the memory that is being written to the file, 3 "
+        "all. Null takes the cluster's setting, usually 301: filtered messages then arrive up to 20 s late.",
     )
 
 
