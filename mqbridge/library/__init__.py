@@ -1,4 +1,4 @@
-"""What the clients for programs share: `PulsarClient`, `TubeMQClient` and `RocketMQClient` have one face, see `contract`.
+"""The common part of the client libraries: `PulsarClient`, `TubeMQClient` and `RocketMQClient` share the interface in `contract`.
 
-Each client is in the `library/` of its system. The gateway uses none of this: it stands on the `client/` folders below.
+Each client is in the `library/` folder of its system. The gateway does not use these clients: it uses the `client/` folders.
 """

@@ -1,4 +1,4 @@
-"""The URL that a client is given: `scheme://host:port[,host:port]`, and `scheme+ssl://` for TLS."""
+"""The URL of a cluster for a client: `scheme://host:port[,host:port]`, or `scheme+ssl://` for TLS."""
 
 from typing import NamedTuple
 
@@ -8,27 +8,27 @@ from mqbridge.net.tls.tls import Tls
 
 
 class ClusterUrl(NamedTuple):
-    """Where a cluster is."""
+    """The addresses of a cluster, and its TLS."""
 
     addresses: list[tuple[str, int]]
     tls: Tls | None
-    """None for connections without TLS."""
+    """TLS of the connections; None without TLS."""
 
 
 def parse_cluster_url(
     url: str, scheme: str, default_port: int, tls: Tls | None = None, default_tls_port: int | None = None
 ) -> ClusterUrl:
-    """Read the URL of a cluster. `scheme+ssl://` without `tls` trusts the authorities of the machine. Raises ConfigError."""
+    """Parse the URL of a cluster. `scheme+ssl://` without `tls` trusts the authorities of the platform. Raises ConfigError."""
     tls_port = default_port if default_tls_port is None else default_tls_port
     found, separator, rest = url.partition("://")
     if not separator or found not in (scheme, f"{scheme}+ssl"):
-        shown = f"{found}://" if separator else url.rpartition("@")[2]  # before it may be a password
+        shown = f"{found}://" if separator else url.rpartition("@")[2]  # the part before `@` may be a password
         raise ConfigError(
             f"the URL begins with {shown!r}: write {scheme}://host:{default_port} or {scheme}+ssl://host:{tls_port}"
         )
     is_tls = found != scheme
     if tls is not None and not is_tls:
-        raise ConfigError(f"tls is given, and the URL begins with {scheme}://: write {scheme}+ssl://")
+        raise ConfigError(f"tls is given, but the URL begins with {scheme}://: write {scheme}+ssl://")
     try:
         addresses = [
             split_address(part.strip().rstrip("/"), tls_port if is_tls else default_port)

@@ -1,4 +1,4 @@
-"""The face that all clients share: the same verbs for the same things, whatever the system.
+"""The interface that the clients of all systems share.
 
     async with PulsarClient("pulsar://localhost:6650") as client:
         async with client.producer("orders") as producer:
@@ -8,9 +8,9 @@
                 print(message.key, message.payload)
                 consumer.acknowledge(message)
 
-`TubeMQClient("tubemq://…")` and `RocketMQClient("rocketmq://…")` read alike. Beyond the keyword arguments of these protocols each
-client takes those of its system. The words are those of `mqbridge.message.Message`. A field that a system has no native place for
-travels as the gateway carries it: a message that is sent here and then bridged stays the same message.
+`TubeMQClient("tubemq://…")` and `RocketMQClient("rocketmq://…")` are used in the same way. Each has more keyword arguments,
+specific to its system. Arguments have the names of the fields of `mqbridge.message.Message`. A field that a system does not have
+is stored in a reserved property, as the gateway does it: a message that is sent here and then bridged does not change.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -23,23 +23,23 @@ from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Pair, Position
 
 CLOSE_TIMEOUT_S = 10.0
-"""How long `close` waits for receipts and for the last acknowledgements."""
+"""Time limit of `close` for receipts and for the last acknowledgements."""
 
 Properties = Mapping[str, str] | Iterable[Pair]
-"""Names and values; pairs keep their order, and a name may come twice."""
+"""Names and values of properties; pairs keep their order, and a name may occur several times."""
 
 Start = Literal["earliest", "latest"]
-"""Where a group begins that has no position yet."""
+"""The position at which a group without a committed position begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """A message is stored.
+    """Confirms that a message is stored.
 
-    topic       its topic, as the producer was given it
-    partition   in the system's own spelling, as in `ReceivedMessage.partition`
-    position    as in `Message.position`; () where the system does not tell (TubeMQ, and a duplicate in Pulsar)
-    message_id  the system's id of the message, as its own tools print it
+    topic       the topic, as it was given to the producer
+    partition   the partition in the notation of the system, as in `ReceivedMessage.partition`
+    position    the position, as in `Message.position`; () if the system does not report it (TubeMQ, and a duplicate in Pulsar)
+    message_id  the system's id of the message, as the system's own tools print it
     """
 
     topic: str
@@ -49,11 +49,11 @@ class SendReceipt:
 
 
 class Producer(Protocol):
-    """Sends messages to all partitions of a topic. A key chooses the partition and keeps the order of its messages."""
+    """Sends messages to all partitions of a topic. The key chooses the partition; messages with the same key keep their order."""
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The topic, as it was given to the client."""
 
     @property
     def closed(self) -> bool:
@@ -70,18 +70,18 @@ class Producer(Protocol):
         event_time: int | None = None,
         deliver_at: int | None = None,
     ) -> SendReceipt:
-        """Send a message and return when it is stored; waits while `max_pending_bytes` are on their way.
+        """Send a message, wait until it is stored, and return its receipt. Waits first while `max_pending_bytes` are in flight.
 
-        Calls that run side by side are sent together, in the order of the calls: `asyncio.gather(*map(producer.send, payloads))`.
-        Times are ms since the epoch. Raises ClusterError, whose `failure` says what helps, and MappingError for a message that
-        the system cannot carry.
+        Concurrent calls are sent in batches, in the order of the calls: `asyncio.gather(*map(producer.send, payloads))`.
+        Times are ms since the epoch. Raises ClusterError, whose `failure` says whether to retry, and MappingError for a message
+        that the system cannot store.
         """
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is stored, or has failed."""
+        """Wait until all messages sent so far are stored or have failed."""
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for receipts, at most `timeout` seconds, then close; what has none by then fails with ConnectionLost."""
+        """Wait for receipts, at most `timeout` seconds, then close; messages without a receipt fail with ConnectionLost."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -91,8 +91,8 @@ class Producer(Protocol):
 class Consumer(Protocol):
     """Receives the messages of topics as a member of a group, and acknowledges them.
 
-    `async for message in consumer` and `receive` hand out one message after the other, in order per partition. A message that is
-    not acknowledged is delivered again after the consumer is closed, or its partition moves to another member.
+    `async for message in consumer` and `receive` return one message after the other, in the order of each partition. A message
+    that is not acknowledged is delivered again after the consumer is closed, or after its partition moves to another member.
     """
 
     @property
@@ -100,33 +100,35 @@ class Consumer(Protocol):
         """True once `close` was called."""
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it, at most `timeout` seconds.
+        """Wait for the next message, at most `timeout` seconds, and return it.
 
-        Raises TimeoutError; GapError when the system no longer holds messages that were never read; ClusterError when the
-        consumer is closed or cannot continue.
+        Raises TimeoutError after `timeout` seconds, GapError if the system has deleted messages that were never read, and
+        ClusterError if the consumer is closed or cannot continue.
         """
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Mark a message as done; the cluster hears of it soon, at the latest in `flush` or `close`.
+        """Acknowledge a message; the acknowledgement is sent to the cluster soon, at the latest by `flush` or `close`.
 
-        Returns False, and does nothing, when the message is no longer this consumer's: its partition moved to another member, or
-        `seek` left it behind. It is then delivered again.
+        Returns False, and does nothing, if the message no longer belongs to this consumer: its partition moved to another member,
+        or `seek` moved the group. The message is then delivered again.
         """
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
-        """Have a message delivered again, not before `delay_s` seconds. Returns like `acknowledge`."""
+        """Request redelivery of a message after at least `delay_s` seconds. Returns False in the same cases as `acknowledge`."""
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Move the group: to an end or a time in every partition that this consumer holds, or to a message in its partition.
+        """Move the group's position.
 
-        The next message received of a partition is the one there. Raises ClusterError, FATAL where the system cannot do it.
+        `earliest`, `latest` or a time applies to every partition that is assigned to this consumer, a message to its partition.
+        The next message received from a partition is the one at the new position. Raises ClusterError; it is FATAL if the system
+        does not support the call.
         """
 
     async def flush(self) -> None:
-        """Wait until the cluster has every acknowledgement. Raises ClusterError."""
+        """Wait until the cluster has confirmed all acknowledgements. Raises ClusterError."""
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the acknowledgements and leave the group, within `timeout` seconds; iteration then ends."""
+        """Send the acknowledgements and leave the group, within `timeout` seconds; then iteration ends."""
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Iterate over messages until the consumer is closed."""
@@ -137,19 +139,19 @@ class Consumer(Protocol):
 
 
 class Client(Protocol):
-    """One cluster. It connects when it is first asked for something, and closes what it has opened."""
+    """The client of one cluster. It connects on first use, and closes the producers and consumers that it has opened."""
 
     def producer(self, topic: str) -> "Opening[Producer]":
-        """Open a producer of a topic: `await` it, or use it with `async with`. Raises ClusterError."""
+        """Return a producer of a topic that is not open yet: `await` it, or use `async with`. Opening raises ClusterError."""
 
     def consumer(self, topics: str | Sequence[str], group: str, *, start: Start = "earliest") -> "Opening[Consumer]":
-        """Join a group that reads these topics: `await` it, or use it with `async with`. Raises ClusterError.
+        """Return a consumer in a group that reads these topics: `await` it, or use `async with`. Opening raises ClusterError.
 
-        The group is a consumer group of TubeMQ and RocketMQ, and a subscription of Pulsar.
+        The group is a consumer group in TubeMQ and RocketMQ, and a subscription in Pulsar.
         """
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close every producer and consumer, the last one first, then the connections."""
+        """Close every producer and consumer, the last opened one first, then the connections."""
 
     async def __aenter__(self) -> Self: ...
 

@@ -14,7 +14,7 @@ class Closable(Protocol):
         """True once `close` was called."""
 
     async def close(self, timeout: float = ...) -> None:
-        """Close it; more than once is allowed."""
+        """Close the producer or consumer; further calls do nothing."""
 
 
 T_co = TypeVar("T_co", bound=Closable, covariant=True)
@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", bound=Closable, covariant=True)
 class Opening(Generic[T_co]):
     """A producer or consumer that is not open yet.
 
-    `await` opens it and returns it; `async with` closes it, too.
+    `await` opens and returns it; `async with` also closes it.
     """
 
     def __init__(self, open_it: Callable[[], Coroutine[Any, Any, T_co]]) -> None:
@@ -49,12 +49,12 @@ class OpenedByClient:
         self._opened: list[Closable] = []
 
     def add(self, opened: Closable) -> None:
-        """Remember it until it is closed."""
-        self._opened = [each for each in self._opened if not each.closed]
+        """Add a producer or consumer, and drop those that are closed."""
+        self._opened = [member for member in self._opened if not member.closed]
         self._opened.append(opened)
 
     async def close(self, timeout: float) -> None:
-        """Close them, the last one first, within `timeout` seconds together. All are closed, also when one raises."""
+        """Close all, the last opened one first, within `timeout` seconds in total. All are closed, even if one raises."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
 

@@ -1,4 +1,4 @@
-"""A message as a consumer hands it out."""
+"""The message class of consumers."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from mqbridge.message import Message, fields_of
 
 
 class ReceivedMessage(Message):
-    """A message, and where it was read. It is acknowledged by the consumer that handed it out.
+    """A message with its topic and partition. Only the consumer that received it can acknowledge it.
 
-    topic      the topic that was subscribed to
-    partition  in the system's own spelling: a number of Pulsar ("" for an unpartitioned topic), `broker:partition` of TubeMQ,
-               `broker:queue` of RocketMQ
-    handle     what its consumer needs to acknowledge it
+    topic      the topic of the subscription
+    partition  the partition in the notation of the system: a number in Pulsar ("" for an unpartitioned topic),
+               `broker:partition` in TubeMQ, `broker:queue` in RocketMQ
+    handle     data with which the consumer acknowledges the message
     """
 
     __slots__ = ("handle", "partition", "topic")

@@ -6,7 +6,7 @@ from collections import deque
 from mqbridge.errors import ClusterError
 
 MAX_PENDING_BYTES = 64 << 20
-"""Default bound."""
+"""Default limit of the bytes in flight."""
 
 
 class SendWindow:
@@ -39,7 +39,7 @@ class SendWindow:
             return number
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((waiter, size))
-        self._admit()  # the calls in front may be cancelled ones
+        self._admit()  # earlier waiters may be cancelled, so this call may be admitted at once
         try:
             await waiter
         except BaseException:
