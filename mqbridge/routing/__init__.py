@@ -1,1 +1,1 @@
-"""Rules of a route: which messages it takes, how it edits them, and to which topic and partition they go."""
+"""Rules of a route: which messages it selects, how it edits them, and to which topic and partition it writes them."""

@@ -1,8 +1,8 @@
-"""Edits messages on their way to one target.
+"""Edits the messages that are written to one target.
 
-Properties are removed, then renamed, then set; templates read the original message. Only what differs is changed, and a message
-that nothing changes goes on as the object that it was. One that could not be read is left alone. A property that says the type or
-the time changes with it.
+Properties are removed, then renamed, then set; templates read the original message. A message that no edit changes stays the
+same object. A message that could not be decoded is not edited. If the type or the time changes, the property that repeats it
+changes too.
 """
 
 import re
@@ -27,7 +27,7 @@ EMPTY: Mapping[Clearable, Any] = {
 
 
 class Edit:
-    """The edits of one target; `words` are the template words that the source topic gives."""
+    """The edits of one target; `words` has the values of the template words that the source topic defines."""
 
     def __init__(self, rules: EditRules, words: Mapping[str, str]) -> None:
         self._removed = frozenset(name for name in rules.remove if not is_pattern(name))
@@ -45,7 +45,7 @@ class Edit:
         messages, source = share.messages, share.batch.partition
         edited: list[Message] | None = None
         for index, message in enumerate(messages):
-            # Edits read most fields; a native message would make a new object at each read.
+            # Edits read most fields. Each read of a field of a native message makes a new object, so it is copied once.
             whole = message.replace() if is_native(messages) and self._on_properties else message
             if message.defect is None and (changes := self._changes(whole, source)):
                 if edited is None:
@@ -65,7 +65,7 @@ class Edit:
         changes = {field: value for field, value in wanted.items() if value != getattr(message, field)}
         self._update_properties(message, changes)
         if changes and message.attributes is not None and ("properties" in changes or "msg_type" in changes):
-            # The old string would still contain the old values, and removed properties.
+            # The old attribute string still contains the old values and removed properties.
             changes["attributes"] = None
         return changes
 
@@ -97,7 +97,7 @@ class Edit:
         return properties
 
     def _remove_and_rename(self, properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
-        """Apply removals and renames."""
+        """Return the properties after removals and renames."""
         removed, patterns, renamed = self._removed, self._patterns, self._renamed
         return tuple(
             [
@@ -113,7 +113,7 @@ def _matches(patterns: list[re.Pattern[str]], name: str) -> bool:
 
 
 def _set_property(properties: tuple[Pair, ...], name: str, value: str) -> tuple[Pair, ...]:
-    """Set the property to this single value, at the index of its first occurrence."""
+    """Return the properties with this single value of the property, at the index of its first occurrence or at the end."""
     indexes = [index for index, pair in enumerate(properties) if pair[0] == name]
     if not indexes:
         return (*properties, (name, value))

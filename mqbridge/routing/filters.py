@@ -1,11 +1,11 @@
 """Filters of a route.
 
-A rule is a set of conditions that must all hold; a message passes if one `include` rule holds (or there is none) and no `exclude`
-rule does. Each condition tests texts of a message: its type, its keys, the values of a property. A message that could not be
-decoded has none of these: it is never filtered, since it must reach the dead letters.
+A message meets a rule if it meets all conditions of the rule. A message passes if it meets an `include` rule (or there is none),
+and no `exclude` rule. Each condition tests texts of the message: its type, its keys, or the values of a property. A message that
+could not be decoded has none of these and always passes, because it must be written to the dead-letter topic.
 
-Rules about types alone are decided first, once per distinct type of a batch that the compiled module decoded: none of its
-messages becomes a Python object for it. The other conditions see the messages that are left.
+Rules with conditions on the type only are tested first. In a batch that the compiled module decoded, they are tested once per
+distinct type, and no message becomes a Python object. The other rules are tested on the remaining messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Test = Callable[[T], bool]
 
 
 class Filter:
-    """Selects the messages that pass. Calls `left_out` with the number of messages that do not, for each batch that has any."""
+    """Selects the messages that pass. For each batch with messages that do not pass, calls `left_out` with their number."""
 
     def __init__(self, msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> None:
         of_type: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
@@ -36,7 +36,7 @@ class Filter:
         self._left_out = left_out
 
     def keep(self, batch: Batch) -> Share:
-        """Return the messages that pass."""
+        """Return the messages of the batch that pass."""
         messages = batch.messages
         kept = self._of_wanted_types(messages)
         if (passes := self._message_passes) is not None:
@@ -47,7 +47,7 @@ class Filter:
         return Share(batch, kept)
 
     def _of_wanted_types(self, messages: Sequence[Message]) -> Sequence[int]:
-        """Return the indexes of the messages whose type passes, and of those that could not be decoded."""
+        """Return the indexes of the messages whose type passes, and of the messages that could not be decoded."""
         passes = self._type_passes
         if passes is None:
             return range(len(messages))
@@ -61,7 +61,7 @@ class Filter:
 
 
 def make_filter(msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> Filter | None:
-    """Make the filter; None if it would pass everything."""
+    """Make the filter of a route; None if all messages pass."""
     return Filter(msg_types, rules, left_out) if msg_types or rules != FilterRules() else None
 
 
@@ -100,7 +100,7 @@ def _of(condition: Condition, has: Test[T], texts: Callable[[T], Sequence[str]])
 
 
 def _keys(message: Message) -> Sequence[str]:
-    """Return routing key and index keys; a binary key that is not UTF-8 counts only as present."""
+    """Return the routing key and the index keys as texts, without a binary routing key that is not UTF-8."""
     key = message.key
     if isinstance(key, bytes):
         try:
@@ -111,9 +111,9 @@ def _keys(message: Message) -> Sequence[str]:
 
 
 def _wanted(tests: list[Test[T]], are_wanted: bool) -> Test[T]:
-    """Make a test that holds if one of the tests holds; if not `are_wanted`, if none does."""
-    found = tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
-    return found if are_wanted else lambda subject: not found(subject)
+    """Make a test that is true if any of the tests is true; if not `are_wanted`, a test that is true if none of them is."""
+    any_of = tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
+    return any_of if are_wanted else lambda subject: not any_of(subject)
 
 
 def _all(tests: list[Test[T]]) -> Test[T]:

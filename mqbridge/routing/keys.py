@@ -1,6 +1,7 @@
-"""The key of a message for choosing its partition by key.
+"""Finds the key of a message for `partitions.by: key`.
 
-`key`, `ordering_key`, `keys` (the first of the index keys) or `property:NAME`; of several names, the first that a message has.
+The names are `key`, `ordering_key`, `keys` (the first index key) and `property:NAME`. From several names, the first one that a
+message has a value for is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +14,14 @@ Picker = Callable[[Message], bytes | None]
 
 
 class KeyPicker:
-    """Finds the keys of messages by a list of names."""
+    """Finds the keys of messages, by the names in the configuration."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._pick = picker(names)
 
     def keys(self, messages: Sequence[Message]) -> Sequence[bytes | None]:
-        """Return the key of each message, None for a message without any of the names."""
+        """Return the key of each message, None for a message without a value for any of the names."""
         if not is_native(messages):
             return [self._pick(message) for message in messages]
         first, *others = (messages.partition_keys(name) for name in self._names)  # type: ignore[attr-defined]
@@ -31,7 +32,7 @@ class KeyPicker:
 
 
 def picker(names: Sequence[str]) -> Picker:
-    """Make a function that finds the key of a message; None for a message without any of the names."""
+    """Make a function that returns the key of a message, or None if it has no value for any of the names."""
     picks = [_single(name) for name in names]
     if len(picks) == 1:
         return picks[0]

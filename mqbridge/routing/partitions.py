@@ -2,13 +2,13 @@
 
 modulo        the source partition's index, modulo the number of target partitions
 identity      the source partition's index itself
-table         as the configured table says, by the source partition's name or index
-key           as the target system's own producers place the key; without a key by modulo
-round_robin   whole batches in turn, without any order
+table         the partition in the configured table, by the source partition's name or index
+key           the partition that the target system's own producers choose for the key; without a key by modulo
+round_robin   the next partition for each batch, without any order
 
-With the first three, each source partition goes to one target partition, so its order is kept; by key, messages with the same key
-keep theirs. Every rule is a function of the message and of the target's number of partitions, which is read anew for every batch:
-new partitions of a target are used at once.
+By modulo, identity and table, each source partition is written to one target partition, so its order is kept. By key, messages
+with the same key keep their order. The target's number of partitions is read again for every batch, so new partitions of a
+target are used at once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,11 +22,11 @@ from mqbridge.message import Share
 from mqbridge.routing.keys import KeyPicker
 
 PartitionShare = tuple[int, Share]
-"""A target partition and the share that goes to it."""
+"""A target partition and the share that is written to it."""
 
 
 def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
-    """Return the number of partitions that a target needs for the rule."""
+    """Return the number of partitions that a target needs, so that the rule finds one for each source partition."""
     return max([source_partitions, *(partition + 1 for partition in rule.table.values())])
 
 
@@ -37,26 +37,26 @@ def partitions_made(target: Target, source_partitions: int) -> int:
 
 
 def why_unassignable(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
-    """Return why a source partition has no partition among `count` target partitions; None if it has one."""
+    """Return the reason why a source partition has none of `count` target partitions; None if it has one."""
     if rule.by == "identity" and index >= count:
-        return f"by identity it goes to partition {index}, but there are {count} (0 to {count - 1})"
+        return f"`by: identity` needs target partition {index}, but there are {count} (0 to {count - 1})"
     if rule.by == "table":
         partition = _look_up(rule.table, name, index)
         if partition is None:
             return "it is not in the table of `partitions`"
         if partition >= count:
-            return f"the table sends it to partition {partition}, but there are {count} (0 to {count - 1})"
+            return f"the table of `partitions` has target partition {partition}, but there are {count} (0 to {count - 1})"
     return None
 
 
 def unassignable(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
-    """Return the partitions of a source topic that have no target partition, by name, with the reason."""
-    found = ((name, why_unassignable(rule, name, index, count)) for index, name in enumerate(topic.partitions))
-    return {name: why for name, why in found if why is not None}
+    """Return the source partitions that have none of `count` target partitions: the reason by partition name."""
+    reasons = ((name, why_unassignable(rule, name, index, count)) for index, name in enumerate(topic.partitions))
+    return {name: reason for name, reason in reasons if reason is not None}
 
 
 def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
-    """Return the remedy for source partitions without a target partition."""
+    """Return the hint for errors about source partitions without a target partition."""
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
         return f"Add {', '.join(map(repr, missing))} to the table, or use `by: modulo`"
     grow = f"Grow the target topic to {needed} partitions"
@@ -64,7 +64,7 @@ def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bo
 
 
 class Partitioner:
-    """Divides batches among the partitions of one outbound."""
+    """Divides batches among the target partitions of one outbound."""
 
     def __init__(self, rule: PartitionRule, outbound: Outbound) -> None:
         self.rule = rule
@@ -79,7 +79,7 @@ class Partitioner:
             "round_robin": self._round_robin,
         }
         self.divide = rules[rule.by]
-        """Divide a share, which is not empty, by target partition."""
+        """Divide a share by target partition; the share must not be empty."""
 
     def _modulo(self, share: Share) -> list[PartitionShare]:
         return [(share.batch.partition.index % self._outbound.partitions, share)]
@@ -90,7 +90,7 @@ class Partitioner:
     def _table(self, share: Share) -> list[PartitionShare]:
         source = share.batch.partition
         target = _look_up(self.rule.table, source.name, source.index)
-        assert target is not None  # noqa: S101 - a lane without a target partition is never received from
+        assert target is not None  # noqa: S101 - a source partition without a target partition is not read
         return [(target, share)]
 
     def _round_robin(self, share: Share) -> list[PartitionShare]:
@@ -105,7 +105,7 @@ class Partitioner:
         partition_of = self._outbound.partition_of
         parts: dict[int, list[int]] = {}
         for index, key in enumerate(self._picker.keys(share.messages)):
-            # Messages without a key go by their source partition, which keeps at least their own order.
+            # Messages without a key are assigned by their source partition, which keeps their order among each other.
             parts.setdefault(own if key is None else partition_of(key), []).append(index)
         if len(parts) == 1:
             return [(target, share) for target in parts]

@@ -1,6 +1,6 @@
-"""Templates of edits: texts made from a message. `mqbridge.config.templates` has their grammar and their words.
+"""Renders the templates of edits to texts. `mqbridge.config.templates` defines their grammar and their words.
 
-If a message has no value for a word, the whole template gives nothing, and the field stays as it is.
+If a message has no value for a word of the template, the result is None, and the field is not changed.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ _WORDS: dict[str, Word] = {
 
 
 class Template:
-    """A template with the words of the source topic (see `mqbridge.routing.topics`); the message's own words come first."""
+    """A parsed template. `given` has the words of the source topic (`mqbridge.routing.topics`); words of messages come first."""
 
     def __init__(self, template: str, given: Mapping[str, str]) -> None:
         self._parts: list[str | Word] = []
@@ -42,7 +42,7 @@ class Template:
         self._constant = "".join(map(str, self._parts)) if all(isinstance(part, str) for part in self._parts) else None
 
     def render(self, message: Message, source: Partition) -> str | None:
-        """Return the text, None if a word has no value."""
+        """Return the text, or None if the message has no value for a word."""
         if self._constant is not None:
             return self._constant
         texts: list[str] = []

@@ -1,7 +1,7 @@
-"""Selects the source topics of a route, and names its target topics.
+"""Selects the source topics of a route, and makes the names of its target topics.
 
-A source topic is an exact name, or a regular expression written `~PATTERN` that must match a whole name. A target topic is a
-template: `{topic}` is the source topic, `{name}` a named group of the expression that matched it.
+A source topic in the configuration is an exact name, or a regular expression `~PATTERN` that must match a whole name. A target
+topic is a template: `{topic}` is the source topic, and `{name}` is a named group of the expression that matched it.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class SelectedTopic:
 
 
 def select(wanted: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
-    """Return the selected topics, sorted by name, each once; exact names are selected whether they exist or not."""
+    """Return the selected topics, sorted by name, without duplicates. Exact names are selected even if they do not exist."""
     names = sorted(existing)
     chosen: dict[str, SelectedTopic] = {}
     for topic in wanted:

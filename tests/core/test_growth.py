@@ -59,7 +59,7 @@ async def test_without_create_a_new_partition_waits_for_a_target_partition(
         held = named(gateway, "r")
         await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
         assert {str(at): why for at, why in held.stopped.items()} == {
-            "a/t/2": "b/t has no partition for a/t/2: by identity it goes to partition 2, but there are 2 (0 to 1)"
+            "a/t/2": "b/t has no partition for a/t/2: `by: identity` needs target partition 2, but there are 2 (0 to 1)"
         }
         assert [str(partition) for partition in held.deliveries] == ["a/t/0", "a/t/1"]
         world.b.create("t", 3)

@@ -120,9 +120,11 @@ def test_round_robin_takes_turns() -> None:
 def test_unassignable_partitions_are_named() -> None:
     topic = Topic("t", ("b:0", "b:1", "b:2"))
     assert unassignable(rule("modulo"), topic, 1) == {}
-    assert unassignable(rule("identity"), topic, 2) == {"b:2": "by identity it goes to partition 2, but there are 2 (0 to 1)"}
+    assert unassignable(rule("identity"), topic, 2) == {
+        "b:2": "`by: identity` needs target partition 2, but there are 2 (0 to 1)"
+    }
     assert unassignable(rule("table", table={"b:0": 0, "1": 7}), topic, 3) == {
-        "b:1": "the table sends it to partition 7, but there are 3 (0 to 2)",
+        "b:1": "the table of `partitions` has target partition 7, but there are 3 (0 to 2)",
         "b:2": "it is not in the table of `partitions`",
     }
     assert partitions_needed(rule("table", table={"b:0": 0, "1": 7}), 3) == 8
@@ -138,7 +140,8 @@ async def test_identity_needs_as_many_partitions(world: World) -> None:
     with pytest.raises(ConfigError) as caught:
         await run(world.config(route("r", "a/t", target | {"create": False})))
     assert str(caught.value) == (
-        "route 'r': b/t has no partition for partition '2' of a/t: by identity it goes to partition 2, but there are 2 (0 to 1). "
+        "route 'r': b/t has no partition for partition '2' of a/t: `by: identity` needs target partition 2, but there are 2 "
+        "(0 to 1). "
         "Grow the target topic to 4 partitions, set `create: true`, or use `by: modulo`"
     )
     assert len(world.b.topics["t"]) == 2

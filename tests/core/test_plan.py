@@ -46,7 +46,8 @@ async def test_a_plan_lists_the_problems_that_prevent_a_start(world: World) -> N
     found = await problems(world, route("r", "a/t", identity, table, end("c/none", create=False)))
     first, second, third = found
     assert first == (
-        "route 'r': b/t has no partition for partition '2' of a/t: by identity it goes to partition 2, but there are 2 (0 to 1). "
+        "route 'r': b/t has no partition for partition '2' of a/t: `by: identity` needs target partition 2, but there are 2 "
+        "(0 to 1). "
         "Grow the target topic to 3 partitions, set `create: true`, or use `by: modulo`"
     )
     assert second == (
