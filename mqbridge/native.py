@@ -12,21 +12,21 @@ from typing import Any, NamedTuple, TypeVar
 from mqbridge import __version__
 
 SWITCH = "MQBRIDGE_NATIVE"
-"""Environment variable; `0` disables the compiled module."""
+"""The environment variable that disables the compiled module if it is `0`."""
 REMEDY = "in a checkout `make setup` builds it if cargo is installed; docs/how-to/compiled.md has other ways"
 
 
 class ImportResult(NamedTuple):
-    """The compiled module, or the reason why it is not used."""
+    """The compiled module, or None and the reason why it is not used."""
 
     module: ModuleType | None
     reason: str = ""
     is_broken: bool = False
-    """True if it is installed but unusable."""
+    """True if the module is installed but unusable."""
 
 
 def import_compiled() -> ImportResult:
-    """Import the compiled module. A module of another version than mqbridge is not used."""
+    """Import the compiled module. A module whose version differs from mqbridge's is not used."""
     if os.environ.get(SWITCH) == "0":
         return ImportResult(None, f"{SWITCH}=0 disables it")
     try:
@@ -45,7 +45,7 @@ _result = import_compiled()
 compiled = _result.module
 """The compiled module; None if it is not used."""
 is_broken = _result.is_broken
-"""True if it is installed but unusable: `notice` is then logged as a warning."""
+"""True if the compiled module is installed but unusable; `notice` is then logged as a warning."""
 state, notice = "in use", ""
 if compiled is None:
     state = f"not in use: {_result.reason}"
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def is_native(messages: Sequence[Any]) -> bool:
-    """Return True if the compiled module decoded these messages and no Python objects were made of them yet."""
+    """Return True if the compiled module decoded these messages, and no Python objects were made from them yet."""
     return compiled is not None and isinstance(messages, compiled.Messages)
 
 

@@ -23,19 +23,19 @@ from mqbridge.secret_sources import Unreadable, read_file, read_variable, run_co
 log = logging.getLogger(__name__)
 
 COMMAND_KEPT_S = 30.0
-"""How long the output of a command is reused, unless the caller asks for a fresh value."""
+"""Time for which the output of a command is reused, unless the caller requests a fresh value."""
 COMMAND_PAUSE_S = 1.0
-"""Minimum pause between two runs of a command, also after a failure: hundreds of partitions may need the secret at once."""
+"""Minimum pause between two runs of a command, also after a failure; hundreds of partitions may need the secret at once."""
 HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
 SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
 """Value of `format` that marks a secret in the JSON Schema."""
 IS_SHOWN = "isShown"
-"""Key in the JSON Schema that marks a value as not secret, although it has a secret's sources, such as a user name."""
+"""Key in the JSON Schema that marks a value which has the sources of a secret, but is not secret, such as a user name."""
 
 
 class Secret:
-    """One secret. Two secrets are equal if their sources are the same."""
+    """One secret, read from its source. Two secrets are equal if their sources are the same."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Secret:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, *, fresh: bool = False) -> str:
-        """Return the current value; with `fresh`, run a command again although its last output is recent.
+        """Return the current value; with `fresh`, run a command again even if its last output is recent.
 
         Raises ClusterError (FATAL) if the source cannot be read and there is no earlier value.
         """
@@ -119,12 +119,12 @@ class Secret:
 
     @property
     def source(self) -> str:
-        """The source, for messages: the file's path, the variable's name, the command's program."""
+        """The source in logs and errors: the file's path, the variable's name, or the command's program."""
         return "the configuration" if self._kind == "text" else f"{self._kind} {self._source[0]}"
 
     @property
     def shown(self) -> str | dict[str, str | list[str]]:
-        """The secret in the form of the configuration; its text, and a command's arguments (maybe secret too), are hidden."""
+        """The secret as in the configuration; its text is hidden, and so are a command's arguments, which may be secret."""
         if self.is_text:
             return HIDDEN
         return {
@@ -176,10 +176,10 @@ class Secret:
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         text = {"type": "string", "minLength": 1}
         one = {
-            "file": text | {"description": "A file with the secret; read again when it is needed."},
+            "file": text | {"description": "A file with the secret; it is read again when the secret is needed."},
             "env": text | {"description": "An environment variable with the secret."},
             "command": {
-                "description": "A program that prints it; run again when it is needed.",
+                "description": "A program that prints the secret; it is run again when the secret is needed.",
                 "anyOf": [text, {"type": "array", "items": text, "minItems": 1}],
             },
         }
@@ -194,7 +194,7 @@ def _restored(kind: str, value: Any) -> Secret:
 def _validated(value: Any) -> Secret:
     try:
         return Secret.parsed(value)
-    except ValueError as error:  # without the value, which pydantic would show
+    except ValueError as error:  # replaced by an error without the value, which pydantic would show
         raise PydanticCustomError("secret", "{problem}", {"problem": str(error)}) from None
 
 

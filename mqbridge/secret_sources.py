@@ -15,7 +15,7 @@ KILLED_WITHIN_S = 1.0
 
 
 class Unreadable(Exception):
-    """The reason why a source could not be read, without its content."""
+    """A source could not be read; the text is the reason, without the source's content."""
 
 
 def read_variable(name: str) -> str:
@@ -24,7 +24,7 @@ def read_variable(name: str) -> str:
 
 
 def read_file(path: str) -> str:
-    """Read a file, without white space at both ends. Raises Unreadable."""
+    """Read a file and remove white space at both ends. Raises Unreadable."""
     try:
         with Path(path).expanduser().open("rb") as file:
             return _checked(file.read(MAX_BYTES + 1), "the file is empty")
@@ -35,7 +35,10 @@ def read_file(path: str) -> str:
 
 
 async def run_command(argv: tuple[str, ...]) -> str:
-    """Return the output of a program. Raises Unreadable, without the program's arguments and error output: both may be secret."""
+    """Run a program and return its output.
+
+    Raises Unreadable; its text has neither the program's arguments nor its error output, because both may be secret.
+    """
     loop = asyncio.get_running_loop()
     try:
         transport, protocol = await loop.subprocess_exec(
@@ -44,7 +47,7 @@ async def run_command(argv: tuple[str, ...]) -> str:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # a process group that can be killed with the programs that it starts
+            start_new_session=True,  # makes a process group, so that programs started by this one can be killed too
         )
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
@@ -64,9 +67,9 @@ async def run_command(argv: tuple[str, ...]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
-    """Kill the program if it still runs, with its children, and close its output.
+    """Kill the program and its children if it still runs, and close its output.
 
-    A child that still runs keeps the output open, and asyncio regards the command as running until its output is closed.
+    A child that still runs keeps the output open, and asyncio treats the command as running until its output is closed.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

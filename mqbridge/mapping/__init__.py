@@ -1,1 +1,1 @@
-"""Shared by the mappings of all systems: field tables, reserved properties, one cache."""
+"""The common part of the mappings of all systems: field tables, reserved properties and a cache."""

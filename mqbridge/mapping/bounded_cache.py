@@ -1,7 +1,7 @@
 """A bounded cache: a dict that is emptied when it is full.
 
-Messages repeat few texts, or so many that no cache would help; therefore there is no LRU bookkeeping, and a hit costs as much as
-a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
+Messages repeat either a few texts, or so many that no cache would help. Therefore there is no LRU order, and a hit costs as much
+as a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
 """
 
 from collections.abc import Callable, Sequence, Sized
@@ -9,17 +9,17 @@ from typing import Any, Generic, TypeVar
 
 ENTRIES = 16384
 LONGEST = 256
-"""Bytes or characters. A longer key seldom repeats (tokens, sentences) and is not cached."""
+"""Maximum length of a cached key, in bytes or characters. Longer keys (tokens, sentences) seldom repeat."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class BoundedCache(dict[K, V], Generic[K, V]):
-    """Values by key, made by `make` on first use (`cache[key]`), or stored by `keep`.
+    """Values by key; `make` makes a value on first use (`cache[key]`), and `keep` stores a given value.
 
-    It holds up to `entries` values and is emptied when one more comes. A key whose `length` exceeds `longest` is not kept; None
-    keeps every key.
+    The cache stores up to `entries` values and is emptied before the next one. A key whose `length` exceeds `longest` is not
+    stored. With `length=None` every key is stored.
     """
 
     __slots__ = ("_entries", "_length", "_longest", "_make")
@@ -50,5 +50,5 @@ class BoundedCache(dict[K, V], Generic[K, V]):
 
 
 def total_length(parts: Sequence[Sized]) -> int:
-    """Return the total length of a key of several texts."""
+    """Return the total length of a key that is a tuple of texts, for `length`."""
     return sum(map(len, parts))

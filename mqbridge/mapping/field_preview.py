@@ -1,4 +1,4 @@
-"""Preview for systems that keep a message's fields unchanged."""
+"""Preview of a mapped message, for systems that store a message's fields unchanged."""
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, format_position
@@ -7,7 +7,10 @@ _NOT_SHOWN = {"defect", "hops", "origin", "position", "properties"}
 
 
 def preview_fields(message: Message, origin: str | None) -> list[tuple[str, str | bytes]]:
-    """Return the fields that have a value, the properties, origin and hops. Raises MappingError for a message with a defect."""
+    """Return names and values of the fields that are set, the properties, origin and hops.
+
+    Raises MappingError for a message that could not be decoded.
+    """
     if message.defect is not None:
         raise MappingError(f"it could not be decoded: {message.defect}")
     shown: list[tuple[str, str | bytes]] = []

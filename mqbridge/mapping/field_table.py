@@ -1,12 +1,12 @@
-"""The mapping of each field of a system's messages, as rules that code, tests, the command line and the published page share.
+"""The mapping of each field of a system's messages, as rules that the code, tests, command line and published page share.
 
-A system's rules are in its `mapping.table`, and registered with its adapter. A rule maps a native field to a field of `Message`,
-and defines the field's fate when a message is written to the system:
+The rules of a system are in its `mapping.table`, and are registered with its adapter. A rule maps a native field to a field of
+`Message`, and defines the fate of the field when a message is written to the system:
 
-    native      a field of the system itself holds it
-    carried     it travels as a property or pair of the gateway, and becomes native again in a system with such a field
-    recomputed  the system that stores the message sets the value anew; it is only read
-    dropped     it has no meaning outside of its system; `why` gives the reason
+    native      a field of the system itself stores the value
+    carried     a reserved property stores the value; in a system with such a field, the value becomes native again
+    recomputed  the system that stores the message sets a new value; the field is only read
+    dropped     the value has no meaning outside of its system; `why` gives the reason
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Fate(Enum):
-    """What happens to a field."""
+    """The fate of a field when a message is written."""
 
     NATIVE = "native"
     CARRIED = "carried"
@@ -27,9 +27,10 @@ NATIVE, CARRIED, RECOMPUTED, DROPPED = Fate
 
 
 class FieldRule(NamedTuple):
-    """One native field (or property of the gateway), its message field, its fate, and the reason in one line.
+    """The rule of one native field (or reserved property): its message field, its fate, and the reason in one line.
 
-    `own`: its value is specific to this system; values of other systems in the same message field are not written to it.
+    `own` means that the value is specific to this system: values from other systems in the same message field are not written to
+    the native field.
     """
 
     native: str
@@ -40,7 +41,7 @@ class FieldRule(NamedTuple):
 
 
 class FieldTable(NamedTuple):
-    """All rules of a system. `title` is the system's name in print."""
+    """All rules of a system. `title` is the name of the system in documents."""
 
     system: str
     title: str
@@ -62,7 +63,7 @@ class FieldTable(NamedTuple):
 
 
 class MappedField(NamedTuple):
-    """The mapping of one native field of a source to a target; `target` is empty if it is not written."""
+    """The mapping of one native field of a source to a target; `target` is empty if the field is not written."""
 
     source: str
     field: str | None

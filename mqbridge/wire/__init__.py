@@ -1,4 +1,4 @@
-"""Sans-IO tools that are independent of any system: the frame cutter, varints, percent escapes.
+"""Sans-IO tools that are independent of any system: the frame cutter, varints, checksums, Java's string hash.
 
-Nothing in a `wire` package imports asyncio, or uses a socket or a clock.
+No `wire` package imports asyncio, or uses sockets or a clock.
 """

@@ -1,16 +1,16 @@
-"""Split a byte stream, received in chunks of any size, into frames.
+"""Splits a byte stream, received in chunks of any size, into frames.
 
-Chunks are kept in a list and joined once when enough bytes have arrived, so a huge frame costs one copy and not one per chunk.
-Of six ways that were measured, this one is as fast as any for small frames and by far the fastest for frames of megabytes.
+Chunks are stored in a list and joined once, when enough bytes have arrived: a large frame costs one copy, not one per chunk.
+Of six implementations that were measured, this one is as fast as any for small frames and by far the fastest for large ones.
 """
 
 from collections.abc import Callable
 
 Measure = Callable[[bytes, int], int]
-"""Takes bytes and the offset at which a frame starts; returns the number of bytes from there that are needed to tell more.
+"""A function that gets bytes and the offset at which a frame starts. It returns the number of bytes needed from that offset.
 
-The frame is complete when that many bytes are present. Raises RemoteProtocolError for bytes that can never become a frame, and
-always before waiting for a body beyond its limit.
+While the length of the frame is unknown, that is enough to know more; then it is the whole length. The frame is complete when
+that many bytes are present. Raises RemoteProtocolError for bytes that cannot be a frame, and for a frame that is too long.
 """
 
 
@@ -19,7 +19,7 @@ FrameSpan = tuple[bytes, int, int]
 
 
 class FrameCutter:
-    """Takes bytes, returns whole frames. `measure` is the only part that depends on the protocol."""
+    """Collects received bytes and returns whole frames. Only `measure` depends on the protocol."""
 
     __slots__ = ("_buffered", "_chunks", "_measure", "_need")
 
@@ -31,15 +31,15 @@ class FrameCutter:
 
     @property
     def buffered(self) -> int:
-        """Bytes of the incomplete frame."""
+        """Number of bytes of the incomplete frame."""
         return self._buffered
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Add a chunk; return every frame that is complete now, headers included."""
+        """Add a chunk and return all frames that are complete now, including their headers."""
         return [data[start:end] for data, start, end in self.feed_spans(chunk)]
 
     def feed_spans(self, chunk: bytes) -> list[FrameSpan]:
-        """Like `feed`, but without copying the frames."""
+        """Add a chunk and return the spans of all frames that are complete now, without copying the frames."""
         self._chunks.append(chunk)
         self._buffered += len(chunk)
         if self._buffered < self._need:

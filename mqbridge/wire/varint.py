@@ -1,6 +1,6 @@
-"""Protobuf's unsigned varints, for the few places where bytes are parsed or written by hand.
+"""Protobuf's unsigned varints, for code that parses or writes protobuf bytes directly.
 
-The encodings of 0 to 16383 come from a table: nearly all values are in it, and a lookup takes a third of the loop's time.
+The encodings of 0 to 16383 are in a table: nearly all values are that small, and a lookup takes a third of the loop's time.
 """
 
 from mqbridge.errors import RemoteProtocolError
@@ -30,7 +30,10 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the value at `at`; return it with the offset after it. Raises RemoteProtocolError if it is cut short or too long."""
+    """Decode the value at offset `at`; return the value and the offset after it.
+
+    Raises RemoteProtocolError if the encoding is incomplete or too long.
+    """
     value = shift = 0
     for index in range(at, min(at + MAX_VARINT_BYTES, len(data))):
         byte = data[index]
