@@ -137,7 +137,7 @@ async def test_requests_that_go_on_do_not_keep_a_silent_server_alive(server: Ser
 
 async def test_nonsense_ends_the_connection(server: Server, connection: ServerConnection) -> None:
     server.answer = lambda _: b"\x01"
-    with pytest.raises(Exception, match=r"varint|part of|answer"):
+    with pytest.raises(Exception, match="exceeds the payload"):
         await connection.request(READ, GET, b"x")
     server.answer = lambda body: encode_response(GET, body)
     assert await connection.request(READ, GET, b"y") == b"y"
