@@ -1,7 +1,7 @@
-"""What a memory cluster holds, who reads it, and the faults that a test can ask of it.
+"""Broker of a memory cluster: its topics, consumer groups and injected faults.
 
-Group membership is decided here and at once: partitions are dealt to the members in turn, and whoever loses one has
-its lane ended.
+The broker rebalances a group at once: it assigns partitions round robin to the members. A member that loses a partition
+ends its lane.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from mqbridge.message import Message
 from mqbridge.net.connectivity import Connectivity
 
 ADDRESS = "memory:0"
-"""Where the one server of every memory cluster seems to be."""
+"""Address that every memory cluster reports for its only server."""
 
 
 @dataclass(slots=True, eq=False)
 class StoredPartition:
-    """Messages from the offset `first` on."""
+    """The stored messages of one partition; `first` is the offset of the oldest."""
 
     first: int = 0
     messages: list[Message] = field(default_factory=list)
@@ -31,7 +31,7 @@ class StoredPartition:
         return self.first + len(self.messages)
 
     def append(self, messages: Sequence[Message]) -> None:
-        """Store them and wake the readers."""
+        """Store the messages and wake the readers."""
         self.messages += messages
         for reader in self.readers:
             reader.set()
@@ -39,13 +39,13 @@ class StoredPartition:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """How far a group has read one partition: everything below `committed`, and `acknowledged_ranges` (first to next) above."""
+    """Acknowledged offsets of a group in a partition: all below `committed`, and `acknowledged_ranges` (first to next) above."""
 
     committed: int
     acknowledged_ranges: dict[int, int] = field(default_factory=dict)
 
     def acknowledge(self, first: int, next_: int) -> None:
-        """This range is done."""
+        """Mark the offsets from `first` to before `next_` as acknowledged."""
         if next_ <= self.committed:
             return
         self.acknowledged_ranges[first] = next_
@@ -53,47 +53,47 @@ class Progress:
             self.committed = self.acknowledged_ranges.pop(self.committed)
 
     def covers(self, offset: int) -> bool:
-        """Whether this offset is done."""
+        """Return True if this offset is acknowledged."""
         return offset < self.committed or any(first <= offset < next_ for first, next_ in self.acknowledged_ranges.items())
 
 
 class Member(Protocol):
-    """An inbound, as far as the broker is concerned."""
+    """A member of a group: the part of an inbound that the broker calls."""
 
     topics: tuple[str, ...]
 
     def assign(self, topic: str, number: int, /) -> None:
-        """This partition is yours."""
+        """Start to read a newly assigned partition."""
 
     def revoke(self, topic: str, number: int, /) -> None:
-        """This partition is yours no more; nothing happens if it was not."""
+        """Stop reading a partition; do nothing if it is not assigned to this member."""
 
     def fail(self, error: ClusterError, /) -> None:
-        """It cannot go on."""
+        """End the member with this error."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong, until it is set back."""
+    """Injected faults; each stays active until a test resets it."""
 
     refuse: Callable[[Message], str | None] | None = None
-    """Why this message is refused, None where it is not."""
+    """Return the reason why a message is refused, or None to store it."""
     transient: int = 0
-    """So many attempts to store fail before one succeeds."""
+    """Number of attempts to store that fail before one succeeds."""
     fatal: str | None = None
-    """Why everything is refused."""
+    """Reason why every send fails."""
     no_topics: str | None = None
-    """Why no topic can be made or grown."""
+    """Reason why topics cannot be created or grown."""
     no_groups: str | None = None
-    """Why no group can be joined."""
+    """Reason why groups cannot be joined."""
     hold_receipts: bool = False
-    """Store, but say nothing until `Broker.release_receipts`."""
+    """Store messages, but withhold their receipts until `Broker.release_receipts`."""
     receipt_delay_s: float = 0.0
     receive_delay_s: float = 0.0
 
 
 class Broker:
-    """Topics, groups and faults of one broker name."""
+    """Topics, groups and faults of one named broker."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[StoredPartition]] = {}
@@ -101,21 +101,21 @@ class Broker:
         self.faults = Faults()
         self.connected = asyncio.Event()
         self.connected.set()
-        self.held: list[Callable[[], None]] = []
+        self.withheld_receipts: list[Callable[[], None]] = []
         self.clients: list[Connectivity] = []
-        """Who is told of an outage."""
+        """Clients whose connectivity state follows `disconnect` and `reconnect`."""
         self._members: dict[str, list[Member]] = {}
         self._owners: dict[tuple[str, str, int], Member] = {}
 
     def release_receipts(self) -> None:
-        """Send the receipts that were held."""
+        """Send the withheld receipts, and withhold no more."""
         self.faults.hold_receipts = False
-        held, self.held = self.held, []
-        for send in held:
+        receipts, self.withheld_receipts = self.withheld_receipts, []
+        for send in receipts:
             send()
 
     def disconnect(self) -> None:
-        """Nothing can be stored and every lane ends, until `reconnect`."""
+        """Make the broker unreachable until `reconnect`: sends wait, and every lane ends."""
         self.connected.clear()
         for client in self.clients:
             client.failed(ADDRESS, Unreachable("the memory broker is disconnected"))
@@ -124,7 +124,7 @@ class Broker:
         self._owners.clear()
 
     def reconnect(self) -> None:
-        """Sends go on, lanes are assigned anew."""
+        """Make the broker reachable again: sends resume, and partitions are assigned again."""
         self.connected.set()
         for client in self.clients:
             client.answered(ADDRESS)
@@ -133,21 +133,21 @@ class Broker:
             self.balance(group)
 
     def revoke(self, topic: str, number: int) -> None:
-        """End the lanes of one partition; it is assigned anew at once, from what was acknowledged."""
-        for (group, owned, place), member in list(self._owners.items()):
-            if (owned, place) == (topic, number):
-                self.let_go(group, topic, number)
+        """End the lanes of one partition and assign it again at once; reading resumes at the acknowledged offset."""
+        for (group, owned_topic, index), member in list(self._owners.items()):
+            if (owned_topic, index) == (topic, number):
+                self.unassign(group, topic, number)
                 member.revoke(topic, number)
                 self.balance(group)
 
     def gap(self, topic: str, number: int, first: int) -> None:
-        """Drop what is below `first`, read or not."""
+        """Delete the messages below the offset `first`, even unread ones."""
         partition = self.topics[topic][number]
         del partition.messages[: first - partition.first]
         partition.first = first
 
     def fail(self, group: str, error: ClusterError) -> None:
-        """Throw every member out of the group with this error."""
+        """End every member of the group with this error."""
         for member in list(self._members.get(group, ())):
             member.fail(error)
 
@@ -159,56 +159,56 @@ class Broker:
             self.balance(group)
 
     def join(self, group: str, member: Member) -> None:
-        """A new member of the group."""
+        """Add a member to the group and rebalance."""
         self._members.setdefault(group, []).append(member)
         self.balance(group)
 
     def leave(self, group: str, member: Member) -> None:
-        """The member is gone; its partitions go to the others."""
+        """Remove a member; the others get its partitions."""
         if member in (members := self._members.get(group, [])):
             members.remove(member)
             for key in [key for key, owner in self._owners.items() if owner is member]:
                 del self._owners[key]
             self.balance(group)
 
-    def holders(self, group: str, topic: str) -> dict[str, list[int]]:
-        """By member the partitions of the topic that it has; members are named by their turn."""
+    def assignments(self, group: str, topic: str) -> dict[str, list[int]]:
+        """Return the assigned partitions of a topic by member; members are named by the order in which they joined."""
         members = [member for member in self._members.get(group, ()) if topic in member.topics]
         return {
-            f"member-{turn}": [
+            f"member-{index}": [
                 number for number in range(len(self.topics[topic])) if self._owners.get((group, topic, number)) is member
             ]
-            for turn, member in enumerate(members)
+            for index, member in enumerate(members)
         }
 
-    def let_go(self, group: str, topic: str, number: int) -> None:
-        """Nobody of the group has this partition until it is balanced again."""
+    def unassign(self, group: str, topic: str, number: int) -> None:
+        """Leave this partition without an owner until the group is rebalanced."""
         self._owners.pop((group, topic, number), None)
 
     def balance(self, group: str) -> None:
-        """Deal the partitions of every topic to those members that want it, in turn."""
+        """Assign the partitions of every topic round robin to the members that subscribe to it."""
         if not self.connected.is_set():
             return
         for topic, partitions in self.topics.items():
             members = [member for member in self._members.get(group, ()) if topic in member.topics]
             for number in range(len(partitions) if members else 0):
-                key, due = (group, topic, number), members[number % len(members)]
+                key, new_owner = (group, topic, number), members[number % len(members)]
                 owner = self._owners.get(key)
-                if owner is not due:
+                if owner is not new_owner:
                     if owner is not None:
                         owner.revoke(topic, number)
-                    self._owners[key] = due
-                    due.assign(topic, number)
+                    self._owners[key] = new_owner
+                    new_owner.assign(topic, number)
 
 
 _brokers: dict[str, Broker] = {}
 
 
 def broker(name: str) -> Broker:
-    """The broker of this name; made when first asked for."""
+    """Return the broker of this name; create it at the first call."""
     return _brokers.setdefault(name, Broker())
 
 
 def forget(name: str) -> None:
-    """Drop a broker and all it holds."""
+    """Delete a broker with its topics and groups."""
     _brokers.pop(name, None)

@@ -203,7 +203,7 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
     world.b.faults.hold_receipts = True
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
-        await until(lambda: len(world.b.held) == 6)
+        await until(lambda: len(world.b.withheld_receipts) == 6)
         fill(world.a, "t", 2, 200, 100)
         world.a.gap("t", 0, 120)
         await until(lambda: found.stopped or found.deliveries[PARTITION]._draining)
@@ -231,7 +231,7 @@ async def test_a_stopped_partition_that_is_revoked_is_no_longer_shown(world: Wor
     async with running(config, alone=False) as gateway:
         found = named(gateway, "r")
         await until(lambda: found.stopped)
-        world.a.let_go("g-r", "t", 0)
+        world.a.unassign("g-r", "t", 0)
         for member in world.a._members["g-r"]:
             member.revoke("t", 0)
         await until(lambda: not found.stopped)
@@ -256,7 +256,7 @@ async def test_a_gap_check_ends_when_its_partition_is_revoked(
         for member in world.a._members["g-r"]:
             member.revoke("t", 0)
         await until(lambda: lane.revoked.is_set() and not named(gateway, "r").deliveries)
-        world.a.let_go("g-r", "t", 0)
+        world.a.unassign("g-r", "t", 0)
         world.a.balance("g-r")
         await until(lambda: named(gateway, "r").deliveries)
     assert named(gateway, "r").error is None, "nor does the end of the session wait for it"

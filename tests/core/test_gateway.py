@@ -105,7 +105,7 @@ async def test_nothing_is_acknowledged_before_it_is_stored(source: Broker, targe
     target.faults.hold_receipts = True
     gateway = Gateway(from_dict(settings(source, name), adapters=ADAPTERS), ADAPTERS)
     task = asyncio.ensure_future(gateway.run())
-    while not target.held:
+    while not target.withheld_receipts:
         await asyncio.sleep(0.01)
     assert committed(source) == 0
     target.release_receipts()
@@ -123,7 +123,7 @@ async def test_the_budget_bounds_what_is_in_flight(source: Broker, target: Broke
     target.faults.hold_receipts = True
     gateway = Gateway(from_dict(settings(source, name, delivery={"in_flight_bytes": "512KiB"}), adapters=ADAPTERS), ADAPTERS)
     task = asyncio.ensure_future(gateway.run())
-    while len(target.held) < 3:
+    while len(target.withheld_receipts) < 3:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     [route] = gateway.routes
@@ -345,7 +345,7 @@ async def test_sends_in_flight_are_acknowledged_before_a_gap_is_skipped(source: 
     gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
     task = asyncio.ensure_future(gateway.run())
     async with asyncio.timeout(PATIENCE_S):
-        while len(target.held) < 2:
+        while len(target.withheld_receipts) < 2:
             await asyncio.sleep(0.01)
         # Lost before it was read; a lane sees the gap only after all messages before it.
         source.topics["few"][0].append([Message(b"%d" % number, position=(number,)) for number in range(100, 400)])

@@ -343,7 +343,7 @@ async def test_a_stop_in_the_middle_of_a_reload(world: World, file: Path) -> Non
         await until(lambda: committed(world.a, "g-kept") == COUNT and committed(world.a, "g-changed") == COUNT)
         world.b.faults.hold_receipts = True
         put(world.a, "u", 0, b"%d" % COUNT)
-        await until(lambda: world.b.held)
+        await until(lambda: world.b.withheld_receipts)
         config["routes"][1] = route("changed", "a/u", "b/after")
         write(file, config)
         waiting = asyncio.ensure_future(gateway.reloader.reload())

@@ -44,12 +44,12 @@ async def test_a_late_receipt_does_not_set_a_checkpoint_back(
         found, partition = named(gateway, "r"), Partition("a", "t", "0", 0)
         checkpoints = gateway._checkpoints
         assert checkpoints is not None
-        await until(lambda: len(world.b.held) == 1)
+        await until(lambda: len(world.b.withheld_receipts) == 1)
         world.a.revoke("t", 0)
         put(world.a, "t", 0, *[b"%d" % number for number in range(20, 40)])
-        await until(lambda: len(world.b.held) == 3)
-        late, *others = world.b.held
-        world.b.held.clear()
+        await until(lambda: len(world.b.withheld_receipts) == 3)
+        late, *others = world.b.withheld_receipts
+        world.b.withheld_receipts.clear()
         for answer in others:
             answer()
         await until(lambda: checkpoints.load("r", "g-r", partition) == (40,))

@@ -135,7 +135,7 @@ async def test_a_stop_while_a_reload_waits_for_a_cluster_still_drains(
         await until(lambda: committed(world.a, "g-r") == 20)
         world.b.faults.hold_receipts = True
         put(world.a, "t", 0, b"20")
-        await until(lambda: world.b.held)
+        await until(lambda: world.b.withheld_receipts)
         monkeypatch.setattr(MemoryCluster, "connect", hangs)
         monkeypatch.setattr(MemoryCluster, "close", closes_at_its_deadline)
         config["clusters"]["d"] = config["clusters"]["c"]

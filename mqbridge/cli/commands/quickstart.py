@@ -59,7 +59,7 @@ def _run(folder: Path, messages: int, partitions: int, as_json: bool, *, kept: b
     config = load(file)
     began = time.monotonic()
     with _progress() as progress:
-        result = event_loop.run(run_demo.bridge(config, messages, partitions, _Bar(progress)))
+        result = event_loop.run(run_demo.bridge(config, messages, partitions, _ProgressBars(progress)))
     if as_json:
         print_json(result.as_dict() | {"seconds": round(time.monotonic() - began, 3)})
     else:
@@ -75,7 +75,7 @@ def _progress() -> "Progress":
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
-class _Bar:
+class _ProgressBars:
     """Shows each step as a progress bar on a terminal."""
 
     def __init__(self, progress: "Progress") -> None:
@@ -106,10 +106,10 @@ def _show(result: "DemoResult", file: Path | None) -> None:
 
 def _next_steps(file: Path | None) -> None:
     if file is None:
-        tries = ["mqbridge quickstart --keep /tmp/mqbridge-demo", "mqbridge check config/tubemq-to-pulsar.yaml"]
+        suggestions = ["mqbridge quickstart --keep /tmp/mqbridge-demo", "mqbridge check config/tubemq-to-pulsar.yaml"]
     else:
         path = shlex.quote(str(file))
-        tries = [
+        suggestions = [
             f"mqbridge consume -F {path} -b target -t orders-copy -c 5 -e -f '%t [%p] %o: %k %s\\n'",
             f"mqbridge consume -F {path} -b source -t orders-dead -e --json | head -c 300",
             f"mqbridge check {path} --connect",
@@ -117,7 +117,7 @@ def _next_steps(file: Path | None) -> None:
             f"mqbridge run {path} --until-idle 1",
         ]
     stdout_console().print("\nTry next:")
-    for line in tries:
+    for line in suggestions:
         stdout_console().print(f"  {line.replace('mqbridge', _command(), 1)}", soft_wrap=True)
 
 

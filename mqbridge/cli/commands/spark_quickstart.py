@@ -121,11 +121,11 @@ def _show(found: "Found", folder: Path | None) -> None:
 
 
 def _next_steps(folder: Path | None) -> None:
-    tries = ["python examples/spark/word_count.py", "python examples/spark/join.py"]
+    suggestions = ["python examples/spark/word_count.py", "python examples/spark/join.py"]
     if folder is None:
-        tries.insert(0, "mqbridge spark quickstart --keep /tmp/mqbridge-spark")
+        suggestions.insert(0, "mqbridge spark quickstart --keep /tmp/mqbridge-spark")
     else:
-        tries.insert(0, f"mqbridge peek orders --at {shlex.quote(f'log://{folder}/copy.db')}")
+        suggestions.insert(0, f"mqbridge peek orders --at {shlex.quote(f'log://{folder}/copy.db')}")
     stdout_console().print("\nTry next (docs/how-to/spark.md says more):")
-    for line in tries:
+    for line in suggestions:
         stdout_console().print(f"  {line}", soft_wrap=True)

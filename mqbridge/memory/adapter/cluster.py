@@ -1,4 +1,4 @@
-"""The memory as the gateway sees it."""
+"""Cluster adapter of the memory system."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -38,16 +38,16 @@ class MemoryCluster:
 
     @property
     def operations(self) -> Operations:
-        """What people may ask."""
+        """Operations on groups and offsets."""
         return MemoryOperations(self)
 
     async def connect(self) -> None:
-        """Nothing to open. Raises Unreachable while the broker is told to be disconnected."""
+        """Register with the broker. Raises Unreachable while it is disconnected."""
         self.connectivity.open()
         if self.connectivity not in self.broker.clients:
             self.broker.clients.append(self.connectivity)
         try:
-            self._reach()
+            self._require_connected()
         except Unreachable as error:
             self.connectivity.failed(ADDRESS, error)
             raise
@@ -55,30 +55,30 @@ class MemoryCluster:
         self.connectivity.ended(ADDRESS)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Nothing to close."""
+        """Unregister from the broker."""
         self.connectivity.close()
         if self.connectivity in self.broker.clients:
             self.broker.clients.remove(self.connectivity)
 
     async def topics(self) -> list[str]:
-        """All topics."""
-        self._reach()
+        """Return the names of all topics."""
+        self._require_connected()
         return sorted(self.broker.topics)
 
     async def describe(self, topic: str) -> Topic | None:
-        """The topic, or None."""
-        self._reach()
+        """Return the topic, or None if it does not exist."""
+        self._require_connected()
         stored = self.broker.topics.get(topic)
         return None if stored is None else Topic(topic, tuple(map(str, range(len(stored)))))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create or grow."""
+        """Create or grow a topic."""
         await self.check_create(topic, partitions)
         self.broker.create(topic, partitions)
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Names are all that can be wrong, besides faults."""
-        self._reach()
+        """Check the name and the number of partitions. Raises ConfigError, or ClusterError for an injected fault."""
+        self._require_connected()
         if not topic or partitions < 1:
             raise ConfigError(
                 f"topic {topic!r} with {partitions} partitions cannot be made", hint="Give it a name and a partition"
@@ -87,17 +87,17 @@ class MemoryCluster:
             raise ClusterError(self.broker.faults.no_topics, Failure.FATAL)
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset by partition."""
+        """Return the first and the next offset by partition."""
         return {str(number): Bounds((stored.first,), (stored.next,)) for number, stored in enumerate(self.existing(topic))}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The offset below which the group has acknowledged everything."""
+        """Return by partition the offset below which the group has acknowledged everything."""
         self.existing(topic)
         progress = self.broker.progress.items()
         return {str(number): (state.committed,) for (who, of, number), state in progress if (who, of) == (group, topic)}
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """From the list that the broker holds."""
+        """Yield batches from the stored messages. Raises GapError if messages were deleted."""
         stored = self.existing(topic)[int(partition)]
         source = Partition(self.name, topic, partition, int(partition))
         wake = asyncio.Event()
@@ -118,39 +118,39 @@ class MemoryCluster:
             stored.readers.discard(wake)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """By offsets: a unit is a message."""
+        """Split the range by offsets: one unit is one message."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group."""
+        """Join a group and return its new member."""
         await self.check_inbound(spec)
         inbound = MemoryInbound(self.broker, self.name, self._config, spec)
         self.broker.join(spec.group, inbound)
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there."""
+        """Raise ClusterError if a topic is missing or groups cannot be joined."""
         for topic in spec.topics:
             self.existing(topic)
         if self.broker.faults.no_groups is not None:
             raise ClusterError(self.broker.faults.no_groups, Failure.FATAL)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a way into a topic."""
+        """Open an outbound that writes to a topic."""
         await self.check_outbound(spec)
         return MemoryOutbound(self.broker, self._config, spec, self.connectivity)
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there."""
+        """Raise ClusterError if the topic is missing."""
         self.existing(spec.topic)
 
-    def _reach(self) -> None:
+    def _require_connected(self) -> None:
         if not self.broker.connected.is_set():
             raise Unreachable(f"memory cluster {self.name!r} is disconnected")
 
     def existing(self, topic: str) -> list[StoredPartition]:
-        """The partitions of a topic. Raises ClusterError."""
-        self._reach()
+        """Return the partitions of a topic. Raises ClusterError if it does not exist."""
+        self._require_connected()
         if topic not in self.broker.topics:
             raise ClusterError(f"there is no topic {topic!r} in memory cluster {self.name!r}; create it", Failure.FATAL)
         return self.broker.topics[topic]

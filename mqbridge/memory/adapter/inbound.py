@@ -1,4 +1,4 @@
-"""Reading from the memory: a lane is a place in a list, and what a reject puts back before it."""
+"""Inbound of a memory cluster. A lane has an offset in the stored list, and a queue of rejected batches to redeliver first."""
 
 import asyncio
 from collections import deque
@@ -16,20 +16,20 @@ from mqbridge.net.read_ahead import ReadAheadAccount
 
 
 class MemoryInbound:
-    """A member of a group."""
+    """An inbound: one member of a consumer group."""
 
     def __init__(self, broker: Broker, cluster: str, config: MemoryConfig, spec: InboundSpec) -> None:
         self.topics = spec.topics
         self.broker, self.config, self.spec = broker, config, spec
         self.individual_ack = config.individual_ack
-        self._at_first = {topic: self._partitions_at_first(topic) for topic in spec.topics}
+        self._initial_partitions = {topic: self._count_initial_partitions(topic) for topic in spec.topics}
         self.room = Budget(spec.max_bytes)
         self._cluster = cluster
-        self._held: dict[tuple[str, int], MemoryLane] = {}
+        self._lanes: dict[tuple[str, int], MemoryLane] = {}
         self._new: asyncio.Queue[MemoryLane | ClusterError | None] = asyncio.Queue()
 
     async def lanes(self) -> AsyncIterator["MemoryLane"]:
-        """Lanes as they are assigned."""
+        """Yield the lanes as they are assigned."""
         while (lane := await self._new.get()) is not None:
             if isinstance(lane, ClusterError):
                 raise lane
@@ -38,43 +38,43 @@ class MemoryInbound:
 
     async def close(self, deadline: float | None = None) -> None:
         """Leave the group."""
-        for lane in list(self._held.values()):
+        for lane in list(self._lanes.values()):
             self.revoke(lane.partition.topic, lane.partition.index)
         self.broker.leave(self.spec.group, self)
         self._new.put_nowait(None)
 
     def assign(self, topic: str, number: int) -> None:
-        """A lane is ours, from where the group's progress is."""
+        """Open a lane for a newly assigned partition at the group's progress."""
         stored = self.broker.topics[topic][number]
         begin = stored.next if self._start(topic, number) is Start.LATEST else stored.first
         progress = self.broker.progress.setdefault((self.spec.group, topic, number), Progress(begin))
-        lane = self._held[topic, number] = MemoryLane(self, Partition(self._cluster, topic, str(number), number), progress)
+        lane = self._lanes[topic, number] = MemoryLane(self, Partition(self._cluster, topic, str(number), number), progress)
         self._new.put_nowait(lane)
 
     def _start(self, topic: str, number: int) -> Start:
-        """Where the group begins. A partition that is new in a topic which the group reads begins at its beginning."""
-        return Start.EARLIEST if number >= self._at_first[topic] else self.spec.start_of(topic, str(number))
+        """Return the start of a group in a partition: earliest if the partition was added after the group joined."""
+        return Start.EARLIEST if number >= self._initial_partitions[topic] else self.spec.start_of(topic, str(number))
 
-    def _partitions_at_first(self, topic: str) -> int:
-        """How many the topic had when the group came to it."""
+    def _count_initial_partitions(self, topic: str) -> int:
+        """Return the number of partitions that the topic had when the group first joined."""
         read = [number for group, of, number in self.broker.progress if (group, of) == (self.spec.group, topic)]
         return max(read, default=len(self.broker.topics[topic]) - 1) + 1
 
     def revoke(self, topic: str, number: int) -> None:
-        """A lane is ours no more."""
-        if (lane := self._held.pop((topic, number), None)) is not None:
+        """End the lane of a partition, if it is assigned to this member."""
+        if (lane := self._lanes.pop((topic, number), None)) is not None:
             lane.end()
 
     def fail(self, error: ClusterError) -> None:
-        """Thrown out."""
+        """End `lanes` with this error."""
         self._new.put_nowait(error)
 
 
 class MemoryLane:
-    """One partition while it is ours.
+    """One partition while it is assigned to this member.
 
-    With individual acknowledgement a rejected batch alone comes again, counted in `delivery_count`. Without, a reject or a seek
-    begins a new run, and acknowledgements from before it count only up to where it begins.
+    With individual acknowledgement, only the rejected batch is redelivered, and `delivery_count` increases. Without it, a reject
+    or a seek starts a new run. Acknowledgements of earlier runs then count only up to the start of the new run.
     """
 
     def __init__(self, inbound: MemoryInbound, partition: Partition, progress: Progress) -> None:
@@ -85,23 +85,23 @@ class MemoryLane:
         self._stored = inbound.broker.topics[partition.topic][partition.index]
         self._next = self._run_start = progress.committed
         self._run = 0
-        self._again: deque[Batch] = deque()
+        self._redeliveries: deque[Batch] = deque()
         self._caught_up = False
         self._wake = asyncio.Event()
         self._stored.readers.add(self._wake)
 
     @property
     def caught_up(self) -> bool:
-        """The last look found nothing, or took the last message."""
+        """True if the last read found no message, or returned the last one."""
         return self._caught_up
 
     async def receive(self) -> Batch:
-        """The next batch, when there is room for it."""
+        """Wait for the next batch, and for room in the read-ahead budget."""
         return await self._read_ahead.receive(self._receive())
 
     @property
     def held_bytes(self) -> int:
-        """What it has handed out and nobody else counts."""
+        """Bytes of the returned batches that no other part of the gateway counts."""
         return self._read_ahead.held_bytes
 
     async def _receive(self) -> Batch:
@@ -110,10 +110,10 @@ class MemoryLane:
                 await asyncio.sleep(delay)
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} was taken away or released")
-            if not self._again and self._next < self._stored.first:
+            if not self._redeliveries and self._next < self._stored.first:
                 first = self._stored.first
                 raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
-            batch = self._again[0] if self._again else self._look()
+            batch = self._redeliveries[0] if self._redeliveries else self._peek_batch()
             if batch is None:
                 self._read_ahead.give_back()
                 self._wake.clear()
@@ -125,16 +125,16 @@ class MemoryLane:
                 return self._hand_out(batch)
 
     def _hand_out(self, batch: Batch) -> Batch:
-        if self._again:
-            self._again.popleft()
+        if self._redeliveries:
+            self._redeliveries.popleft()
         else:
             (self._next,) = batch.next
         self._read_ahead.hand_out(batch.held_bytes, batch.next)
         return batch
 
-    def _look(self) -> Batch | None:
-        """What would come next."""
-        self._next = max(self._next, self._progress.committed)  # an island that was ahead of us may have joined the rest
+    def _peek_batch(self) -> Batch | None:
+        """Return the next unacknowledged batch without advancing, or None at the end."""
+        self._next = max(self._next, self._progress.committed)  # acknowledged ranges above may have joined `committed`
         while (done := self._progress.acknowledged_ranges.get(self._next)) is not None:
             self._next = done
         first, stored = self._next, self._stored
@@ -159,7 +159,7 @@ class MemoryLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Stored."""
+        """Mark a batch, or the messages at `indexes`, as acknowledged."""
         if indexes is None:
             self._read_ahead.settled(batch.next)
         (first,), (end,), current = batch.first, batch.next, batch.handle == self._run
@@ -172,7 +172,7 @@ class MemoryLane:
             self._progress.acknowledge(offset, offset + 1)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Again, after the delay."""
+        """Redeliver a batch after the delay."""
         self._read_ahead.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch, failures)
@@ -182,14 +182,14 @@ class MemoryLane:
             if batch.handle == self._run or batch.first[0] <= self._run_start:
                 self._restart(batch.first[0])
         elif batch.handle == self._run:
-            self._again += self._left_of(batch)
+            self._redeliveries += self._unacknowledged_batches(batch)
             self._wake.set()
 
-    def _left_of(self, batch: Batch) -> list[Batch]:
-        """The runs of messages of a batch that are not acknowledged, counted as delivered once more."""
+    def _unacknowledged_batches(self, batch: Batch) -> list[Batch]:
+        """Return the unacknowledged messages as batches of adjacent offsets, with `delivery_count` increased."""
         (first,), messages = batch.first, batch.messages
-        left = [index for index in range(batch.count) if not self._progress.covers(first + index)]
-        runs = [list(run) for _, run in groupby(left, key=lambda index: index - left.index(index))]
+        unacknowledged = [index for index in range(batch.count) if not self._progress.covers(first + index)]
+        runs = [list(run) for _, run in groupby(unacknowledged, key=lambda index: index - unacknowledged.index(index))]
         return [
             self._batch(
                 [messages[index].replace(delivery_count=messages[index].delivery_count + 1) for index in run],
@@ -205,10 +205,10 @@ class MemoryLane:
             raise LaneRevoked(f"{self.partition} was taken away or released")
         (offset,) = position
         self._restart(offset)
-        self._run_start = -1  # nothing from before the seek counts any more
+        self._run_start = -1  # acknowledgements from before the seek no longer count
         self._progress.committed = offset
         self._progress.acknowledged_ranges.clear()
-        self._again.clear()
+        self._redeliveries.clear()
 
     def _restart(self, offset: int) -> None:
         self._run += 1
@@ -217,21 +217,21 @@ class MemoryLane:
         self._wake.set()
 
     def end(self) -> None:
-        """Ours no more."""
+        """End the lane and wake its reader."""
         self.revoked.set()
         self._read_ahead.give_back()
         self._stored.readers.discard(self._wake)
         self._wake.set()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Give it back; it is assigned again when the group's members or partitions change."""
+        """Release the partition; it is assigned again when the group's members or partitions change."""
         if not self.revoked.is_set():
             topic, number = self.partition.topic, self.partition.index
             self._inbound.revoke(topic, number)
-            self._inbound.broker.let_go(self._inbound.spec.group, topic, number)
+            self._inbound.broker.unassign(self._inbound.spec.group, topic, number)
 
 
 def make_batch(partition: Partition, messages: list[Message], first: int, end: int, run: int = 0) -> Batch:
-    """The batch of the messages between two offsets; `run` is the run of its lane."""
+    """Return a batch of the messages between two offsets; `run` is the run of its lane."""
     size = sum(len(message.payload or b"") for message in messages)
     return Batch(partition, messages, count=end - first, size=size, first=(first,), next=(end,), handle=run)

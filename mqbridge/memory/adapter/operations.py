@@ -1,4 +1,4 @@
-"""What people ask of a memory cluster."""
+"""Operations of a memory cluster: groups, backlogs, offsets."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -10,8 +10,8 @@ from mqbridge.memory.broker import Broker, Progress, StoredPartition
 from mqbridge.message import Position
 
 
-class Asked(Protocol):
-    """The cluster that is asked."""
+class QueriedCluster(Protocol):
+    """The methods of a memory cluster that the operations need."""
 
     name: str
     broker: Broker
@@ -27,32 +27,32 @@ class Asked(Protocol):
 
 
 class MemoryOperations:
-    """Everything but times is known."""
+    """Operations of a memory cluster. It stores no times, so it finds no position by time."""
 
     backlog_unit = "messages"
 
-    def __init__(self, cluster: Asked) -> None:
+    def __init__(self, cluster: QueriedCluster) -> None:
         self._cluster = cluster
 
     async def groups(self, topic: str) -> list[str]:
-        """The groups that ever joined."""
+        """Return the groups that ever had a partition of the topic assigned."""
         self._cluster.existing(topic)
         return sorted({group for group, of, _ in self._cluster.broker.progress if of == topic})
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Messages from the group's offsets to the ends."""
+        """Return the number of messages from the group's offset to the end, by partition."""
         return backlog_from_offsets(await self._cluster.committed(topic, group), await self._cluster.bounds(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """The members that want the topic."""
+        """Return the members that subscribe to the topic, with their partitions."""
         self._cluster.existing(topic)
-        held = self._cluster.broker.holders(group, topic)
-        return [Member(name, "", tuple(map(str, numbers))) for name, numbers in held.items()]
+        assignments = self._cluster.broker.assignments(group, topic)
+        return [Member(name, "", tuple(map(str, numbers))) for name, numbers in assignments.items()]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets. Raises ClusterError while it has members."""
         self._cluster.existing(topic)
-        if self._cluster.broker.holders(group, topic):
+        if self._cluster.broker.assignments(group, topic):
             raise ClusterError(f"group {group!r} is being consumed: stop it, then move it", Failure.FATAL)
         if unknown := positions.keys() - (await self._cluster.bounds(topic)).keys():
             raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
@@ -60,21 +60,21 @@ class MemoryOperations:
             self._cluster.broker.progress[group, topic, int(name)] = Progress(offset)
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Times are not kept."""
+        """Raise ClusterError: a memory cluster stores no times."""
         raise ClusterError(
             f"memory cluster {self._cluster.name!r} does not say what it stored when; use earliest, latest or a position",
             Failure.FATAL,
         )
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """So many before the end."""
+        """Return the positions of the newest `count` messages of each partition."""
         return newest_from_offsets(await self._cluster.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """Nothing can be set."""
+        """Return no settings: memory topics have none."""
         self._cluster.existing(topic)
         return {}
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Nothing is deleted."""
+        """Return no warnings: the memory deletes nothing by age or size."""
         return []

@@ -1,4 +1,4 @@
-"""Writing to the memory: one worker stores in order, so that faults hold up what comes after them, as they do elsewhere."""
+"""Outbound of a memory cluster. One worker stores in order, so a fault delays the sends behind it, as in the other systems."""
 
 import asyncio
 from collections import deque
@@ -18,7 +18,7 @@ from mqbridge.net.tasks import cancel, spawn
 
 
 class _Send:
-    """One `send` that is queued. A share that nobody edited is asked for its messages when they are stored, not before."""
+    """A queued `send`. The messages of an unedited share are decoded only when they are stored."""
 
     __slots__ = ("_messages", "_share", "count", "deadline", "future", "prefix", "stored")
 
@@ -36,7 +36,7 @@ class _Send:
         share.held_bytes = sum(len(message.payload or b"") for message in self._messages or ())
 
     def take_messages(self) -> Sequence[Message]:
-        """Its messages; to be asked for once."""
+        """Return the messages and release the batch's copy; call this once."""
         if self._messages is not None:
             return self._messages
         messages = self._share.messages
@@ -44,19 +44,19 @@ class _Send:
         return messages
 
     def failed(self, reason: str) -> Receipt:
-        """The receipt of one that was not stored."""
+        """Return a receipt that reports every message as failed, to be retried."""
         return Receipt(failures=[MessageFailure(index, Failure.RETRY, reason) for index in range(self.count)])
 
 
 class MemoryOutbound:
-    """A way into one topic."""
+    """An outbound that writes to one topic."""
 
     formats = ()
 
     def __init__(self, broker: Broker, config: MemoryConfig, spec: OutboundSpec, connectivity: Connectivity) -> None:
         self._connectivity = connectivity
         self._broker, self._config, self._spec = broker, config, spec
-        # The broker's own list, which grows with the topic, or what it holds now.
+        # The broker's own list grows with the topic; its copy keeps the present number of partitions.
         stored = broker.topics[spec.topic]
         self._stored = stored if config.growing_outbound else list(stored)
         self._queue: deque[_Send] = deque()
@@ -68,11 +68,11 @@ class MemoryOutbound:
 
     @property
     def partitions(self) -> int:
-        """How many the topic has, or had when this was opened."""
+        """Number of partitions, now or (without `growing_outbound`) when the outbound was opened."""
         return len(self._stored)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Queue for the worker."""
+        """Queue a share for the worker; the future gets its receipt."""
         if not 0 <= partition < self.partitions:
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, and no partition {partition}")
         loop = asyncio.get_running_loop()
@@ -88,23 +88,23 @@ class MemoryOutbound:
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """What is queued, and what waits to be tried again, is not on its way."""
-        taken_back = set(sends)
-        for send in self._take_out(lambda send: send.future in taken_back):
+        """Cancel these sends while they are queued or wait for a retry; none of them is stored yet."""
+        withdrawn = set(sends)
+        for send in self._take_out(lambda send: send.future in withdrawn):
             _answer(send.future, send.failed("it was taken back"))()
 
     def _take_out(self, chosen: Callable[[_Send], bool]) -> list[_Send]:
-        """Remove what is chosen from the queue."""
-        out = [send for send in self._queue if chosen(send)]
+        """Remove the sends for which `chosen` is true from the queue, and return them."""
+        removed = [send for send in self._queue if chosen(send)]
         self._queue = deque(send for send in self._queue if not chosen(send))
-        return out
+        return removed
 
     def partition_of(self, key: bytes) -> int:
-        """CRC32 of the key modulo the partitions."""
+        """Return the CRC32 of the key modulo the number of partitions."""
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """From the origins of all that is stored."""
+        """Return the last source position per partition, read from the origins of the stored messages."""
         found: dict[int, Position] = {}
         for number, stored in enumerate(self._stored):
             (begin,) = (since or {}).get(number, (stored.first,))
@@ -115,7 +115,7 @@ class MemoryOutbound:
         return found
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for the receipts."""
+        """Wait for the outstanding receipts until the deadline, then fail the others."""
         self._closed = True
         if self._open:
             await asyncio.wait(self._open, timeout=seconds_until(deadline))
@@ -134,10 +134,10 @@ class MemoryOutbound:
                 continue
             send = self._queue[0]
             in_time = await self._retry(send)
-            if not self._queue or self._queue[0] is not send:  # taken back meanwhile
+            if not self._queue or self._queue[0] is not send:  # withdrawn meanwhile
                 continue
             self._queue.popleft()
-            if send.future.done():  # nobody waits for it any more
+            if send.future.done():  # the caller cancelled it
                 continue
             if self._broker.faults.fatal is not None:
                 send.future.set_exception(ClusterError(self._broker.faults.fatal, Failure.FATAL))
@@ -148,7 +148,7 @@ class MemoryOutbound:
                 self._fail_behind(send)
 
     def _fail_behind(self, late: _Send) -> None:
-        """What was sent behind one that failed, to the same partition, must not overtake it."""
+        """Fail the later sends to the same partition if sends are ordered: they must not overtake the late one."""
         for send in self._take_out(lambda send: self._spec.ordered and send.stored is late.stored):
             self._answer(send.future, send.failed("what was sent before it could not be stored"))
 
@@ -191,7 +191,7 @@ class MemoryOutbound:
         faults = self._broker.faults
         answer = _answer(future, receipt)
         if faults.hold_receipts:
-            self._broker.held.append(answer)
+            self._broker.withheld_receipts.append(answer)
         elif faults.receipt_delay_s:
             asyncio.get_running_loop().call_later(faults.receipt_delay_s, answer)
         else:
