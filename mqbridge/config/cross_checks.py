@@ -123,7 +123,7 @@ def _template(document: Document, source: Section, target: Section) -> Iterator[
         return
     try:
         used = topic_template_words(template)
-        words = _given(topics)
+        words = _common_words(topics)
     except ConfigError:
         return
     for word in sorted(used - words):
@@ -142,7 +142,7 @@ def _edits(document: Document, source: Section, target: Section) -> Iterator[Con
     for edit_path, edit in _section(target[1], "edit", target[0]):
         for path, template in templates_in(edit):
             try:
-                known = MESSAGE_WORDS | (_given(topics) if topics else set())
+                known = MESSAGE_WORDS | (_common_words(topics) if topics else set())
                 unknown = message_template_words(template) - known
             except ConfigError:
                 continue
@@ -153,7 +153,7 @@ def _edits(document: Document, source: Section, target: Section) -> Iterator[Con
                 yield document.error((*edit_path, *path), f"the template uses {{{word}}}, which is not defined here", hint)
 
 
-def _given(topics: list[str]) -> set[str]:
+def _common_words(topics: list[str]) -> set[str]:
     """Return the words that all of the source topics define."""
     return set.intersection(*({"topic", *_groups(topic)} for topic in topics))
 

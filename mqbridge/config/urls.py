@@ -38,7 +38,7 @@ def _put(found: dict[str, Any], path: list[str], value: str, name: str) -> None:
     for group in groups:
         inner = found.setdefault(group, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"{name!r} and {name.rpartition('.')[0]!r} exclude each other")  # noqa: TRY004 - of a URL
+            raise ValueError(f"{name!r} and {name.rpartition('.')[0]!r} exclude each other")  # noqa: TRY004 - a wrong URL, not a type
         found = inner
     if last in found:
         raise ValueError(f"the parameter {name!r} is given twice")
