@@ -1,4 +1,4 @@
-"""Properties as one binary value: golden bytes, round trips, damage."""
+"""Properties as one binary value: golden bytes, round trips, invalid bytes."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ from mqbridge.message import Message
 from mqbridge.spark.property_blob import decode_pairs, encode_pairs, encode_properties
 
 any_text = st.text(max_size=12)
-"""Lone surrogates included."""
+"""Any text without lone surrogates, which `st.text()` does not generate; a golden blob below has one."""
 any_pairs = st.lists(st.tuples(any_text, st.one_of(any_text, st.text(min_size=60, max_size=300))), max_size=6).map(tuple)
 
 

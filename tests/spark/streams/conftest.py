@@ -1,4 +1,4 @@
-"""A session for tests of operators, whose state needs no second partition."""
+"""A Spark session for tests of operators that need only one state partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def narrow(spark: SparkSession) -> SparkSession:
-    """Shuffles into one partition: a batch takes half the time, and where rows go matters to few tests."""
+    """A session with one shuffle partition. A batch takes half the time, and few tests depend on the partition of a row."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "1")
     return session

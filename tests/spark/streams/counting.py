@@ -1,6 +1,6 @@
-"""A program that counts words in Python state, on the master that it is given: argv are master, input, and a folder to work in.
+"""A program that counts words with an accumulator. Its arguments are Spark's master, the input folder, and a working folder.
 
-Each batch leaves a file with its counts, under a name that a repeated batch takes again.
+Each batch writes a file with its counts. A repeated batch replaces the file of the first attempt.
 """
 
 import json
@@ -14,7 +14,7 @@ from tests.kit.spark import session_from_environment
 
 
 def main() -> None:
-    """Run over all files, one per batch."""
+    """Count the words of all files, one file per batch."""
     master, source, work = sys.argv[1:]
     spark = session_from_environment(master)
     schema = "word STRING, number BIGINT, event_time TIMESTAMP"

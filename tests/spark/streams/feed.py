@@ -1,4 +1,7 @@
-"""Streams of known rows for tests: each `add` is a file and a micro-batch. Results are by batch: a repeated one counts once."""
+"""Streams of known rows for tests.
+
+Each call of `Feed.add` writes one file, which is one micro-batch. Results are stored per batch, so a repeated batch counts once.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ ROW = pa.schema([("word", pa.string()), ("number", pa.int64()), ("event_time", p
 
 
 def at(seconds: float) -> datetime:
-    """So many seconds behind the beginning of the tests' time, which is a border of every window."""
+    """Return the time that is this many seconds after EPOCH. All tumbling and sliding windows are aligned with EPOCH."""
     return EPOCH + timedelta(seconds=seconds)
 
 
 def seconds(moment: datetime) -> float:
-    """The other way."""
+    """Return the seconds from EPOCH to a time. The inverse of `at`."""
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - EPOCH).total_seconds()
 
 
 class Feed:
-    """A folder of files that a stream reads one after the other."""
+    """A folder of files, which a stream reads one by one in the order of their creation."""
 
     def __init__(self, folder: Path, schema: pa.Schema = ROW) -> None:
         self.folder = folder
@@ -42,7 +45,7 @@ class Feed:
         self._began = time.time() - 3600
 
     def add(self, *rows: tuple[Any, ...]) -> None:
-        """One batch of rows in the order of the schema; times in seconds."""
+        """Write one batch of rows. Columns are in the order of the schema; times are in seconds after EPOCH."""
         columns = [list(values) for values in zip(*rows, strict=True)] if rows else [[] for _ in self._schema]
         columns[-1] = [at(value) for value in columns[-1]]
         table = pa.table(
@@ -50,26 +53,26 @@ class Feed:
         )
         hidden = self.folder / f"_{self._count:03}"
         pq.write_table(table, hidden)
-        os.utime(hidden, (self._began + self._count,) * 2)  # files are read by age, of which a millisecond is too little
+        os.utime(hidden, (self._began + self._count,) * 2)  # Spark reads files by age; a difference of a millisecond is too small
         hidden.rename(self.folder / f"{self._count:03}.parquet")
         self._count += 1
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The stream."""
+        """Return a stream that reads the files."""
         kinds = {"string": "STRING", "int64": "BIGINT", "binary": "BINARY", "timestamp[us, tz=UTC]": "TIMESTAMP"}
         ddl = ", ".join(f"{field.name} {kinds[str(field.type)]}" for field in self._schema)
         return spark.readStream.schema(ddl).option("maxFilesPerTrigger", 1).parquet(str(self.folder))
 
 
 class Results:
-    """What a query gave, by batch; keep it over restarts of the query."""
+    """The results of a query per batch. Use the same object after a restart of the query."""
 
     def __init__(self, folder: Path) -> None:
         self._checkpoint = folder / "checkpoint"
         self._batches: dict[int, list[Any]] = {}
 
     def run(self, frame: DataFrame, mode: str = "append") -> list[dict[str, Any]]:
-        """Run the query over all that is there, to the end; again: go on from the checkpoint. Reports of progress."""
+        """Run the query over the available input, and return its progress reports. A second call resumes from the checkpoint."""
 
         def keep(rows: DataFrame, batch: int) -> None:
             self._batches[batch] = rows.collect()
@@ -77,12 +80,12 @@ class Results:
         return run_available(frame.writeStream.outputMode(mode).foreachBatch(keep), self._checkpoint)
 
     def rows(self, *names: str) -> list[tuple[Any, ...]]:
-        """All rows in the order of batches; times as seconds."""
+        """Return these columns of all rows, in the order of the batches. Times are in seconds after EPOCH."""
         return [tuple(plain(row[name]) for name in names) for batch in sorted(self._batches) for row in self._batches[batch]]
 
 
 def plain(value: Any) -> Any:
-    """Times as seconds, rows as tuples."""
+    """Convert times to seconds after EPOCH, and rows to tuples."""
     if isinstance(value, datetime):
         return seconds(value)
     return tuple(plain(item) for item in value) if isinstance(value, tuple) else value

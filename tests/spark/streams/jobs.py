@@ -1,4 +1,4 @@
-"""Jobs of StreamBuilder over files instead of topics, with what they print and write kept."""
+"""Jobs of StreamBuilder that read files instead of topics, and record what they print and write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Message = tuple[bytes, float]
 
 
 class FileJob:
-    """A job whose topics are folders. `printed` and `written` (by topic) hold what it gave, a repeated batch once more."""
+    """A job whose topics are folders.
+
+    `printed` and `written` (per topic) record its output. The output of a repeated batch is recorded again.
+    """
 
     def __init__(self, spark: SparkSession, folder: Path, topology: Topology, properties: Mapping[str, Any]) -> None:
         self._spark = spark
@@ -36,17 +39,17 @@ class FileJob:
         self.written: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
 
     def send(self, topic: str, *messages: Message) -> None:
-        """One batch of messages: payloads and times."""
+        """Add one batch of messages, each a payload and a time in seconds."""
         self.feed(topic).add(*messages)
 
     def feed(self, topic: str) -> Feed:
-        """The folder of a topic."""
+        """Return the folder of a topic, and create it if needed."""
         if topic not in self._feeds:
             self._feeds[topic] = Feed(self._folder / topic, MESSAGE)
         return self._feeds[topic]
 
     def start(self) -> StreamJob:
-        """Start it, or start it again."""
+        """Start the job, or restart it."""
         job = StreamJob(
             self._topology, self._properties, self._spark, read=self._read, write=self._write, show=self.printed.append
         )  # fmt: skip
@@ -54,11 +57,11 @@ class FileJob:
         return job
 
     def run(self) -> None:
-        """Run it over all that is there, to the end."""
+        """Start the job, and wait until it has processed the available messages."""
         self.finish(self.start())
 
     def finish(self, job: StreamJob) -> None:
-        """Wait until it ends by itself."""
+        """Wait until a job ends by itself."""
         job.awaitTermination(QUERY_DEADLINE_S)
         assert not job.isRunning()
 

@@ -1,4 +1,4 @@
-"""What Spark's windows should give, computed plainly from batches of rows: (key, value, time in seconds)."""
+"""A simple model of Spark's windows: the expected results for batches of rows of (key, value, time in seconds)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ LATENESS = 2.0
 
 
 def watermarks(batches: list[list[Row]]) -> list[float]:
-    """The watermark in force at the beginning of each batch, and the one behind the last."""
+    """Return the watermark at the beginning of each batch, and the one after the last batch."""
     marks = [float("-inf")]
     for batch in batches:
         marks.append(max([marks[-1], *[time - LATENESS for _, _, time in batch]]))
@@ -17,7 +17,7 @@ def watermarks(batches: list[list[Row]]) -> list[float]:
 
 
 def windows_of(time: float, size: float, slide: float) -> Iterator[tuple[float, float]]:
-    """The windows that a time is in."""
+    """Yield start and end of the windows that contain a time."""
     start = time // slide * slide
     while start > time - size:
         yield start, start + size
@@ -25,9 +25,9 @@ def windows_of(time: float, size: float, slide: float) -> Iterator[tuple[float, 
 
 
 def windowed(batches: list[list[Row]], size: float, slide: float | None = None) -> dict[tuple[str, float, float], list[Row]]:
-    """Rows by key and window, of the windows that are over at the end.
+    """Return the rows per key and window, for the windows that are closed after the last batch.
 
-    A row is dropped if its window was over at the beginning of the batch before its own.
+    A row is dropped if its window was already closed at the beginning of the previous batch.
     """
     marks = watermarks(batches)
     found: dict[tuple[str, float, float], list[Row]] = defaultdict(list)
@@ -40,7 +40,7 @@ def windowed(batches: list[list[Row]], size: float, slide: float | None = None) 
 
 
 def sessions(batches: list[list[Row]], gap: float) -> dict[tuple[str, float, float], list[Row]]:
-    """Rows by key and session, of the sessions that are over at the end. No row may be late."""
+    """Return the rows per key and session, for the sessions that are closed after the last batch. No row may be late."""
     found: dict[tuple[str, float, float], list[Row]] = {}
     by_key: dict[str, list[Row]] = defaultdict(list)
     for row in (row for batch in batches for row in batch):

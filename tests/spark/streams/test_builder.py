@@ -1,4 +1,4 @@
-"""StreamBuilder without Spark: passes over batches of rows, and what cannot be built."""
+"""StreamBuilder without Spark: passes over batches of rows, and errors for invalid topologies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mqbridge.spark.streams.rip58.rows import KeyedWriter, PayloadReader, Payloa
 def passed(
     payloads: list[bytes | None], deserialize: Any, chain: list[Step], writer: Writer, **settings: Any
 ) -> list[dict[str, Any]]:
-    """What one pass makes of payloads, each a second behind the other."""
+    """Return the rows that one pass yields for payloads, which have times one second apart."""
     work = Pass(PayloadReader(deserialize), tuple(chain), writer, settings.pop("skip_errors", True), **settings)
     fields = (
         writer.fields

@@ -1,4 +1,4 @@
-"""Payloads to values and back, with bad records kept apart."""
+"""Decoding of payloads, encoding of values, and separation of bad records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch over an idle query, by hand-made reports of progress."""
+"""IdleWatch with artificial progress reports of an idle query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqbridge.spark.streams.heartbeat import IdleWatch
 
 
 class Query:
-    """A query that never reports by itself."""
+    """A query without progress reports of its own."""
 
     isActive = False
     lastProgress = None

@@ -1,4 +1,4 @@
-"""Jobs of StreamBuilder as they run: restarts, windows that an idle stream closes, dead letters, chains of windows."""
+"""Running jobs of StreamBuilder: restarts, windows of idle streams, dead letters, consecutive windows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIVE = WindowBuilder.tumblingWindow(Time.seconds(5))
 
 
 class Longest:
-    """The longest text, and how many there were."""
+    """Finds the longest text, and counts the texts."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -1,4 +1,4 @@
-"""Each operator on streams of files, against a plain computation over the same rows: late ones, unordered ones, restarts."""
+"""Each operator on streams of files, compared with a simple model: late rows, unordered rows, restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIVE = Time.seconds(5)
 
 
 def batches_of_rows() -> list[list[Row]]:
-    """Four batches: unordered within each and over borders; the last ones have rows that are late, and that are far too late."""
+    """Return four batches that are not ordered by time. The last ones have late rows, of which some are too late and dropped."""
     random.seed(12)
     batches = [
         [(random.choice("abc"), random.randrange(100), base + random.random() * 8) for _ in range(40)] for base in (0, 6, 12)
@@ -98,7 +98,7 @@ def test_sessions_that_a_late_row_bridges_become_one(narrow: SparkSession, tmp_p
 
 
 class Median:
-    """An aggregate that Spark's windows have not exactly."""
+    """An accumulator for the exact median, which Spark's windows do not have."""
 
     def __init__(self) -> None:
         self.values: list[int] = []
@@ -149,7 +149,7 @@ def test_accumulator_goes_on_after_a_restart(narrow: SparkSession, tmp_path: Pat
 
 
 def latest(batches: list[tuple[list[Row], list[Row]]], how: str) -> list[tuple[str, Any, Any]]:
-    """The join of latest values, plainly: rows of a batch by time."""
+    """Return the expected rows of a join of latest values, which processes the rows of a batch by time."""
     sides: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
     found = []
     for lefts, rights in batches:

@@ -1,4 +1,4 @@
-"""docs/how-to/spark-streams.md: every test that it names exists, and every operator has a line."""
+"""docs/how-to/spark-streams.md: every test that the page names exists, and every operator has a line."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""State moves: a worker dies, and its partitions go on elsewhere; the driver dies, and another one goes on."""
+"""State survives failures: other workers take the partitions of a dead worker, and a new driver resumes after a dead one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of RIP-58, word for word but in Python: each runs over its topics and gives what a reader expects."""
+"""The examples of RIP-58 in Python: each one runs over its topics and yields the expected output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[3] / "examples" / "spark" / "streams"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "running")
 TOGETHER = 5
-"""Jobs that run at a time."""
+"""The number of jobs that run at the same time."""
 
 
 def load(name: str) -> ModuleType:
@@ -109,7 +109,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def jobs(narrow: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileJob]:
-    """All examples, run to their ends, a few at a time."""
+    """Run all examples to their end, a few at the same time."""
     made = {}
     for name in NAMES:
         module = load(name)

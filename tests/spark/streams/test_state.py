@@ -1,4 +1,4 @@
-"""State: where it is, that another executor finds it, and how much of it there may be."""
+"""State of queries: where it is stored, that another executor loads it, and how large it may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs from topic to topic: `format("mqbridge")` at both ends, over the embedded log."""
+"""Jobs from topic to topic: `format("mqbridge")` as source and sink, on the embedded log."""
 
 from __future__ import annotations
 

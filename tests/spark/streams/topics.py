@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Topics:
-    """A log: make topics, send, and read what is there."""
+    """An embedded log with methods to create topics, and to send and read messages."""
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self._path = folder / "log.db"
