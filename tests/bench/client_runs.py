@@ -142,7 +142,7 @@ async def pulsar_consume(settings: dict[str, Any], meter: Meter) -> None:
         messages = decode(entry)
         for message in messages:
             size += len(message.payload or b"")
-        owner.acknowledge_up_to(entry.place)
+        owner.acknowledge_up_to(entry.id)
         meter.add(len(messages))
     await consumer.close()
     await client.close()

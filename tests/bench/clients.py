@@ -88,7 +88,7 @@ def measure(rounds: int, systems: tuple[str, ...] = ()) -> Iterator[Row]:
 
 def run(system: System, side: Side, mode: str, client: str, topic: str, number: int) -> Figures:
     """One run."""
-    settings = {"messages": system.messages, "warmup": int(system.messages * WARMUP), "topic": topic} | place(side)
+    settings = {"messages": system.messages, "warmup": int(system.messages * WARMUP), "topic": topic} | cluster_settings(side)
     if mode == "produce":
         settings |= {"size": SIZE, **system.settings}
     elif system.name != "pulsar" or client != JAVA:
@@ -100,7 +100,7 @@ def run(system: System, side: Side, mode: str, client: str, topic: str, number: 
     return figures
 
 
-def place(side: Side) -> dict[str, str]:
+def cluster_settings(side: Side) -> dict[str, str]:
     """Return the address of the server, as an argument of the programs."""
     match side.server:
         case TubeMQ():

@@ -46,7 +46,7 @@ def plainly(data: bytes) -> Entry:
     return entry
 
 
-NAMES = ("ledger", "entry", "place", "count", "is_batch", "redelivery_count", "ack_set", "defect", "payload", "metadata", "size")
+NAMES = ("ledger", "entry", "id", "count", "is_batch", "redelivery_count", "ack_set", "defect", "payload", "metadata", "size")
 MORE = ("publish_time", "is_chunk", "first_chunk", "chunks_before", "partition")
 
 
@@ -67,7 +67,7 @@ def check_frame(data: bytes) -> EntryRun | None:
     assert (found.consumer, found.messages, found.first, found.last) == (
         message.consumer_id,
         expected.count,
-        *[expected.place] * 2,
+        *[expected.id] * 2,
     )
     assert found.epoch == (message.consumer_epoch if message.HasField("consumer_epoch") else None)
     assert facts(entry) == facts(expected)

@@ -139,7 +139,7 @@ async def read_until(consumer: EntryConsumer, count: int, seen: Numbered) -> Non
     while seen.most < count or seen.next < seen.most:
         entry = await consumer.receive()
         seen.see(numbers([entry]))
-        consumer.acknowledge_up_to(entry.place)
+        consumer.acknowledge_up_to(entry.id)
 
 
 # --- redirects --------------------------------------------------------------------------------------------------------

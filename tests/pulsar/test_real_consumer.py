@@ -30,9 +30,9 @@ async def test_a_confirmed_acknowledgement_is_at_the_broker(pulsar, client, subs
     await send_all(producer, 0, 10)
     shared, ordered = await subscribe(topic, "s", type=Types.Shared), await subscribe(topic, "o")
     for entry in await take(shared, 7):
-        shared.acknowledge(entry.place)
+        shared.acknowledge(entry.id)
     await shared.confirm_acks()
-    ordered.acknowledge_up_to((await take(ordered, 4))[3].place)
+    ordered.acknowledge_up_to((await take(ordered, 4))[3].id)
     await ordered.confirm_acks()
     assert (backlog(pulsar, topic, "s"), backlog(pulsar, topic, "o")) == (3, 6)
     await ordered.confirm_acks()
@@ -46,14 +46,14 @@ async def test_negative_acknowledgements_count_up(pulsar, client, subscribe):
     consumer = await subscribe(topic, type=Types.Shared)
     for entry in await take(consumer, 3):
         if numbers([entry]) != [1]:
-            consumer.acknowledge(entry.place)
+            consumer.acknowledge(entry.id)
         else:
-            consumer.negative_acknowledge(entry.place, 0.1)
+            consumer.negative_acknowledge(entry.id, 0.1)
     counts = []
     for _ in range(3):
         (entry,) = await take(consumer, 1)
         counts.append(entry.redelivery_count)
-        consumer.negative_acknowledge(entry.place, 0.1)
+        consumer.negative_acknowledge(entry.id, 0.1)
     assert (numbers([entry]), counts) == ([1], [1, 2, 3]), "what a limit of deliveries goes by"
     await producer.close()
 
@@ -77,15 +77,15 @@ async def test_what_is_not_acknowledged_in_time_comes_again(pulsar, client, subs
     for number in range(4):
         (entry,) = await take(shared, 1)
         if number % 2 == 0:
-            shared.acknowledge(entry.place)
+            shared.acknowledge(entry.id)
     again = []
     for _ in range(2):
         again += await take(shared, 1)
-        shared.acknowledge(again[-1].place)
+        shared.acknowledge(again[-1].id)
     assert sorted(numbers(again)) == [1, 3]
     assert {entry.redelivery_count for entry in again} == {1}
     ordered = await subscribe(topic, ack_timeout_s=3.0)
-    ordered.acknowledge_up_to((await take(ordered, 2))[1].place)
+    ordered.acknowledge_up_to((await take(ordered, 2))[1].id)
     assert numbers(await take(ordered, 2)) == [2, 3]
     assert numbers(await take(ordered, 2)) == [2, 3]
     await producer.close()
@@ -97,9 +97,9 @@ async def test_a_redelivered_batch_leaves_out_what_is_acknowledged(pulsar, clien
     await producer.send(*batch([b"%d" % number for number in range(5)]))
     consumer = await subscribe(topic, type=Types.Shared, batch_index_ack=True)
     (entry,) = await take(consumer, 1)
-    consumer.acknowledge_message(entry.place, 1, 5)
+    consumer.acknowledge_message(entry.id, 1, 5)
     await consumer.confirm_acks()
-    consumer.negative_acknowledge(entry.place, 0.0)
+    consumer.negative_acknowledge(entry.id, 0.0)
     (again,) = await take(consumer, 1)
     assert (ids.from_words(again.ack_set), again.redelivery_count) == (0b11101, 1)
     await producer.close()
@@ -120,7 +120,7 @@ async def test_a_reader_by_time_and_by_place(pulsar, client, subscribe):
     assert numbers(entries) == [6, 7]
     await asyncio.to_thread(pulsar.admin, "PUT", f"{path_of(topic)}/unload")
     assert numbers(await take(reader, 2)) == [8, 9], "it goes on behind what it handed over"
-    await reader.seek(entries[0].place)
+    await reader.seek(entries[0].id)
     assert numbers(await take(reader, 4)) == [6, 7, 8, 9]
     assert not await reader.has_more()
     await reader.seek(ids.EARLIEST)
@@ -222,7 +222,7 @@ async def test_the_end_of_a_terminated_topic_is_told(pulsar, client, subscribe):
     producer = client.producer(topic)
     await send_all(producer, 0, 2)
     consumer = await subscribe(topic)
-    consumer.acknowledge_up_to((await take(consumer, 2))[1].place)
+    consumer.acknowledge_up_to((await take(consumer, 2))[1].id)
     await consumer.confirm_acks()
     assert not consumer.at_end
     await asyncio.to_thread(pulsar.admin, "POST", f"{path_of(topic)}/terminate")

@@ -78,9 +78,9 @@ async def take_all(consumer: EntryConsumer, kind: int = Types.Exclusive) -> list
         entry = await consumer.receive()
         seen += numbers([entry])
         if kind == Types.Shared:
-            consumer.acknowledge(entry.place)
+            consumer.acknowledge(entry.id)
         else:
-            consumer.acknowledge_up_to(entry.place)
+            consumer.acknowledge_up_to(entry.id)
     return seen
 
 
@@ -118,10 +118,10 @@ async def seek(scene: Scene) -> None:
     entries = await take(consumer, 5)
     await consumer.seek(ids.EARLIEST)
     assert numbers(await take(consumer, COUNT)) == ALL
-    await consumer.seek(entries[3].place)
+    await consumer.seek(entries[3].id)
     again = await take(consumer, COUNT - 3)
     assert numbers(again) == ALL[3:]
-    consumer.acknowledge_up_to(again[-1].place)
+    consumer.acknowledge_up_to(again[-1].id)
     await confirmed(consumer)
     await consumer.close()
     assert not await scene.left("me")
@@ -132,7 +132,7 @@ async def redelivery(scene: Scene) -> None:
     await scene.fill()
     consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
     entries = await take(consumer, COUNT)
-    consumer.acknowledge_up_to(entries[1].place)
+    consumer.acknowledge_up_to(entries[1].id)
     await confirmed(consumer)
     consumer.redeliver()
     assert await take_rest(consumer, ALL[2:]) == ALL[2:]
@@ -146,7 +146,7 @@ async def take_rest(consumer: EntryConsumer, wanted: list[int]) -> list[int]:
     while set(seen) != set(wanted):
         entry = await consumer.receive()
         seen += numbers([entry])
-        consumer.acknowledge_up_to(entry.place)
+        consumer.acknowledge_up_to(entry.id)
     return seen
 
 
@@ -161,10 +161,10 @@ async def refusal(scene: Scene) -> None:
         (number,) = numbers([entry])
         if number % 2 and number not in refused:
             refused.add(number)
-            consumer.negative_acknowledge(entry.place, 0.01)
+            consumer.negative_acknowledge(entry.id, 0.01)
         else:
             done.add(number)
-            consumer.acknowledge(entry.place)
+            consumer.acknowledge(entry.id)
     await confirmed(consumer)
     await consumer.close()
     assert not await scene.left("me", Types.Shared)
@@ -195,7 +195,7 @@ async def watching(scene: Scene) -> None:
     while found != {b"0", b"1"}:
         one, entry = await consumer.receive()
         found.update(payloads(entry))
-        one.acknowledge_up_to(entry.place)
+        one.acknowledge_up_to(entry.id)
     await consumer.close()
 
 

@@ -79,7 +79,7 @@ class Traffic:
             while True:
                 entry = await self.consumer.receive()
                 self.received.append(int.from_bytes(entry.payload))
-                self.consumer.acknowledge_up_to(entry.place)
+                self.consumer.acknowledge_up_to(entry.id)
 
         tasks = [spawn(send(), "test sending"), spawn(receive(), "test receiving")]
         try:

@@ -28,7 +28,7 @@ async def collect(consumer, count: int) -> list[bytes]:
         while len(found) < count:
             taken, entry = await consumer.receive()
             found += payloads(entry)
-            taken.acknowledge_up_to(entry.place)
+            taken.acknowledge_up_to(entry.id)
     return found
 
 
@@ -99,7 +99,7 @@ async def test_key_batches_serve_key_shared_consumers(pulsar, client, subscribe)
                     for payload in payloads(entry):
                         owners.setdefault(int(payload) % 10, set()).add(place)
                         total += 1
-                    consumer.acknowledge(entry.place)
+                    consumer.acknowledge(entry.id)
             await asyncio.sleep(0.01)
     assert len(owners) == 10
     assert all(len(places) == 1 for places in owners.values())

@@ -77,11 +77,11 @@ class OurMember:
                 at = time.time_ns() // 1000
                 self.handled.append(Handled(at, number, self._name, key, entry.partition, entry.redelivery_count, done, count))
                 if done == "refused":
-                    owner.negative_acknowledge(entry.place, AGAIN_S)
+                    owner.negative_acknowledge(entry.id, AGAIN_S)
                 elif done == "acknowledged" and self._cumulative:
-                    owner.acknowledge_up_to(entry.place, index, entry.count)
+                    owner.acknowledge_up_to(entry.id, index, entry.count)
                 elif done == "acknowledged":
-                    owner.acknowledge_message(entry.place, index, entry.count)
+                    owner.acknowledge_message(entry.id, index, entry.count)
 
     async def leave(self) -> None:
         await cancel(self._task)

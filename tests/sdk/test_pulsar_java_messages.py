@@ -140,7 +140,7 @@ async def test_unacknowledged_messages_of_a_batch_move_between_java_and_us(first
     if first == "ours":
         (entry,) = await take(consumer, 1)
         for index in (0, 2, 5):
-            consumer.acknowledge_message(entry.place, index, 6)
+            consumer.acknowledge_message(entry.id, index, 6)
         await consumer.confirm_acks()
         await consumer.close()
         got = await run_java("PulsarConsume", messages=3, **at)
@@ -156,8 +156,8 @@ async def test_unacknowledged_messages_of_a_batch_move_between_java_and_us(first
         (entry,) = await take(consumer, 1)
         assert ids.from_words(entry.ack_set) == 0b110000
         assert [sequence(message.payload) for message in decode(entry)] == [4, 5]
-        consumer.acknowledge_message(entry.place, 4, 6)
-        consumer.acknowledge_message(entry.place, 5, 6)
+        consumer.acknowledge_message(entry.id, 4, 6)
+        consumer.acknowledge_message(entry.id, 5, 6)
         await consumer.confirm_acks()
     path = topic.replace("://", "/")
     stats = await asyncio.to_thread(pulsar.admin, "GET", f"{path}/stats?getPreciseBacklog=true")

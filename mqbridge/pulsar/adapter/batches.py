@@ -73,7 +73,7 @@ def masks_of(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, 
             selected.append(deliverable[index - first_index])
             index = next(remaining, None)
         if selected:
-            masks[entry.place] = _mask(selected)
+            masks[entry.id] = _mask(selected)
         first_index += len(deliverable)
     return masks
 

@@ -36,7 +36,7 @@ class Delivery:
 
     def __init__(self, generation: int, end: EntryId, entries: Iterable[Entry]) -> None:
         self.generation, self.end = generation, end
-        self.open: dict[EntryId, Entry] = {entry.place: entry for entry in entries}
+        self.open: dict[EntryId, Entry] = {entry.id: entry for entry in entries}
 
 
 class PulsarLane:
@@ -84,7 +84,7 @@ class PulsarLane:
     def _batch_of(self, entries: list[Entry]) -> Batch:
         """Make a batch of the entries taken last."""
         if not self._ordered:
-            return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].place, entries))
+            return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].id, entries))
         ledger, entry = end = self._consumer.last_delivered
         return make_batch(self.partition, entries, Delivery(self._consumer.generation, end, ()), (ledger, entry + 1, 0))
 
@@ -107,7 +107,7 @@ class PulsarLane:
         entries = self._consumer.take_many(min(self._batch_bytes, self._consumer.share // 2), self._batch_memory, MAX_ENTRIES)
         if (begin := self._seek_position) is not None:
             self._seek_position = None
-            if entries[0].place == begin[:2] and not keep_messages(entries[0], begin[2]):
+            if entries[0].id == begin[:2] and not keep_messages(entries[0], begin[2]):
                 del entries[0]
         return entries
 
@@ -121,8 +121,8 @@ class PulsarLane:
             return
         if self._ordered:
             self._consumer.acknowledge_up_to(delivery.end)
-            if batch.data[-1].place < delivery.end:  # a message given up late, whose id is before the others
-                self._consumer.acknowledge_up_to(batch.data[-1].place)
+            if batch.data[-1].id < delivery.end:  # a message given up late, whose id is before the others
+                self._consumer.acknowledge_up_to(batch.data[-1].id)
         elif indexes is None:
             for entry_id in delivery.open:
                 self._consumer.acknowledge(entry_id)
@@ -136,10 +136,10 @@ class PulsarLane:
         """Acknowledge these messages of the entry; return True if the whole entry is acknowledged now."""
         mask = mask_of(entry)
         if done == mask:
-            self._consumer.acknowledge(entry.place)
+            self._consumer.acknowledge(entry.id)
             return True
         already_done = full_mask(entry.count) & ~mask
-        return self._consumer.acknowledge_messages(entry.place, done | already_done, entry.count)
+        return self._consumer.acknowledge_messages(entry.id, done | already_done, entry.count)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the unacknowledged messages redelivered; an ordered lane also gets everything after them again."""

@@ -31,7 +31,7 @@ async def bounds_of(client: BaseClient, topic: str, timeout_s: float) -> Bounds:
             return Bounds(after, after)
         async with asyncio.timeout(timeout_s):
             first = await consumer.receive()
-        return Bounds((*(first.first_chunk or first.place), 0), after)
+        return Bounds((*(first.first_chunk or first.id), 0), after)
     except TimeoutError as error:
         raise ClusterError(f"the first entry of {topic} did not arrive within {timeout_s:g} s") from error
     finally:
@@ -104,15 +104,15 @@ class RangeReader:
     def _restrict(self, entry: Entry) -> tuple[bool, bool]:
         """Leave out the messages outside of the range; return whether any is left, and whether the range ends here."""
         begin, end = 0, None
-        if entry.place == self._begin[:2]:
+        if entry.id == self._begin[:2]:
             begin = self._begin[2]
-        elif entry.place < self._begin[:2]:
+        elif entry.id < self._begin[:2]:
             return False, False
         is_last = False
         if self._end is not None:
-            if entry.place > self._end[:2] or (entry.place == self._end[:2] and self._end[2] == 0):
+            if entry.id > self._end[:2] or (entry.id == self._end[:2] and self._end[2] == 0):
                 return False, True
-            if entry.place == self._end[:2]:
+            if entry.id == self._end[:2]:
                 end = self._end[2]
                 is_last = True
             else:
@@ -124,7 +124,7 @@ class RangeReader:
 
         Chunks of other messages may lie between its own, so it may begin before the nearest start, or in an earlier ledger.
         """
-        ledger, first = entry.first_chunk or entry.place
+        ledger, first = entry.first_chunk or entry.id
         nearest_start = (ledger, first - entry.chunks_before)
         for start in dict.fromkeys((nearest_start, (ledger, 0), EARLIEST)):
             if start[1] < 0 and start != EARLIEST:
@@ -132,11 +132,11 @@ class RangeReader:
             consumer = await self._client.reader(self._topic, start)
             try:
                 found = await self._receive(consumer)
-                while found.place < entry.place:
+                while found.id < entry.id:
                     found = await self._receive(consumer)
             finally:
                 await consumer.close()
-            if found.place == entry.place and not found.chunks_before:
+            if found.id == entry.id and not found.chunks_before:
                 return found
         return entry
 
@@ -149,7 +149,7 @@ class RangeReader:
 
     async def _check_gap(self, entry: Entry) -> None:
         """Raise GapError if the ledger of the range's begin is deleted; a ledger never loses single entries."""
-        if 0 <= self._begin[0] < (entry.first_chunk or entry.place)[0]:
+        if 0 <= self._begin[0] < (entry.first_chunk or entry.id)[0]:
             first = (await bounds_of(self._client, self._topic, self._timeout_s)).first
             if self._begin[0] < first[0]:
                 raise GapError(

@@ -49,7 +49,7 @@ class EntryConsumer(ConsumerHandler):
         if entry is None:
             return None
         if self.subscription.ack_timeout_s is not None:
-            self._acks.start_ack_timeout(entry.place)
+            self._acks.start_ack_timeout(entry.id)
         self._grant()
         entry.unpack()
         return entry
@@ -64,7 +64,7 @@ class EntryConsumer(ConsumerHandler):
             entry.unpack()
         if self.subscription.ack_timeout_s is not None:
             for entry in entries:
-                self._acks.start_ack_timeout(entry.place)
+                self._acks.start_ack_timeout(entry.id)
         self._grant()
         return entries
 

@@ -68,7 +68,7 @@ class EntryReceiver:
 
         `mask` is the broker's mask of the entry's unacknowledged messages, None if it sent none.
         """
-        inbox, entry_id = self._inbox, entry.place
+        inbox, entry_id = self._inbox, entry.id
         entry.partition = self._partition
         inbox.permits.received(mask.bit_count() if mask else entry.count, size)
         if not self._state.is_current(epoch):
@@ -88,7 +88,7 @@ class EntryReceiver:
 
         A broker may not store acknowledgements of single messages. A damaged entry counts as one unacknowledged message.
         """
-        unacknowledged = self._acks.partial.redelivered(entry.place)
+        unacknowledged = self._acks.partial.redelivered(entry.id)
         if (mask is None and unacknowledged is None) or entry.defect is not None:
             return False
         if mask is None or unacknowledged is None:

@@ -83,15 +83,15 @@ class ReceiverQueue:
             if entry is None:
                 undelivered += chunks
                 self._state.skip(chunks[-1])
-            elif self._state.is_new(entry.place) or (is_expired and entry.place not in self._chunks_of):
+            elif self._state.is_new(entry.id) or (is_expired and entry.id not in self._chunks_of):
                 entry.first_chunk = chunks[0]
-                self._chunks_of[entry.place] = chunks
+                self._chunks_of[entry.id] = chunks
                 if is_expired:
-                    self._expired[entry.place] = ids.LATEST
+                    self._expired[entry.id] = ids.LATEST
                 size = entry_memory(entry, len(entry.payload))
                 self.permits.charge(size)
                 self._queue.append((entry, size))
-            elif self._acknowledges and entry.place not in self._chunks_of:
+            elif self._acknowledges and entry.id not in self._chunks_of:
                 undelivered += chunks  # the application has acknowledged it, but that was lost with the connection
         return undelivered
 
@@ -122,18 +122,18 @@ class ReceiverQueue:
                 self._deliver(entry)
         elif entries:
             self._deliver(entries[0])
-            self._state.deliver(max(entry.place for entry in entries))
+            self._state.deliver(max(entry.id for entry in entries))
             self._check_overflow()
         return entries
 
     def _deliver(self, entry: Entry) -> None:
-        self._state.deliver(entry.place, entry.first_chunk)
+        self._state.deliver(entry.id, entry.first_chunk)
         self._check_overflow()
         if self._chunks_of:
             if not self._acknowledges:
-                self.pop_chunks(entry.place)
-            elif entry.place in self._expired:
-                self._expired[entry.place] = self._state.delivered
+                self.pop_chunks(entry.id)
+            elif entry.id in self._expired:
+                self._expired[entry.id] = self._state.delivered
 
     def _check_overflow(self) -> None:
         if self._overflowed_at is not None and self._state.delivered > self._overflowed_at:
@@ -145,13 +145,13 @@ class ReceiverQueue:
         self._dropped += self.chunks.first_chunk_ids()
         for entry, size in self._queue:
             self.permits.release(size)
-            self._dropped += self.pop_chunks(entry.place)[:1] if entry.place in self._chunks_of else ()
+            self._dropped += self.pop_chunks(entry.id)[:1] if entry.id in self._chunks_of else ()
         self._queue.clear()
         self.chunks.clear()
 
     def overflow(self) -> None:
         """Note an overflow: the queue exceeds its budget, and the caller will have all entries redelivered."""
-        self._overflowed_at = max(entry.place for entry, _ in self._queue)
+        self._overflowed_at = max(entry.id for entry, _ in self._queue)
         self.permits.slow_decay()
 
     def rewind(self) -> None:

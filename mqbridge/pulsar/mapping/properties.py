@@ -99,7 +99,7 @@ class MessageReader:
     __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time")
 
     def __init__(self, entry: Entry) -> None:
-        self._ledger, self._entry = entry.place
+        self._ledger, self._entry = entry.id
         self._publish_time, self._deliver_at = entry.metadata.publish_time, deliver_at(entry)
         self._delivery_count = entry.redelivery_count
 

@@ -43,7 +43,7 @@ class Entry:
     first_chunk    id of the first chunk of a chunked message, whose own id is that of its last chunk
     chunks_before  number of its chunks that lie before the start of reading
 
-    The compiled module's `PulsarEntry` has the same attributes, for whole and uncompressed entries (see `client/runs.py`).
+    The compiled module's `PulsarEntry` has the same attributes, for whole and uncompressed entries (see `client/entry_runs.py`).
     """
 
     __slots__ = (
@@ -123,7 +123,7 @@ class Entry:
         return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
 
     @property
-    def place(self) -> tuple[int, int]:
+    def id(self) -> tuple[int, int]:
         """The entry's id: (ledger, entry)."""
         return self.ledger, self.entry
 

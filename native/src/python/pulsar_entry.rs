@@ -55,7 +55,7 @@ impl PulsarEntry {
     }
 
     #[getter]
-    fn place(&self) -> (i64, i64) {
+    fn id(&self) -> (i64, i64) {
         (self.said.ledger, self.said.entry)
     }
 
@@ -149,15 +149,15 @@ pub struct PulsarRun {
 
 impl PulsarRun {
     fn begin(py: Python<'_>, said: &Delivered) -> PulsarRun {
-        let place = (said.ledger, said.entry);
+        let id = (said.ledger, said.entry);
         PulsarRun {
             consumer: said.consumer,
             epoch: said.epoch,
             entries: PyList::empty(py).unbind(),
             charges: Vec::new(),
             messages: 0,
-            first: place,
-            last: place,
+            first: id,
+            last: id,
         }
     }
 
@@ -168,7 +168,7 @@ impl PulsarRun {
     fn add(&mut self, py: Python<'_>, entry: PulsarEntry) -> PyResult<()> {
         self.charges.push(entry.charge());
         self.messages += i64::from(entry.count());
-        self.last = entry.place();
+        self.last = entry.id();
         self.entries.bind(py).append(Py::new(py, entry)?)
     }
 }

@@ -167,7 +167,7 @@ async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(bro
 
     async def deliver(ledger: int) -> tuple[int, int]:
         broker.link.message(1, ledger, 0, b"x")
-        return (await asyncio.wait_for(consumer.receive(), PATIENCE_S)).place
+        return (await asyncio.wait_for(consumer.receive(), PATIENCE_S)).id
 
     producer = client.producer(TOPIC)
     consumer = await client.consumer(TOPIC, Subscription("s"))

@@ -114,11 +114,11 @@ async def test_after_a_seek_an_unconfirmed_acknowledgement_is_forgotten(broker: 
 async def test_a_negative_acknowledgement_asks_after_its_delay(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     entries = await deliver(broker, consumer, 4)
-    consumer.negative_acknowledge(entries[3].place, 30.0)
-    consumer.negative_acknowledge(entries[0].place, 0.0)
-    consumer.negative_acknowledge(entries[1].place, 0.0)
-    consumer.negative_acknowledge(entries[2].place, 0.0)
-    consumer.acknowledge(entries[2].place)
+    consumer.negative_acknowledge(entries[3].id, 30.0)
+    consumer.negative_acknowledge(entries[0].id, 0.0)
+    consumer.negative_acknowledge(entries[1].id, 0.0)
+    consumer.negative_acknowledge(entries[2].id, 0.0)
+    consumer.acknowledge(entries[2].id)
     await until(lambda: redelivered(broker))
     assert redelivered(broker) == [[0, 1]], "one that was acknowledged after all is not asked for"
     await consumer.close()
@@ -127,8 +127,8 @@ async def test_a_negative_acknowledgement_asks_after_its_delay(broker: Broker, c
 async def test_on_an_ordered_subscription_it_is_about_everything(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await deliver(broker, consumer, 3)
-    consumer.acknowledge_up_to(entries[0].place)
-    consumer.negative_acknowledge(entries[1].place, 0.0)
+    consumer.acknowledge_up_to(entries[0].id)
+    consumer.negative_acknowledge(entries[1].id, 0.0)
     await until(lambda: consumer.registrations == 2)
     assert redelivered(broker) == []
     for entry in range(1, 3):
@@ -140,8 +140,8 @@ async def test_on_an_ordered_subscription_it_is_about_everything(broker: Broker,
 async def test_what_is_never_acknowledged_comes_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, ack_timeout_s=0.05))
     entries = await deliver(broker, consumer, 4)
-    consumer.acknowledge(entries[1].place)
-    consumer.acknowledge_message(entries[2].place, 0, 1)
+    consumer.acknowledge(entries[1].id)
+    consumer.acknowledge_message(entries[2].id, 0, 1)
     await until(lambda: redelivered(broker))
     assert redelivered(broker) == [[0, 3]]
     broker.link.message(0, 1, 0, b"x", redelivery_count=1)
@@ -154,7 +154,7 @@ async def test_what_is_never_acknowledged_comes_again(broker: Broker, client):
 async def test_a_timeout_on_an_ordered_subscription_rewinds_it_once(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", ack_timeout_s=0.05))
     entries = await deliver(broker, consumer, 3)
-    consumer.acknowledge_up_to(entries[1].place)
+    consumer.acknowledge_up_to(entries[1].id)
     await until(lambda: consumer.registrations == 2)
     await asyncio.sleep(0.3)
     assert (consumer.registrations, redelivered(broker)) == (2, [])
@@ -175,7 +175,7 @@ async def test_what_is_due_on_an_ordered_subscription_survives_a_lost_connection
     """The broker delivers it again, and it is skipped as handed out: nobody but us can have it come again."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await deliver(broker, consumer, 2)
-    consumer.negative_acknowledge(entries[0].place, 0.0)
+    consumer.negative_acknowledge(entries[0].id, 0.0)
     broker.link.drop()
     await until(lambda: consumer.registrations == 3)
     for entry in range(2):

@@ -143,8 +143,8 @@ async def test_a_shared_consumer_acknowledges_every_chunk(broker: Broker, client
     for number in range(3):
         sender.chunk("a", number)
     entry = await consumer.receive()
-    assert (entry.payload, entry.place) == (b"a-0a-1a-2", (1, 2))
-    consumer.redeliver([entry.place])
+    assert (entry.payload, entry.id) == (b"a-0a-1a-2", (1, 2))
+    consumer.redeliver([entry.id])
     await until(lambda: broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES])
     (asked,) = broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]
     assert [ids.entry_id(each)[1] for each in asked.message_ids] == [0, 1, 2]
@@ -152,7 +152,7 @@ async def test_a_shared_consumer_acknowledges_every_chunk(broker: Broker, client
         sender.chunk("a", number, number, redelivery_count=1)
     entry = await consumer.receive()
     assert entry.redelivery_count == 1
-    consumer.acknowledge(entry.place)
+    consumer.acknowledge(entry.id)
     await consumer.close()
     assert acknowledged(broker) == [(False, [0, 1, 2])]
 
@@ -166,7 +166,7 @@ async def test_a_cumulative_acknowledgement_stops_before_an_open_message(broker:
     assert (await consumer.receive()).payload == b"first"
     entry = await consumer.receive()
     assert entry.payload == b"a-0a-1a-2"
-    consumer.acknowledge_up_to(entry.place)
+    consumer.acknowledge_up_to(entry.id)
     consumer.flush_acks()
     await until(lambda: len(acknowledged(broker)) == 2)
     cumulative, individual = acknowledged(broker)
@@ -174,7 +174,7 @@ async def test_a_cumulative_acknowledgement_stops_before_an_open_message(broker:
     assert individual == (False, [2, 3, 4])
     sender.chunk("b", 1)
     sender.chunk("b", 2)
-    consumer.acknowledge_up_to((await consumer.receive()).place)
+    consumer.acknowledge_up_to((await consumer.receive()).id)
     await consumer.close()
     assert acknowledged(broker)[-1] == (True, [6])
 
@@ -202,7 +202,7 @@ async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_they_
     order = [("b", 0), ("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1), ("c", 2)]
     for uuid, number in order:
         sender.chunk(uuid, number)
-    consumer.acknowledge_up_to((await consumer.receive()).place)
+    consumer.acknowledge_up_to((await consumer.receive()).id)
     assert (await consumer.receive()).payload == b"c-0c-1c-2"
     consumer.flush_acks()
     await until(lambda: acknowledged(broker))
@@ -245,7 +245,7 @@ async def test_chunks_that_were_complete_before_are_acknowledged_unseen(broker: 
     for number in (0, 1, 2, 0, 1):
         sender.chunk("a", number)
     entry = await consumer.receive()
-    assert (entry.place, consumer.waiting, consumer.held_bytes) == ((1, 2), 0, 0)
+    assert (entry.id, consumer.waiting, consumer.held_bytes) == ((1, 2), 0, 0)
     await until(lambda: acknowledged(broker))
     assert acknowledged(broker) == [(False, [3, 4])]
 
@@ -267,7 +267,7 @@ async def test_a_message_without_its_end_becomes_a_defect(broker: Broker, client
     sender.chunk("a", 1)
     entry = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     assert "only 2 of 3" in str(entry.defect)
-    consumer.acknowledge(entry.place)
+    consumer.acknowledge(entry.id)
     await consumer.close()
     assert acknowledged(broker) == [(False, [0, 1])]
 
@@ -310,9 +310,9 @@ async def test_a_chunk_with_impossible_numbers_comes_alone_and_once(broker: Brok
     sender.chunk("a", 1)
     sender.chunk("a", 2)
     bad, good = [await asyncio.wait_for(consumer.receive(), PATIENCE_S) for _ in range(2)]
-    assert (bad.place, "invalid chunk fields" in str(bad.defect), bad.payload) == ((1, 1), True, b"bad")
-    assert (good.place, good.payload) == ((1, 3), b"a-0a-1a-2")
-    consumer.acknowledge_up_to(good.place)
+    assert (bad.id, "invalid chunk fields" in str(bad.defect), bad.payload) == ((1, 1), True, b"bad")
+    assert (good.id, good.payload) == ((1, 3), b"a-0a-1a-2")
+    consumer.acknowledge_up_to(good.id)
     await consumer.close()
     assert acknowledged(broker) == [(True, [3])]
 

@@ -143,7 +143,7 @@ class Life:
     # --- the application --------------------------------------------------------------------------------------------
 
     def take(self) -> bool:
-        taken = [entry.place for _ in range(self.random.randint(1, 3)) if (entry := self.inbox.take()) is not None]
+        taken = [entry.id for _ in range(self.random.randint(1, 3)) if (entry := self.inbox.take()) is not None]
         if taken:
             places = [self.inbox.chunks_of(place) for place in taken]
             self.batches.append((self.state.generation, taken[-1], places, self.state.delivered))

@@ -167,11 +167,11 @@ class ConsumerConversation(RuleBasedStateMachine):
                 self.run_of_last, self.last, self.taken = self.consumer.generation, ids.EARLIEST, []
                 self.last_number = -1
             if self.broker.persistent:
-                assert entry.place == (self.broker.ledger, number), "of another cluster"
-                assert entry.place > self.last, "twice in a run, or out of order"
+                assert entry.id == (self.broker.ledger, number), "of another cluster"
+                assert entry.id > self.last, "twice in a run, or out of order"
             assert number > self.last_number, "out of order"
-            self.last, self.last_number = entry.place, number
-            self.taken.append(entry.place)
+            self.last, self.last_number = entry.id, number
+            self.taken.append(entry.id)
             self.broker.owed.discard(number)
         self.pass_time(TURN_S)
 

@@ -355,7 +355,7 @@ async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(bro
     waiting = asyncio.ensure_future(lane.receive())
     await until(lambda: len(broker.asked[BaseCommand.FLOW]) == 2)
     broker.link.message(0, 1, 1, b"x")
-    assert (await waiting).data[0].place == (1, 1)
+    assert (await waiting).data[0].id == (1, 1)
     await consumer.close()
 
 
@@ -366,5 +366,5 @@ async def test_a_batch_leaves_room_for_the_next_one(broker: Broker, client):
     for entry in range(8):
         broker.link.message(0, 1, entry, bytes(10_000))
     assert (await lane.receive()).count == 5
-    assert ids.entry_id(pb.MessageIdData(ledgerId=1, entryId=5)) == (await lane.receive()).data[0].place
+    assert ids.entry_id(pb.MessageIdData(ledgerId=1, entryId=5)) == (await lane.receive()).data[0].id
     await consumer.close()

@@ -48,13 +48,13 @@ async def converse(kind: int) -> list[bytes]:
         entry = await consumer.receive()
         assert entry.defect is None
         if kind == Types.Shared and entry.payload in seen:
-            consumer.acknowledge(entry.place)  # on a shared subscription what was not acknowledged in time comes twice
+            consumer.acknowledge(entry.id)  # on a shared subscription what was not acknowledged in time comes twice
             continue
         seen.append(entry.payload)
         if kind == Types.Shared:
-            consumer.acknowledge(entry.place)
+            consumer.acknowledge(entry.id)
         else:
-            consumer.acknowledge_up_to(entry.place)
+            consumer.acknowledge_up_to(entry.id)
     await asyncio.gather(*sent)
     while True:
         try:
@@ -86,7 +86,7 @@ async def take(consumer: EntryConsumer, count: int) -> list[Entry]:
 
 
 async def acknowledged(consumer: EntryConsumer, entry: Entry) -> None:
-    consumer.acknowledge_up_to(entry.place)
+    consumer.acknowledge_up_to(entry.id)
     while True:
         try:
             await consumer.confirm_acks()
@@ -102,7 +102,7 @@ async def seek(client: BaseClient) -> None:
     entries = await take(consumer, 4)
     await consumer.seek(ids.EARLIEST)
     assert [entry.payload for entry in await take(consumer, COUNT)] == NUMBERS
-    await consumer.seek(entries[3].place)
+    await consumer.seek(entries[3].id)
     again = await take(consumer, COUNT - 3)
     assert [entry.payload for entry in again] == NUMBERS[3:]
     await acknowledged(consumer, again[-1])

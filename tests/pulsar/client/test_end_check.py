@@ -32,7 +32,7 @@ async def test_what_comes_while_the_end_is_asked_for_is_read(broker: Broker, lan
     waiting = asyncio.ensure_future(lane.receive())
     await until(lambda: len(broker.asked[LAST]) == 1)
     broker.link.message(0, 1, 0, b"x")
-    assert (await asyncio.wait_for(waiting, PATIENCE_S)).data[0].place == (1, 0)
+    assert (await asyncio.wait_for(waiting, PATIENCE_S)).data[0].id == (1, 0)
     assert not lane.caught_up
 
 

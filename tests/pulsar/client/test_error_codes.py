@@ -176,7 +176,7 @@ async def test_acknowledging(broker: Broker, client, code: Code, kind: int):
     broker.on[BaseCommand.ACK] = answer
     consumer = await client.consumer(TOPIC, Subscription("s", kind))
     broker.link.message(0, 1, 0, b"x")
-    place = (await consumer.receive()).place
+    place = (await consumer.receive()).id
     consumer.acknowledge(place) if kind == Types.Shared else consumer.acknowledge_up_to(place)
     with pytest.raises(ServerRefused, match=code.name) as caught:
         await consumer.confirm_acks()

@@ -52,7 +52,7 @@ async def test_what_is_acknowledged_in_parts_by_both_is_done(broker: Broker, cli
     """Some messages are acknowledged here, the others at the broker: nothing of the entry is left."""
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, count)
-    place = (await consumer.receive()).place
+    place = (await consumer.receive()).id
     assert not consumer.acknowledge_messages(place, ours, count)
     consumer.redeliver([place])
     deliver(broker, 0, count, *to_words(full_mask(count) & ~theirs))
@@ -65,7 +65,7 @@ async def test_what_is_acknowledged_in_parts_by_both_is_done(broker: Broker, cli
 async def test_an_entry_of_which_nothing_is_left_is_no_backlog(broker: Broker, client):
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, 3)
-    consumer.acknowledge_message((await consumer.receive()).place, 0, 3)
+    consumer.acknowledge_message((await consumer.receive()).id, 0, 3)
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 1)
     assert await consumer.has_more()
     consumer.acknowledge_message((1, 1), 0, 2)
@@ -94,7 +94,7 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
         client = scripted_client()
         consumer = await client.consumer(TOPIC, SHARED)
         deliver(broker, 0, count)
-        place = (await consumer.receive()).place
+        place = (await consumer.receive()).id
         is_whole = ours and consumer.acknowledge_messages(place, ours, count)
         words = [] if theirs is None else to_words(theirs) or [0]
         deliver(broker, 0, count, *words)
@@ -124,7 +124,7 @@ async def test_after_the_end_of_a_session_whole_entries_count_again(broker: Brok
     """
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, 3)
-    place = (await consumer.receive()).place
+    place = (await consumer.receive()).id
     consumer.acknowledge_message(place, 0, 3)
     if lost:
         broker.link.drop()

@@ -195,7 +195,7 @@ async def test_a_message_in_chunks_tells_its_first(broker: Broker, client):
         metadata = {"uuid": "a", "chunk_id": number, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
         broker.link.message(0, 1, 4 + number, b"x", metadata=metadata)
     entry = await consumer.receive()
-    assert (entry.place, entry.first_chunk) == ((1, 5), (1, 4))
+    assert (entry.id, entry.first_chunk) == ((1, 5), (1, 4))
     assert (await take(broker, consumer, 6), entry.payload) == ([6], b"xx")
     await consumer.close()
 

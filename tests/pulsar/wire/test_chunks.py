@@ -57,7 +57,7 @@ def test_a_joined_message_is_an_ordinary_entry():
     assert add_all(joiner, *before) == []
     ((entry, chunk_ids, _),) = joiner.add(last, 0.0)
     assert entry is not None
-    assert (entry.place, chunk_ids) == ((1, 8), ((1, 5), (1, 6), (1, 7), (1, 8)))
+    assert (entry.id, chunk_ids) == ((1, 8), ((1, 5), (1, 6), (1, 7), (1, 8)))
     assert not entry.metadata.HasField("uuid")
     (message,) = decode(entry)
     assert (message.payload, message.key, message.defect, message.position) == (PAYLOAD, "k", None, (1, 8, 0))
