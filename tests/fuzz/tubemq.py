@@ -82,7 +82,7 @@ text_choice = Choice(
                 string_formats.parse_start_offsets,
             ),
         ),
-        *map(text_reader, (string_formats.parse_held, parse_rules)),
+        *map(text_reader, (string_formats.parse_held_partitions, parse_rules)),
     ]
 )
 TEXTS = [

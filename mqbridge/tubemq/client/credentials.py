@@ -11,7 +11,7 @@ from enum import Enum
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.secret import Secret
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.credentials import NONCE_LIMIT, Signed, sign
+from mqbridge.tubemq.wire.credentials import NONCE_LIMIT, SignedCredentials, sign
 
 
 class Role(Enum):
@@ -28,7 +28,7 @@ class Credentials:
         self.user, self._password = user, password
         self._accepted: set[Role] = set()
 
-    async def sign(self) -> Signed | None:
+    async def sign(self) -> SignedCredentials | None:
         """Return a fresh signature with the current password; None without credentials.
 
         Raises ClusterError (FATAL) if the password cannot be read and has never been read before.
@@ -49,7 +49,7 @@ class Credentials:
         them.
         """
         if code != codes.CERTIFICATE_FAILURE:
-            return codes.refused(request, code, text)
+            return codes.refusal_error(request, code, text)
         failure = Failure.RETRY if role in self._accepted else Failure.FATAL
         return ServerRefused(f"{request} was refused: {self._reason(text)} (415 CERTIFICATE_FAILURE: {text})", code, failure)
 

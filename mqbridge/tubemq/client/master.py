@@ -21,7 +21,7 @@ from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.credentials import Credentials, Role
 from mqbridge.tubemq.client.server_connection import ServerConnection
-from mqbridge.tubemq.wire.credentials import Signed
+from mqbridge.tubemq.wire.credentials import SignedCredentials
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     GetPartMetaResponseM2C,
@@ -81,7 +81,7 @@ class Masters:
         self._visit_token = NO_TOKEN
         self._auth_token = ""
         """The token issued by a Master that authenticates clients; empty without authentication."""
-        self._last_signature: Signed | None = None
+        self._last_signature: SignedCredentials | None = None
         """The signature of the last request to a Master."""
         self._current = 0
         """Index of the Master that the next call tries first."""

@@ -59,7 +59,7 @@ class PartitionCalls:
             request.currOffset = offset
         answer = await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
         if not answer.success:
-            raise codes.refused(f"registering {self}", answer.errCode, answer.errMsg)
+            raise codes.refusal_error(f"registering {self}", answer.errCode, answer.errMsg)
         return answer
 
     async def unregister(self, *, consumed: bool) -> RegisterResponseB2C:
@@ -99,7 +99,7 @@ class PartitionCalls:
         )
         answer = await self._connection.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
         if not answer.success:
-            raise codes.refused(f"a commit for {self}", answer.errCode, answer.errMsg)
+            raise codes.refusal_error(f"a commit for {self}", answer.errCode, answer.errMsg)
         return answer.currOffset
 
     def _registration(self, operation: int, read_status: int) -> RegisterRequestC2B:

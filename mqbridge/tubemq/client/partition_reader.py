@@ -132,6 +132,6 @@ class PartitionReader:
         else:
             self._state.get_refused()
         if code != codes.SPEED_LIMIT:
-            raise codes.refused(f"reading {self._calls}", code, answer.errMsg)
+            raise codes.refusal_error(f"reading {self._calls}", code, answer.errMsg)
         self._counters.limited += 1
         self._pacing.limited(answer.minLimitTime)

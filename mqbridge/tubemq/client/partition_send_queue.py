@@ -162,7 +162,7 @@ class PartitionSendQueue:
             raise response
         stored = parse_flat(SendMessageResponseB2P, response)
         if stored.errCode != codes.SUCCESS:
-            raise codes.refused(f"a message for {self._sender.topic} partition {self._name}", stored.errCode, stored.errMsg)
+            raise codes.refusal_error(f"a message for {self._sender.topic} partition {self._name}", stored.errCode, stored.errMsg)
         return SendResult(stored.messageId, stored.appendOffset, stored.appendTime)
 
     def _fail(self, message: _Message, error: MqbridgeError) -> None:

@@ -85,7 +85,7 @@ class PartitionSender:
         if self.closing:
             return SenderClosed(f"the sender to {self.topic} is closed")
         limit = f"{size} bytes, {MAX_MESSAGE_BYTES} at most"
-        return codes.refused(f"a message for {self.topic}", codes.OVER_MAX_LENGTH, limit)
+        return codes.refusal_error(f"a message for {self.topic}", codes.OVER_MAX_LENGTH, limit)
 
     def send(
         self, partition: str, data: bytes, flag: int = 0, msg_type: str | None = None, msg_time: str | None = None

@@ -83,7 +83,9 @@ class BalancedConsumer(GroupConsumer):
             return held
         ref, is_open = await self._find(key)
         if not is_open:
-            raise codes.refused(f"taking {key}", codes.UNSUBSCRIBABLE, "the Master lists the partition as closed for consumers")
+            raise codes.refusal_error(
+                f"taking {key}", codes.UNSUBSCRIBABLE, "the Master lists the partition as closed for consumers"
+            )
         partition = await self.held_partitions.acquire(ref, offset)
         self._report_soon()
         return partition
@@ -106,7 +108,7 @@ class BalancedConsumer(GroupConsumer):
         if key not in known:
             known = {ref.key: (ref, is_open) for ref, is_open in (await self.partitions()).items()}
         if key not in known:
-            raise codes.refused(f"taking {key}", codes.FORBIDDEN, "the Master lists no such partition")
+            raise codes.refusal_error(f"taking {key}", codes.FORBIDDEN, "the Master lists no such partition")
         return known[key]
 
     async def _join(self) -> None:

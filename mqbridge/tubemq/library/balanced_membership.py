@@ -26,7 +26,7 @@ from mqbridge.tubemq.wire.string_formats import (
     Broker,
     PartitionKey,
     PartitionRef,
-    format_held,
+    format_held_partitions,
     parse_broker,
     parse_topic_meta,
     partition_ids,
@@ -127,7 +127,7 @@ class BalancedMembership(GroupMember):
             brokerConfigId=self._brokers_id,
             topicMetaInfoId=self._topics_id,
             reportSubInfo=held is not None,
-            partSubInfo=[format_held(topic, refs) for topic, refs in sorted(topics.items())],
+            partSubInfo=[format_held_partitions(topic, refs) for topic, refs in sorted(topics.items())],
         )
 
     def _ops(self) -> OpsTaskInfo:

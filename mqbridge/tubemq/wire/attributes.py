@@ -1,11 +1,11 @@
-"""The attribute string: `key=value` pairs joined by commas.
+"""The attribute string of a message: `key=value` pairs joined by commas.
 
-An item without `=`, without a key, or not in UTF-8 is not a pair and exists only in the string. A value may contain `=`.
+A value may contain `=`. An item without `=`, without a key, or with bytes that are not UTF-8 is not a pair; readers ignore it.
 """
 
-SEPARATOR, PAIR_SEPARATOR = b"=", b","
+PAIR_SEPARATOR = b","
 MSG_TIME_DIGITS = 12
-"""Length of a `$msgTime$` value, a minute: YYYYMMDDHHMM in the cluster's time zone."""
+"""Number of digits of a `$msgTime$` value. The value is a minute in the cluster's time zone: YYYYMMDDHHMM."""
 
 
 def parse_pair(item: bytes) -> tuple[str, str] | None:

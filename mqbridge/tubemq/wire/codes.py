@@ -1,6 +1,6 @@
 """TubeMQ's error codes: the meaning of each for the log, and whether a retry helps.
 
-Codes that only SDKs use internally are not listed, except 445: the gateway uses it for messages that it refuses before sending.
+SDKs use further codes internally; of these only 445 is listed: the gateway uses it for messages that it refuses before sending.
 """
 
 from typing import NamedTuple
@@ -76,12 +76,13 @@ CODES = {
     503: Code("SERVICE_UNAVAILABLE", _RETRY, "the Broker is starting, stopping or closed for this"),
     510: Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", _RETRY, "the server failed; its log says why"),
 }
-"""Error codes by number. 200 is success; 0 is not."""
+"""Error codes by number, without 200 (success). 0, the default of the protobuf field, is an error, too: see UNKNOWN."""
 
 UNKNOWN = Code("unknown", Failure.RETRY, "no version of TubeMQ that we know uses this code")
+"""Stands for every number that is not in CODES."""
 
 
-def refused(request: str, code: int, text: str) -> ServerRefused:
-    """Return the exception for a response with an error code; `request` names the request, `text` is the server's message."""
-    known = CODES.get(code, UNKNOWN)
-    return ServerRefused(f"{request} was refused with {code} {known.name} ({known.meaning}): {text}", code, known.failure)
+def refusal_error(request: str, number: int, text: str) -> ServerRefused:
+    """Return the exception for a response with error code `number` and server message `text`; `request` names the request."""
+    code = CODES.get(number, UNKNOWN)
+    return ServerRefused(f"{request} was refused with {number} {code.name} ({code.meaning}): {text}", number, code.failure)

@@ -1,8 +1,10 @@
-"""Signed credentials: a user name, a timestamp and a nonce, signed with the password. A signature is valid for a few seconds.
+"""Signed credentials: a user name, a timestamp and a nonce, signed with the password.
+
+A Master accepts them while the timestamp differs from its clock by authValidTimeStampPeriodMs at most, 20 s by default.
 
 signature      form-encode(base64(HMAC-SHA1(password, user + timestamp + nonce)))
 to a Master    AuthenticateInfo
-to a Broker    "user timestamp nonce signature", if the Master issues no token
+to a Broker    "user timestamp nonce signature", unless the Master has issued a token for the Brokers
 """
 
 import base64
@@ -14,13 +16,13 @@ from urllib.parse import quote_plus
 from mqbridge.tubemq.wire.pb.master_pb2 import AuthenticateInfo
 
 NONCE_LIMIT = (1 << 31) - 1
-"""Upper limit (exclusive) of nonces."""
+"""Nonces are smaller than this: servers read them as signed 32-bit integers."""
 _UNESCAPED = "*-._"
 """Characters other than letters and digits that Java's form encoding does not escape."""
 
 
-class Signed(NamedTuple):
-    """A user's signature of a timestamp (ms since the epoch) and a nonce."""
+class SignedCredentials(NamedTuple):
+    """A user's name with a signature of the name, a timestamp (ms since the epoch) and a nonce."""
 
     user: str
     timestamp_ms: int
@@ -40,7 +42,7 @@ class Signed(NamedTuple):
         return f"{self.user} {self.timestamp_ms} {self.nonce} {self.signature}"
 
 
-def sign(user: str, password: str, timestamp_ms: int, nonce: int) -> Signed:
-    """Sign a timestamp and a nonce."""
+def sign(user: str, password: str, timestamp_ms: int, nonce: int) -> SignedCredentials:
+    """Sign a user name, a timestamp and a nonce with the password."""
     digest = hmac.digest(password.encode(), f"{user}{timestamp_ms}{nonce}".encode(), hashlib.sha1)
-    return Signed(user, timestamp_ms, nonce, quote_plus(base64.b64encode(digest), safe=_UNESCAPED))
+    return SignedCredentials(user, timestamp_ms, nonce, quote_plus(base64.b64encode(digest), safe=_UNESCAPED))

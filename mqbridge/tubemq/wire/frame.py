@@ -7,7 +7,8 @@
     12      4     length     of block 0, then its data; the next block follows
 
 Block boundaries have no meaning. We write blocks of 8192 bytes, since C++ clients refuse larger and empty blocks. We never write
-a frame without blocks, since it desynchronizes the Java decoder for good. We read blocks of any size.
+a frame without blocks: the Java decoder would lose the frame boundaries for the rest of the connection. We read blocks of any
+size.
 """
 
 from struct import Struct
@@ -17,44 +18,48 @@ from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 TOKEN = 0xFF7FF4FE
 BLOCK_BYTES = 8192
 MAX_BLOCKS = 3584
-"""The limit of Java clients and servers: 20 MiB of message and 8 MiB for all other fields, in blocks of 8192 bytes."""
+"""Limit of Java clients and servers: 28 MiB in blocks of 8192 bytes, 20 MiB for a message and 8 MiB for all other fields."""
 MAX_PAYLOAD_BYTES = MAX_BLOCKS * BLOCK_BYTES
 
 _HEADER = Struct(">III")
 _LENGTH = Struct(">I")
 _ONE_BLOCK = Struct(">IIII")
-_header = _HEADER.unpack_from
-_length = _LENGTH.unpack_from
-_one_block = _ONE_BLOCK.unpack_from
+"""The header and the length of block 0: all that precedes the data in a frame of one block."""
+_unpack_header = _HEADER.unpack_from
+_unpack_length = _LENGTH.unpack_from
+_unpack_one_block = _ONE_BLOCK.unpack_from
 
 HEADER_BYTES = _HEADER.size
 LENGTH_BYTES = _LENGTH.size
 FIRST_DATA_OFFSET = HEADER_BYTES + LENGTH_BYTES
+"""Offset of the data of block 0 in a frame."""
 
 
-def measure(data: bytes, at: int) -> int:
-    """Return the minimum size of the frame at `at`; the size is exact when the lengths of all blocks are in `data`.
+def measure(data: bytes, start: int) -> int:
+    """Return the minimum size in bytes of the frame that begins at offset `start`, for `FrameCutter`.
 
-    Used by `FrameCutter`.
+    The size is exact when the lengths of all blocks are in `data`. Raises RemoteProtocolError if the bytes are no frame.
     """
-    available = len(data) - at
+    available = len(data) - start
     if available >= FIRST_DATA_OFFSET:
-        token, _, blocks, length = _one_block(data, at)
-        if token == TOKEN and blocks == 1 and length <= MAX_PAYLOAD_BYTES:  # nearly all responses
+        token, _, blocks, length = _unpack_one_block(data, start)
+        if token == TOKEN and blocks == 1 and length <= MAX_PAYLOAD_BYTES:  # nearly all responses have one block
             return FIRST_DATA_OFFSET + int(length)
     if available < HEADER_BYTES:
         return HEADER_BYTES
-    token, _, blocks = _header(data, at)
+    token, _, blocks = _unpack_header(data, start)
     if token != TOKEN:
         raise RemoteProtocolError(f"a TubeMQ frame starts with FF7FF4FE, not {token:08X}: is the peer a TubeMQ port?")
     if not 0 < blocks <= MAX_BLOCKS:
         raise RemoteProtocolError(f"a TubeMQ frame has {blocks} blocks; 1 to {MAX_BLOCKS} are allowed")
+    # `end` is the end, counted from `start`, of the blocks measured so far. A block whose length has not arrived yet counts as
+    # empty: it has at least its length field.
     end = HEADER_BYTES
     bytes_left = MAX_PAYLOAD_BYTES
     for blocks_left in range(blocks, 0, -1):
         if end + LENGTH_BYTES > available:
             return end + LENGTH_BYTES * blocks_left
-        size: int = _length(data, at + end)[0]
+        size: int = _unpack_length(data, start + end)[0]
         bytes_left -= size
         if bytes_left < 0:
             raise RemoteProtocolError(f"a TubeMQ frame has more than {MAX_PAYLOAD_BYTES} bytes")
@@ -65,24 +70,24 @@ def measure(data: bytes, at: int) -> int:
 
 
 def split_frame(frame: bytes) -> tuple[int, bytes]:
-    """Return the serial number and the payload of a complete frame, whose size `measure` has returned."""
-    _, serial, blocks = _header(frame)
+    """Return the serial number and the payload of a frame. The frame must be complete: `FrameCutter` returns only such frames."""
+    _, serial, blocks = _unpack_header(frame)
     if blocks == 1:
         return serial, frame[FIRST_DATA_OFFSET:]
     view = memoryview(frame)
     pieces = []
-    at = HEADER_BYTES
+    end = HEADER_BYTES
     for _ in range(blocks):
-        start = at + LENGTH_BYTES
-        at = start + _length(frame, at)[0]
-        pieces.append(view[start:at])
+        start = end + LENGTH_BYTES
+        end = start + _unpack_length(frame, end)[0]
+        pieces.append(view[start:end])
     return serial, b"".join(pieces)
 
 
 def join_frame(serial: int, pieces: tuple[bytes, ...]) -> bytes:
     """Return the frame of a payload that is given in pieces. A payload that fits into one block is copied only once.
 
-    Raises like `encode_frame`.
+    Raises LocalProtocolError like `encode_frame`.
     """
     size = sum(map(len, pieces))
     if 0 < size <= BLOCK_BYTES:
@@ -99,9 +104,9 @@ def encode_frame(serial: int, payload: bytes) -> bytes:
         raise LocalProtocolError(f"a TubeMQ frame has a payload of 1 to {MAX_PAYLOAD_BYTES} bytes, not {size}")
     view = memoryview(payload)
     pieces: list[bytes | memoryview] = [_HEADER.pack(TOKEN, serial & 0xFFFFFFFF, -(-size // BLOCK_BYTES))]
-    full = _LENGTH.pack(BLOCK_BYTES)
+    full_length = _LENGTH.pack(BLOCK_BYTES)
     for start in range(0, size, BLOCK_BYTES):
         block = view[start : start + BLOCK_BYTES]
-        pieces.append(full if len(block) == BLOCK_BYTES else _LENGTH.pack(len(block)))
+        pieces.append(full_length if len(block) == BLOCK_BYTES else _LENGTH.pack(len(block)))
         pieces.append(block)
     return b"".join(pieces)

@@ -3,8 +3,8 @@
 A request is (RpcConnHeader, RequestHeader, RequestBody), a response (RpcConnHeader, ResponseHeader, RspResponseBody or
 RspExceptionBody). Bytes after the third message are ignored: C++ clients send up to nine zero bytes there.
 
-Producers make one call per message. So the common layouts are parsed and built by hand, and the body is copied once; all other
-layouts are parsed by the generated classes.
+Producers make one call per message. So requests, and responses in the layout that Java servers write, are handled without the
+generated protobuf classes, and a body is copied once. Responses in other layouts are parsed by the generated classes.
 """
 
 from functools import cache, lru_cache
@@ -19,14 +19,14 @@ from mqbridge.tubemq.wire.pb.rpc_pb2 import RequestBody, RequestHeader, Response
 from mqbridge.wire.varint import decode_varint, encode_varint
 
 MASTER, READ, WRITE = 1, 2, 3
-"""Service types."""
+"""Service types: the Master, and the two services of a Broker, for consumers and for producers."""
 
 PRODUCER_REGISTER, PRODUCER_HEARTBEAT, PRODUCER_CLOSE = 1, 2, 3
 CONSUMER_REGISTER, CONSUMER_HEARTBEAT, CONSUMER_CLOSE = 4, 5, 6
 SEND = 13
 PARTITION_REGISTER, PARTITION_HEARTBEAT, GET, COMMIT = 15, 16, 17, 18
 BALANCED_REGISTER, BALANCED_HEARTBEAT, PARTITION_META = 20, 21, 22
-"""Methods. PARTITION_REGISTER registers or unregisters, depending on its opType."""
+"""Numbers of the methods. PARTITION_REGISTER registers or unregisters, depending on its opType."""
 
 OP_REGISTER, OP_UNREGISTER = 31, 32
 """Values of opType of PARTITION_REGISTER."""
@@ -47,28 +47,32 @@ METHOD_NAMES = {
     BALANCED_HEARTBEAT: "balanced consumer heartbeat",
     PARTITION_META: "partition metadata",
 }
+"""Names of the methods in logs and errors."""
 
 PROTOCOL_VERSION = 3
 """The version that current Java clients and servers send. It only determines the package name of exception classes."""
 
 ERROR, FATAL = ResponseHeader.ERROR, ResponseHeader.FATAL
 
-EXCEPTIONS = "org.apache.inlong.tubemq.corerpc.exception."
-_PREFIX = {1: "com.tencent.tubemq.", 2: "com.apache.tubemq."}
-"""Package prefix by the protocol version of the request; servers really spell the second one this way."""
+EXCEPTION_PACKAGE = "org.apache.inlong.tubemq.corerpc.exception."
+_OLD_PACKAGE_PREFIXES = {1: "com.tencent.tubemq.", 2: "com.apache.tubemq."}
+"""Prefixes that replace `org.apache.inlong.tubemq.`, by the version of the request; "com.apache" is what servers really write."""
 
 _REQUEST_FLAG = b"\x02\x08\x00"
 _RESPONSE_FLAG = b"\x02\x08\x01"
+"""RpcConnHeader with its length; field 1 is 0 in requests, 1 in responses."""
 _SUCCESS_PREFIX = _RESPONSE_FLAG + b"\x04\x08\x00\x18\x03"
-"""The first bytes of every successful response of a Java server."""
-
+"""The first bytes of every successful response of a Java server: RpcConnHeader, and ResponseHeader with SUCCESS and version 3."""
 
 _TRANSIENT = ("ServerNotReadyException", "ServiceStoppingException")
-"""Exceptions of a server that is starting or stopping; it sends also these with status FATAL."""
+"""Exceptions of a server that is starting or stopping. They are retried, although the server sends them with status FATAL."""
 
 
 class RemoteError(ServerRefused):
-    """The server responded with an exception. `code` is 1 (ERROR) if a handler failed, 2 (FATAL) for an unreadable request."""
+    """The server responded with an exception of class `name`.
+
+    `code` is the response's status: 1 (ERROR) if the handler of the request failed, 2 (FATAL) if the server could not read it.
+    """
 
     def __init__(self, name: str, text: str, status: int) -> None:
         failure = Failure.FATAL if status == FATAL and not name.endswith(_TRANSIENT) else Failure.RETRY
@@ -81,7 +85,7 @@ class StandbyError(RemoteError):
 
 
 class Request(NamedTuple):
-    """A request as a server receives it. `timeout_ms` is the time for which the client waits for the response."""
+    """A request as a server receives it. `version` is its protocol version; the client waits `timeout_ms` for the response."""
 
     service: int
     method: int
@@ -94,122 +98,130 @@ M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound=SendMessageResponseB2P)
 
 
-def parse(kind: type[M], data: bytes) -> M:
-    """Parse a protobuf message; raises RemoteProtocolError if it is damaged or lacks a required field."""
-    message = _parse(kind, data)
+def parse(message_class: type[M], data: bytes) -> M:
+    """Parse a protobuf message. Raises RemoteProtocolError if it is damaged, lacks a required field, or its text is not UTF-8."""
+    message = _parse_unchecked(message_class, data)
     _check_text(message)
     return message
 
 
-def parse_flat(kind: type[S], data: bytes) -> S:
+def parse_flat(message_class: type[S], data: bytes) -> S:
     """Like `parse`, but faster, for a response whose only text is `errMsg`; producers get one such response per message."""
-    message = _parse(kind, data)
+    message = _parse_unchecked(message_class, data)
     if type(message.errMsg) is not str:
         _check_text(message)
     return message
 
 
-def _parse(kind: type[M], data: bytes) -> M:
+def _parse_unchecked(message_class: type[M], data: bytes) -> M:
+    """Parse a protobuf message without checking that its text is UTF-8."""
     try:
-        message = kind.FromString(data)
+        message = message_class.FromString(data)
     except DecodeError as error:
-        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} of {len(data)} bytes cannot be read: {error}") from error
+        raise RemoteProtocolError(f"{message_class.DESCRIPTOR.name} of {len(data)} bytes cannot be read: {error}") from error
     if not message.IsInitialized():
-        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} of {len(data)} bytes lacks a required field")
+        raise RemoteProtocolError(f"{message_class.DESCRIPTOR.name} of {len(data)} bytes lacks a required field")
     return message
 
 
 def _check_text(message: Message) -> None:
-    """Raise RemoteProtocolError for text that is not UTF-8: protobuf returns it as bytes."""
-    for name, repeated, nested in _texts(message.DESCRIPTOR):
+    """Raise RemoteProtocolError for text that is not UTF-8: protobuf returns such text as bytes."""
+    for name, is_repeated, is_message in _text_fields(message.DESCRIPTOR):
         value = getattr(message, name)
-        for each in value if repeated else (value,):
-            if nested:
-                _check_text(each)
-            elif not isinstance(each, str):
-                raise RemoteProtocolError(f"{message.DESCRIPTOR.name}.{name} is not UTF-8: {each[:40]!r}")
+        for element in value if is_repeated else (value,):
+            if is_message:
+                _check_text(element)
+            elif not isinstance(element, str):
+                raise RemoteProtocolError(f"{message.DESCRIPTOR.name}.{name} is not UTF-8: {element[:40]!r}")
 
 
 @cache
-def _texts(kind: Descriptor) -> list[tuple[str, bool, bool]]:
+def _text_fields(descriptor: Descriptor) -> list[tuple[str, bool, bool]]:
     """Return the fields that are text, or messages that contain text, as (name, is repeated, is a message)."""
-    found = []
-    for field in kind.fields:
+    fields = []
+    for field in descriptor.fields:
         nested = field.message_type
-        if field.type == field.TYPE_STRING or (nested is not None and _texts(nested)):
-            found.append((field.name, field.is_repeated, nested is not None))
-    return found
+        if field.type == field.TYPE_STRING or (nested is not None and _text_fields(nested)):
+            fields.append((field.name, field.is_repeated, nested is not None))
+    return fields
 
 
-def _part(payload: bytes, at: int) -> tuple[bytes, int]:
-    size, at = decode_varint(payload, at)
-    end = at + size
+def _read_delimited(payload: bytes, start: int) -> tuple[bytes, int]:
+    """Return the message whose length is at offset `start`, and the offset at which the message ends."""
+    size, data_start = decode_varint(payload, start)
+    end = data_start + size
     if end > len(payload):
-        raise RemoteProtocolError(f"an RPC message of {size} bytes at {at} exceeds the payload of {len(payload)} bytes")
-    return payload[at:end], end
+        raise RemoteProtocolError(
+            f"an RPC message of {size} bytes at offset {data_start} exceeds the payload of {len(payload)} bytes"
+        )
+    return payload[data_start:end], end
 
 
-def _delimited(message: bytes) -> bytes:
+def _encode_delimited(message: bytes) -> bytes:
     return encode_varint(len(message)) + message
 
 
 @lru_cache(maxsize=256)
 def _constant_prefix(service: int, method: int, timeout_ms: int) -> tuple[bytes, bytes]:
+    """Return the first two messages of a request, and the part of RequestBody that precedes the length of its field `request`."""
     header = RequestHeader(serviceType=service, protocolVer=PROTOCOL_VERSION).SerializeToString()
-    body = RequestBody(method=method, timeout=timeout_ms).SerializeToString() + b"\x1a"
-    return _REQUEST_FLAG + _delimited(header), body
+    request_tag = b"\x1a"
+    body = RequestBody(method=method, timeout=timeout_ms).SerializeToString() + request_tag
+    return _REQUEST_FLAG + _encode_delimited(header), body
 
 
 def encode_request(service: int, method: int, timeout_ms: int, body: bytes) -> bytes:
-    """Return the payload of a request. `timeout_ms` must be positive: a server drops requests that waited longer."""
+    """Return the payload of a request. The server drops the request if it waited longer than `timeout_ms`, a positive number."""
     return b"".join((*request_prefix(service, method, timeout_ms, len(body)), body))
 
 
 def request_prefix(service: int, method: int, timeout_ms: int, size: int) -> tuple[bytes, ...]:
     """Return, in pieces, the bytes that precede a body of `size` bytes in the payload of a request."""
-    start, inner = _constant_prefix(service, method, timeout_ms)
+    headers, body_prefix = _constant_prefix(service, method, timeout_ms)
     length = encode_varint(size)
-    return start, encode_varint(len(inner) + len(length) + size), inner, length
+    return headers, encode_varint(len(body_prefix) + len(length) + size), body_prefix, length
 
 
 def decode_request(payload: bytes) -> Request:
     """Parse a request; bytes after it are ignored. Raises RemoteProtocolError."""
-    _, at = _part(payload, 0)
-    header_bytes, at = _part(payload, at)
-    body_bytes, _ = _part(payload, at)
+    _, at = _read_delimited(payload, 0)
+    header_bytes, at = _read_delimited(payload, at)
+    body_bytes, _ = _read_delimited(payload, at)
     header, body = parse(RequestHeader, header_bytes), parse(RequestBody, body_bytes)
     return Request(header.serviceType, body.method, header.protocolVer, body.timeout, body.request)
 
 
 def encode_response(method: int, data: bytes, version: int = PROTOCOL_VERSION) -> bytes:
     """Return the payload of a successful response; `method` must be the method of the request."""
-    size = encode_varint(len(data))
-    inner = b"\x08" + encode_varint(method) + b"\x12"
+    # The bytes are protobuf tags: status (SUCCESS) and version in ResponseHeader, method and data in RspResponseBody.
     header = b"\x04\x08\x00\x18" + encode_varint(version)
-    return b"".join((_RESPONSE_FLAG, header, encode_varint(len(inner) + len(size) + len(data)), inner, size, data))
+    body_prefix = b"\x08" + encode_varint(method) + b"\x12" + encode_varint(len(data))
+    return b"".join((_RESPONSE_FLAG, header, encode_varint(len(body_prefix) + len(data)), body_prefix, data))
 
 
 def encode_error(name: str, text: str, version: int = PROTOCOL_VERSION, *, fatal: bool = False) -> bytes:
-    """Return the payload of an error response. `name` is an exception class, by default of the package `EXCEPTIONS`.
+    """Return the payload of an error response.
 
-    Java clients cut `text` at `#`.
+    `name` is the name of an exception class, without a package for a class of EXCEPTION_PACKAGE. `version` is the version of the
+    request. Java clients show `text` only up to the first `#`.
     """
-    whole = name if "." in name else EXCEPTIONS + name
-    if version in _PREFIX:
-        whole = whole.replace("org.apache.inlong.tubemq.", _PREFIX[version])
+    class_name = name if "." in name else EXCEPTION_PACKAGE + name
+    if version in _OLD_PACKAGE_PREFIXES:
+        class_name = class_name.replace("org.apache.inlong.tubemq.", _OLD_PACKAGE_PREFIXES[version])
     header = ResponseHeader(status=FATAL if fatal else ERROR, protocolVer=version).SerializeToString()
-    body = RspExceptionBody(exceptionName=whole, stackTrace=text).SerializeToString()
-    return _RESPONSE_FLAG + _delimited(header) + _delimited(body)
+    body = RspExceptionBody(exceptionName=class_name, stackTrace=text).SerializeToString()
+    return _RESPONSE_FLAG + _encode_delimited(header) + _encode_delimited(body)
 
 
 def decode_response(payload: bytes) -> tuple[int, bytes]:
-    """Return the method and the serialized response.
+    """Return the method number and the serialized response of the method.
 
     Raises StandbyError or RemoteError if the response is an exception, RemoteProtocolError for malformed bytes.
     """
     if payload.startswith(_SUCCESS_PREFIX):
         at = len(_SUCCESS_PREFIX)
-        # Nearly all responses are short: every length and the method take one byte each.
+        # RspResponseBody follows: its length, 08, the method, 12, the length of the data, the data. Nearly all responses are
+        # short: the method and both lengths take one byte each. Other responses are left to `_response_body`.
         end = len(payload)
         if (
             at + 5 <= end < at + 0x80
@@ -219,16 +231,16 @@ def decode_response(payload: bytes) -> tuple[int, bytes]:
         ):
             return payload[at + 2], payload[at + 5 :]
     else:
-        _, at = _part(payload, 0)
-        header_bytes, at = _part(payload, at)
+        _, at = _read_delimited(payload, 0)
+        header_bytes, at = _read_delimited(payload, at)
         header = parse(ResponseHeader, header_bytes)
         if header.status != ResponseHeader.SUCCESS:
-            raise _remote_error(header.status, _part(payload, at)[0])
+            raise _remote_error(header.status, _read_delimited(payload, at)[0])
     return _response_body(payload, at)
 
 
 def _response_body(payload: bytes, at: int) -> tuple[int, bytes]:
-    """Parse RspResponseBody. If it consists of its two fields in order, its data is copied only once."""
+    """Parse the RspResponseBody whose length is at offset `at`. If it has both fields, in order, the data is copied only once."""
     size, at = decode_varint(payload, at)
     end = at + size
     if end > len(payload):
@@ -245,5 +257,5 @@ def _response_body(payload: bytes, at: int) -> tuple[int, bytes]:
 
 def _remote_error(status: int, data: bytes) -> RemoteError:
     body = parse(RspExceptionBody, data)
-    kind = StandbyError if "StandbyException" in body.exceptionName else RemoteError
-    return kind(body.exceptionName, body.stackTrace, status)
+    error_class = StandbyError if "StandbyException" in body.exceptionName else RemoteError
+    return error_class(body.exceptionName, body.stackTrace, status)

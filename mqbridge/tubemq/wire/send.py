@@ -1,7 +1,7 @@
-"""Encoder of send requests (`SendMessageRequestP2B`). A producer sends one per message, so they are built without protobuf.
+"""Encoder of send requests (`SendMessageRequestP2B`). A producer sends one per message, so speed matters.
 
-The fields that all requests of a partition have in common are encoded once. Reusing one protobuf object for all messages would
-not work: it keeps every payload ever assigned to it in memory until the object itself is freed.
+The fields that all requests of a partition have in common are encoded once, by protobuf; the others are encoded by hand.
+One protobuf object for all messages would not do: until it is freed, it keeps every payload ever assigned to it in memory.
 """
 
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
@@ -9,23 +9,24 @@ from mqbridge.wire.varint import encode_varint
 
 _DATA, _FLAG, _MSG_TYPE, _MSG_TIME, _AUTH = b"\x22", b"\x28", b"\x42", b"\x4a", b"\x52"
 """The protobuf tags of fields 4, 5, 8, 9 and 10."""
-_UINT64 = (1 << 64) - 1
+_UINT64_MASK = (1 << 64) - 1
+"""Protobuf encodes a negative int32 as an unsigned 64-bit number."""
 
 
 class SendRequestEncoder:
-    """Encodes the requests of one partition."""
+    """Encodes the requests of one partition. `sent_address` is the producer's IPv4 address as a signed 32-bit number."""
 
-    __slots__ = ("_after", "_auth", "_before", "_times", "_types")
+    __slots__ = ("_after_flag", "_auth", "_before_data", "_last_time", "_last_type")
 
     def __init__(self, client_id: str, topic: str, partition: int, check_sum: int, sent_address: int) -> None:
-        before = SendMessageRequestP2B(clientId=client_id, topicName=topic, partitionId=partition)
-        after = SendMessageRequestP2B(checkSum=check_sum, sentAddr=sent_address)
-        self._before = before.SerializePartialToString() + _DATA
-        self._after = after.SerializePartialToString()
+        first_fields = SendMessageRequestP2B(clientId=client_id, topicName=topic, partitionId=partition)
+        next_fields = SendMessageRequestP2B(checkSum=check_sum, sentAddr=sent_address)
+        self._before_data = first_fields.SerializePartialToString() + _DATA
+        self._after_flag = next_fields.SerializePartialToString()
         self._auth = b""
-        self._types: tuple[str | None, bytes] = (None, b"")
-        self._times: tuple[str | None, bytes] = (None, b"")
-        """`_types` and `_times` have the previous message's type and time, encoded: the next message usually has the same."""
+        self._last_type: tuple[str | None, bytes] = (None, b"")
+        self._last_time: tuple[str | None, bytes] = (None, b"")
+        """The previous message's type and time, each with its encoded field: the next message usually has the same."""
 
     def authorize(self, info: AuthorizedInfo) -> None:
         """Include this authorization in all further requests."""
@@ -34,17 +35,17 @@ class SendRequestEncoder:
 
     def encode(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None) -> bytes:
         """Return the serialized request for one message."""
-        if msg_type != self._types[0]:
-            self._types = msg_type, _text(_MSG_TYPE, msg_type)
-        if msg_time != self._times[0]:
-            self._times = msg_time, _text(_MSG_TIME, msg_time)
-        flags = _FLAG + encode_varint(flag & _UINT64)
-        return b"".join(
-            (self._before, encode_varint(len(data)), data, flags, self._after, self._types[1], self._times[1], self._auth)
-        )
+        if msg_type != self._last_type[0]:
+            self._last_type = msg_type, _encode_text_field(_MSG_TYPE, msg_type)
+        if msg_time != self._last_time[0]:
+            self._last_time = msg_time, _encode_text_field(_MSG_TIME, msg_time)
+        flag_field = _FLAG + encode_varint(flag & _UINT64_MASK)
+        size, type_field, time_field = encode_varint(len(data)), self._last_type[1], self._last_time[1]
+        return b"".join((self._before_data, size, data, flag_field, self._after_flag, type_field, time_field, self._auth))
 
 
-def _text(tag: bytes, value: str | None) -> bytes:
+def _encode_text_field(tag: bytes, value: str | None) -> bytes:
+    """Return a text field; no bytes if the value is None."""
     if value is None:
         return b""
     data = value.encode()

@@ -4,14 +4,14 @@
     topic         topic#id:partitions:stores[,...]#maxBytes      in responses to a producer's heartbeat
     partition     id:host:port#topic:partition                   in a consumer's heartbeats to a Broker
     subscription  consumer@group#id:host:port#topic:partition    in events and in a consumer's reports
-    failure       code:partition
+    failure       code:partition                                 a failed partition, in a Broker's responses to heartbeats
     condition     topic#type[,type]                              a filter, in requests to the Master
-    key           broker:topic:partition                         a partition without its Broker's address
+    key           id:topic:partition                             a partition without its Broker's address
     start offsets key=offset[,key=offset]                        offsets at which a bound group starts
     topic meta    topic#id:stores:partitions:status[,...]        a topic, for members that choose their partitions
-    held          topic#broker:partition[,broker:partition]      the partitions that such a member holds, for the Master
+    held          topic#id:partition[,id:partition]              the partitions that such a member holds, for the Master
 
-Malformed text raises RemoteProtocolError.
+`id` is the number of a Broker. Every function that parses raises RemoteProtocolError for malformed text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ DEFAULT_BROKER_PORT = 8123
 DEFAULT_BROKER_TLS_PORT = 8124
 """Masters omit the default port from a Broker's address; clients that use TLS then connect to the default TLS port."""
 STORE_STEP = 10_000
-"""Difference of partition ids between stores: partition i of store s has the id s * 10000 + i."""
+"""Step of partition ids from one of a Broker's stores to the next: partition i of store s has the id s * 10000 + i."""
 
 
 class Broker(NamedTuple):
@@ -38,7 +38,7 @@ class Broker(NamedTuple):
 
 
 class PartitionRef(NamedTuple):
-    """A partition with its Broker's address."""
+    """A partition with its Broker's address; `partition` is the partition id at the Broker."""
 
     broker: Broker
     topic: str
@@ -59,7 +59,7 @@ class PartitionRef(NamedTuple):
 
 
 class PartitionKey(NamedTuple):
-    """A partition of a cluster without its Broker's address; offsets are stored under this key."""
+    """A partition without its Broker's address, as Broker id, topic and partition id; offsets are stored under this key."""
 
     broker: int
     topic: str
@@ -70,7 +70,7 @@ class PartitionKey(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """A topic in responses to producers; `deployments` are (Broker id, partitions per store, stores)."""
+    """A topic, for producers; each of the `deployments` is (Broker id, number of partitions per store, number of stores)."""
 
     topic: str
     deployments: tuple[tuple[int, int, int], ...]
@@ -78,14 +78,17 @@ class TopicInfo(NamedTuple):
 
 
 class TopicMeta(NamedTuple):
-    """A topic, for members that choose partitions; `deployments` are (Broker id, stores, partitions per store, is readable)."""
+    """A topic, for consumers that choose their partitions themselves.
+
+    Each of the `deployments` is (Broker id, number of stores, number of partitions per store, is readable).
+    """
 
     topic: str
     deployments: tuple[tuple[int, int, int, bool], ...]
 
 
 def _malformed(kind: str, text: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{text!r} is not a {kind}")
+    return RemoteProtocolError(f"{text!r} is not a valid {kind}")
 
 
 def parse_broker(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Broker:
@@ -120,31 +123,31 @@ def parse_subscription(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Pa
 
 
 def format_subscription(consumer: str, group: str, partition: PartitionRef) -> str:
-    """Return the string with which a consumer reports that it holds `partition`."""
+    """Return the string with which a consumer reports to the Master that it holds `partition`."""
     return f"{consumer}@{group}#{partition}"
 
 
 def parse_failure(text: str) -> tuple[int, PartitionRef]:
-    """Parse `code:partition`."""
-    code, _, rest = text.partition(":")
+    """Return the error code and the partition of `code:partition`."""
+    code, _, partition = text.partition(":")
     try:
-        return int(code), parse_partition(rest)
+        return int(code), parse_partition(partition)
     except ValueError as error:
         raise _malformed("partition failure", text) from error
 
 
 def parse_topic_info(text: str) -> TopicInfo:
     """Parse `topic#id:partitions:stores[,...]#maxBytes`; `#maxBytes` may be missing."""
-    topic, _, rest = text.partition("#")
-    items, _, max_bytes = rest.partition("#")
+    topic, _, remaining = text.partition("#")
+    items, _, max_bytes = remaining.partition("#")
     try:
-        deployments = tuple(_deployment(item) for item in items.split(","))
+        deployments = tuple(_parse_deployment(item) for item in items.split(","))
         return TopicInfo(topic, deployments, int(max_bytes) if max_bytes.strip() else None)
     except ValueError as error:
         raise _malformed("topic", text) from error
 
 
-def _deployment(text: str) -> tuple[int, int, int]:
+def _parse_deployment(text: str) -> tuple[int, int, int]:
     broker, partitions, stores = text.split(":")
     return int(broker), int(partitions), int(stores)
 
@@ -156,29 +159,30 @@ def format_topic_info(info: TopicInfo) -> str:
 
 
 def parse_topic_meta(text: str) -> TopicMeta:
-    """Parse `topic#id:stores:partitions:status[,...]`; the strings of `parse_topic_info` have stores and partitions reversed."""
+    """Parse `topic#id:stores:partitions:status[,...]`. The strings of `parse_topic_info` have partitions before stores."""
     topic, separator, items = text.partition("#")
     try:
         if not separator or not topic:
             raise _malformed("topic's metadata", text)
-        return TopicMeta(topic, tuple(_meta_deployment(item) for item in items.split(",") if item))
+        return TopicMeta(topic, tuple(_parse_meta_deployment(item) for item in items.split(",") if item))
     except ValueError as error:
         raise _malformed("topic's metadata", text) from error
 
 
-def _meta_deployment(text: str) -> tuple[int, int, int, bool]:
+def _parse_meta_deployment(text: str) -> tuple[int, int, int, bool]:
+    """Return a deployment of a TopicMeta: status 1 is readable."""
     broker, stores, partitions, status = text.split(":")
     return int(broker), int(stores), int(partitions), int(status) == 1
 
 
 def format_topic_meta(meta: TopicMeta) -> str:
-    """Return the string that describes a topic to members that choose their partitions."""
-    items = (f"{broker}:{stores}:{partitions}:{int(is_open)}" for broker, stores, partitions, is_open in meta.deployments)
+    """Return the string that describes a topic to members that choose their partitions. Status 0 stands for not readable."""
+    items = (f"{broker}:{stores}:{partitions}:{int(readable)}" for broker, stores, partitions, readable in meta.deployments)
     return f"{meta.topic}#{','.join(items)}"
 
 
 def parse_key(text: str) -> PartitionKey:
-    """Parse `broker:topic:partition`."""
+    """Parse `id:topic:partition`, where `id` is the Broker's."""
     try:
         broker, topic, partition = text.split(":")
         return PartitionKey(int(broker), topic, int(partition))
@@ -192,7 +196,7 @@ def format_start_offsets(offsets: Mapping[PartitionKey, int]) -> str:
 
 
 def parse_start_offsets(text: str) -> dict[PartitionKey, int]:
-    """Parse `key=offset[,key=offset]`; a blank text contains no offsets."""
+    """Return the offsets of `key=offset[,key=offset]` by partition; a blank text contains no offsets."""
     try:
         pairs = [item.split("=") for item in text.split(",") if item.strip()]
         return {parse_key(key): int(offset) for key, offset in pairs}
@@ -200,13 +204,13 @@ def parse_start_offsets(text: str) -> dict[PartitionKey, int]:
         raise _malformed("list of offsets", text) from error
 
 
-def format_held(topic: str, refs: Sequence[PartitionRef]) -> str:
-    """Return the string with which a member that chooses its partitions reports those that it holds of a topic."""
+def format_held_partitions(topic: str, refs: Sequence[PartitionRef]) -> str:
+    """Return the string with which a member that chooses its partitions reports those partitions of a topic that it holds."""
     return f"{topic}#{','.join(ref.name for ref in refs)}"
 
 
-def parse_held(text: str) -> list[PartitionKey]:
-    """Parse `topic#broker:partition[,broker:partition]`."""
+def parse_held_partitions(text: str) -> list[PartitionKey]:
+    """Parse `topic#id:partition[,id:partition]`."""
     topic, separator, items = text.partition("#")
     try:
         if not separator:
@@ -218,10 +222,10 @@ def parse_held(text: str) -> list[PartitionKey]:
 
 
 def format_condition(topic: str, types: Iterable[str]) -> str:
-    """Return the string with the filter of one topic."""
+    """Return the filter of one topic, which selects the messages of these types, as `topic#type[,type]`."""
     return f"{topic}#{','.join(sorted(types))}"
 
 
 def partition_ids(partitions: int, stores: int) -> list[int]:
-    """Return the ids of a topic's partitions on one Broker, in order."""
+    """Return the ids of a topic's partitions on one Broker, ascending; `partitions` is their number per store."""
     return [store * STORE_STEP + number for store in range(stores) for number in range(partitions)]

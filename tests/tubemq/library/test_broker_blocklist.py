@@ -10,7 +10,7 @@ from mqbridge.tubemq.wire.string_formats import Broker
 
 BROKERS = [Broker(number, f"10.0.0.{number}", 8123) for number in range(1, 11)]
 LOST, LATE, AWAY = ConnectionLost("cut"), RequestTimeout("late"), Unreachable("away")
-STOPPING = codes.refused("a message", codes.UNAVAILABLE, "stopping")
+STOPPING = codes.refusal_error("a message", codes.UNAVAILABLE, "stopping")
 
 
 def blocklist_of(count: int = 10, *, sent: int = 1) -> BrokerBlocklist:
@@ -33,7 +33,7 @@ def test_a_503_for_50_s() -> None:
 def test_other_refusals_do_not_block_a_broker(code: int) -> None:
     blocklist = blocklist_of()
     for _ in range(20):
-        blocklist.failed(BROKERS[0], codes.refused("a message", code, ""), 0.0)
+        blocklist.failed(BROKERS[0], codes.refusal_error("a message", code, ""), 0.0)
     assert blocklist.avoided(0.1) == []
 
 

@@ -42,7 +42,7 @@ PARSERS = [
     string_formats.parse_topic_meta,
     string_formats.parse_key,
     string_formats.parse_start_offsets,
-    string_formats.parse_held,
+    string_formats.parse_held_partitions,
     parse_rules,
 ]
 good = encode_frame(7, rpc.encode_response(rpc.GET, b"x" * 300))

@@ -39,10 +39,10 @@ def test_a_flag_without_a_block_is_a_body(data: bytes) -> None:
 
 
 def test_codes_say_what_helps() -> None:
-    error = codes.refused("a message for demo", 419, "memory full")
+    error = codes.refusal_error("a message for demo", 419, "memory full")
     assert (error.code, error.failure) == (419, Failure.RETRY)
     assert "419 SERVER_RECEIVE_OVERFLOW" in str(error)
     assert "memory full" in str(error)
-    assert codes.refused("x", 400, "").failure is Failure.REFUSED
-    assert codes.refused("x", 431, "").failure is Failure.FATAL
-    assert codes.refused("x", 777, "").failure is Failure.RETRY
+    assert codes.refusal_error("x", 400, "").failure is Failure.REFUSED
+    assert codes.refusal_error("x", 431, "").failure is Failure.FATAL
+    assert codes.refusal_error("x", 777, "").failure is Failure.RETRY

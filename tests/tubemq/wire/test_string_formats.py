@@ -105,6 +105,6 @@ def test_required_offsets_round_trip(offsets: dict[PartitionKey, int]) -> None:
 
 def test_what_is_held() -> None:
     refs = [PartitionRef(Broker(1, "h", 1), "demo", 0), PartitionRef(Broker(2, "h", 1), "demo", 10_000)]
-    assert string_formats.format_held("demo", refs) == "demo#1:0,2:10000"
-    assert string_formats.parse_held("demo#1:0,2:10000") == [ref.key for ref in refs]
-    assert string_formats.parse_held("demo#") == []
+    assert string_formats.format_held_partitions("demo", refs) == "demo#1:0,2:10000"
+    assert string_formats.parse_held_partitions("demo#1:0,2:10000") == [ref.key for ref in refs]
+    assert string_formats.parse_held_partitions("demo#") == []
