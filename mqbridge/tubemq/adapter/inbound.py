@@ -68,7 +68,7 @@ class TubeMQLane:
         """Wait until the previous pack is acknowledged or rejected, then return the next one."""
         held = self._held
         held.release_pack_bytes()
-        await held.settled()
+        await held.wait_until_settled()
         while True:
             pack = await held.fetch()
             skip = self._messages_to_skip(pack)

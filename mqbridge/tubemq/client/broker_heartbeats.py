@@ -86,4 +86,4 @@ class BrokerHeartbeats:
         for code, ref in failures:
             if ref.key in generations:
                 partition, generation = generations[ref.key]
-                partition.heartbeat_failed(code, generation)
+                partition.on_heartbeat_failure(code, generation)

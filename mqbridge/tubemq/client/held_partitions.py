@@ -182,7 +182,7 @@ class HeldPartitions:
                 await asyncio.sleep(COMMIT_AFTER_S)
                 now = self._loop.time()
                 for partition in self.held.values():
-                    if partition.has_late_commit(now):
+                    if partition.needs_late_commit(now):
                         task = spawn(partition.commit_late(now), f"tubemq late commit of {partition}")
                         pending.add(task)
                         task.add_done_callback(pending.discard)

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class PartitionCalls:
-    """The calls of one group member for one partition. All raise ClusterError if there is no response."""
+    """The calls of one group member for one partition. All raise ClusterError if no response arrives."""
 
     def __init__(self, member: MemberIdentity, ref: PartitionRef, connection: ServerConnection) -> None:
         self._member, self._ref, self._connection = member, ref, connection
@@ -42,7 +42,7 @@ class PartitionCalls:
 
     @property
     def client_id(self) -> str:
-        """The client id at this partition's Broker: the member's, or a fresh one that no earlier request carries."""
+        """The client id in requests to this partition's Broker: the member's, or a fresh one that no earlier request contains."""
         return self._get.clientId
 
     @client_id.setter
@@ -53,35 +53,38 @@ class PartitionCalls:
         return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """Register, at `offset` unless it is None. Raises ServerRefused (410: another consumer holds the partition)."""
-        request = self._registration(rpc.OP_REGISTER, read_status)
+        """Register, at `offset` unless it is None; `read_status` is a `StartOffset`.
+
+        Raises ServerRefused (410: another consumer holds the partition).
+        """
+        request = self._registration_request(rpc.OP_REGISTER, read_status)
         if offset is not None:
             request.currOffset = offset
-        answer = await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
-        if not answer.success:
-            raise codes.refusal_error(f"registering {self}", answer.errCode, answer.errMsg)
-        return answer
+        response = await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+        if not response.success:
+            raise codes.refusal_error(f"registering {self}", response.errCode, response.errMsg)
+        return response
 
     async def unregister(self, *, consumed: bool) -> RegisterResponseB2C:
-        """Unregister; `consumed` tells the Broker whether the last pack was consumed."""
-        request = self._registration(rpc.OP_UNREGISTER, 0 if consumed else 1)
+        """Unregister; with `consumed` this also confirms the last pack. The Broker's error code, if any, is not checked."""
+        request = self._registration_request(rpc.OP_UNREGISTER, 0 if consumed else 1)
         return await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
 
     async def try_unregister(self, *, consumed: bool) -> bool:
-        """Like `unregister`, but log failures: a lease that is not renewed expires.
+        """Like `unregister`, but log errors instead of raising them: a lease that is not renewed expires anyway.
 
-        Returns False if the request was abandoned and may still arrive at the Broker.
+        Returns False if no response arrived: the request may still reach the Broker later.
         """
         try:
             await self.unregister(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
-            message = "%s could not be unregistered; its Broker will let the lease expire: %s"
+            message = "unregistering %s failed; its lease at the Broker will expire: %s"
             log.log(level_of(error, logging.INFO), message, self, error)
             return isinstance(error, (ServerRefused, Unreachable))
         return True
 
     async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage], int]:
-        """Get a pack; `consumed` confirms the previous one. Return the response, its messages and its size in bytes."""
+        """Send a get; `consumed` confirms the previous pack. Return the response, its messages and its size in bytes."""
         request = self._get
         request.lastPackConsumed = consumed
         request.escFlowCtrl = self._member.flow.has_group_rules
@@ -89,7 +92,10 @@ class PartitionCalls:
         return *parse_get_response(data), len(data)
 
     async def commit(self, *, consumed: bool) -> int:
-        """Confirm the last pack, or have it delivered again. Return the next offset to read. Raises ServerRefused."""
+        """Confirm the last pack, or without `consumed` have it delivered again. Return the offset at which the next get reads.
+
+        Raises ServerRefused.
+        """
         request = CommitOffsetRequestC2B(
             clientId=self._get.clientId,
             groupName=self._get.groupName,
@@ -97,12 +103,16 @@ class PartitionCalls:
             partitionId=self._ref.partition,
             lastPackConsumed=consumed,
         )
-        answer = await self._connection.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
-        if not answer.success:
-            raise codes.refusal_error(f"a commit for {self}", answer.errCode, answer.errMsg)
-        return answer.currOffset
+        response = await self._connection.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
+        if not response.success:
+            raise codes.refusal_error(f"a commit for {self}", response.errCode, response.errMsg)
+        return response.currOffset
 
-    def _registration(self, operation: int, read_status: int) -> RegisterRequestC2B:
+    def _registration_request(self, operation: int, read_status: int) -> RegisterRequestC2B:
+        """Make a request to register or unregister.
+
+        When unregistering, readStatus 0 means that the last pack was consumed, and 1 that it was not.
+        """
         member = self._member
         return RegisterRequestC2B(
             opType=operation,

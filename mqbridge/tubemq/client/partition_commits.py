@@ -11,11 +11,11 @@ from mqbridge.tubemq.client.partition_transitions import CONFIRMED
 from mqbridge.tubemq.wire import codes
 
 COMMIT_AFTER_S = 0.2
-"""A confirmation that no get request has carried after this time is sent as a commit."""
+"""If no get request has reported a confirmation to the Broker after this time, it is sent in a commit request."""
 
 
 class PartitionCommits:
-    """The confirmations of one partition. The caller of `commit` ensures that no other request is in flight."""
+    """The confirmations of one partition. The caller of `commit` ensures that no other request of the partition is in flight."""
 
     def __init__(self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, counters: ReadCounters) -> None:
         self._calls, self._state, self._signals, self._counters = calls, state, signals, counters
@@ -23,33 +23,36 @@ class PartitionCommits:
         self._loop = asyncio.get_running_loop()
 
     def confirm(self) -> None:
-        """Note that the delivered pack is consumed."""
+        """Record that the reader confirmed the delivered pack; sends no request."""
         self._state.confirm()
         self._confirmed_at = self._loop.time()
         self._signals.settled.set()
 
-    def is_late(self, now: float) -> bool:
-        """Return True if a confirmed pack has waited for COMMIT_AFTER_S without a get request and can be committed."""
+    def needs_commit(self, now: float) -> bool:
+        """Return True if a pack was confirmed COMMIT_AFTER_S ago, no get has reported this yet, and a commit is possible."""
         state = self._state
         has_waited = state.pack is CONFIRMED and now - self._confirmed_at >= COMMIT_AFTER_S
         return has_waited and not state.must_register and not state.is_over
 
     async def commit(self, *, consumed: bool) -> int:
-        """Confirm the last pack, or have it delivered again. Return the next offset to read. Raises ClusterError."""
+        """Send a commit: confirm the last pack, or without `consumed` have it delivered again. Return the next offset to read.
+
+        Raises ClusterError.
+        """
         try:
             offset = await self._calls.commit(consumed=consumed)
         except ServerRefused as error:
             if error.code == codes.INTERNAL_ERROR:
-                self._state.commit_failed(is_abandoned=False)
+                self._state.on_commit_failed(is_abandoned=False)
             raise
         except Unreachable:  # the request was never sent
             raise
         except BaseException:
-            self._state.commit_failed(is_abandoned=True)
+            self._state.on_commit_failed(is_abandoned=True)
             raise
         else:
             self._counters.commits += 1
-            self._state.committed(offset)
+            self._state.on_commit(offset)
             return offset
         finally:
             self._signals.update()

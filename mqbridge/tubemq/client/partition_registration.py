@@ -1,8 +1,8 @@
 """Registers a partition at its Broker: for the first time, again if the Broker lost the registration, or for a seek.
 
 A request is abandoned if its caller no longer waits for the response. It may reach the Broker at any later time and move the
-group's position. So an abandoned request is fenced: the partition is unregistered, and registered with a new client id, which
-makes the Broker refuse the old request.
+group's position. So an abandoned request is fenced: the partition is unregistered and registered again with a new client id. The
+Broker then refuses the abandoned request, which has the old client id.
 """
 
 import asyncio
@@ -26,10 +26,13 @@ log = logging.getLogger(__name__)
 MASTER_TIMEOUT_S = 30.0
 """After this time without a heartbeat a Master assigns our partitions to other members."""
 REGISTER_ATTEMPTS = 5
+"""Number of attempts to register at a Broker."""
 REGISTER_PAUSE_S = 1.0
+"""Pause after a failed attempt to register."""
 OCCUPIED_RETRY_S = 1.0
-FORGOTTEN_PAUSE_S = 1.0
-"""Pause of a reregistration that has to wait for a response of the Master."""
+"""Pause after an attempt that failed because another consumer holds the partition."""
+MASTER_SILENT_PAUSE_S = 1.0
+"""Pause before `renew` returns False, while the Master does not respond."""
 
 
 class RegistrationContext(Protocol):
@@ -43,7 +46,7 @@ class RegistrationContext(Protocol):
 
 
 class PartitionRegistration:
-    """Registers one partition; the caller makes sure that no other request of the partition is in flight."""
+    """Registers one partition. The caller ensures that no other request of the partition is in flight."""
 
     def __init__(
         self,
@@ -59,13 +62,17 @@ class PartitionRegistration:
         self._loop = asyncio.get_running_loop()
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """Register at the Broker; `offset` sets the group's position, None keeps it. Raises ServerRefused, ClusterError."""
+        """Register at the Broker; `offset` sets the group's position, None keeps it. Raises ClusterError, LaneRevoked.
+
+        `read_status` says where a group without a position starts; see `StartOffset`.
+        """
         return await self._register_with_retries(read_status, offset, None)
 
     async def start_at(self, read_status: int, offset: int, *, exact: bool = True) -> int:
         """Register at `offset` and return the offset at which the Broker starts.
 
-        With `exact` a later offset is reported as a gap. An earlier one is logged: it is the end of the Broker's data.
+        If the Broker starts later than `offset`, its data was deleted up to there: with `exact` this is a gap, and `fetch` then
+        raises GapError. If the Broker starts earlier, its data ends before `offset`: this is only logged.
         """
         response = await self._register_with_retries(read_status, offset, offset if exact else None)
         if (start := response.currOffset) < offset:
@@ -75,7 +82,7 @@ class PartitionRegistration:
     async def seek(self, offset: int, *, exact: bool = True) -> int:
         """Continue at `offset`; return the offset at which the Broker continues.
 
-        Raises LaneRevoked, or ClusterError, after which the position is as before.
+        Raises LaneRevoked, or ClusterError; reading then continues where it was before.
         """
         if self._state.is_over:
             self._state.raise_if_stopped()
@@ -87,44 +94,49 @@ class PartitionRegistration:
     async def renew(self) -> bool:
         """Register again after the Broker lost the registration or a request was abandoned; return True if done.
 
-        Returns False, after a pause, while the Master does not respond: it may have assigned the partition to another member.
+        Returns False, after a pause, if the Master has not responded for MASTER_TIMEOUT_S: it may have assigned the partition to
+        another member. Raises ClusterError, LaneRevoked.
         """
         if self._loop.time() - self._context.master_seen_at > MASTER_TIMEOUT_S:
-            await self._signals.pause(FORGOTTEN_PAUSE_S)
+            await self._signals.sleep_unless_revoked(MASTER_SILENT_PAUSE_S)
             return False
         if self._state.abandoned:
             await self._fence()
-        safe, offset = self._state.safe, self._state.resume_offset
+        safe_offset, offset = self._state.safe_offset, self._state.resume_offset
         response = await self._register_once(0, offset, offset)
-        if response.currOffset < safe:
-            warn_set_back(self._calls, safe, response.currOffset)
+        if response.currOffset < safe_offset:
+            warn_offset_set_back(self._calls, safe_offset, response.currOffset)
         return True
 
     async def _fence(self) -> None:
-        """Fence abandoned requests: query the group's position if needed, unregister, and switch to a new client id."""
+        """Fence abandoned requests: unregister, and switch to a new client id for the next registration.
+
+        If only the Broker knows where to continue, a commit queries this first. Raises ClusterError.
+        """
         if self._state.can_query_position:
             try:
                 await self._commits.commit(consumed=self._state.pack is CONFIRMED)
             except ServerRefused as error:
                 if error.code not in (codes.NO_NODE, codes.UNAUTHORIZED):
                     raise
-                # The Broker restarted: its position may be after a pack that was delivered and not confirmed.
-                log.info("%s: registering again at the last safe offset; the position query failed: %s", self._calls, error)
+                # The Broker restarted. If it shut down cleanly, its position may be after a pack that was not confirmed.
+                log.info("%s: the position query failed, registering again at the last safe offset: %s", self._calls, error)
         await self._calls.unregister(consumed=False)
         self._calls.client_id = self._context.membership.fresh_client_id()
 
-    async def _register_with_retries(self, read_status: int, offset: int | None, wanted: int | None) -> RegisterResponseB2C:
-        """Register in up to five attempts, fencing abandoned requests before each; an occupied partition gets two attempts.
+    async def _register_with_retries(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
+        """Register in up to five attempts, fencing abandoned requests before each.
 
-        If the lease of a dead owner has expired, the first attempt only removes the lease, and the second succeeds. Raises
-        LaneRevoked if the partition was revoked or released between two attempts: it may then be assigned to another member or
-        again to this one.
+        If the first attempt finds that another consumer holds the partition, only one more follows: if that consumer is dead and
+        its lease has expired, the first attempt makes the Broker remove the lease, and the second succeeds. Raises ClusterError
+        after the last attempt, and LaneRevoked if the partition was revoked or released between two attempts: the Master may then
+        assign it again, also to this member.
         """
         for attempts_left in range(REGISTER_ATTEMPTS - 1, -1, -1):
             try:
                 if self._state.abandoned:
                     await self._fence()
-                return await self._register_once(read_status, offset, wanted)
+                return await self._register_once(read_status, offset, requested)
             except ClusterError as error:
                 occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
                 if not attempts_left or (occupied and attempts_left < REGISTER_ATTEMPTS - 1):
@@ -135,25 +147,25 @@ class PartitionRegistration:
                 self._state.raise_if_stopped()
         raise AssertionError("unreachable")
 
-    async def _register_once(self, read_status: int, offset: int | None, wanted: int | None) -> RegisterResponseB2C:
-        """Register in one attempt, at `offset` if given. If the Broker starts after `wanted`, the data in between is a gap."""
+    async def _register_once(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
+        """Register in one attempt, at `offset` if given. If the Broker starts after the `requested` offset, this is a gap."""
         try:
             response = await self._calls.register(read_status, offset)
         except (ServerRefused, Unreachable):  # the Broker responded, or the request was never sent
             raise
         except BaseException:
-            self._state.registration_lost()
+            self._state.on_registration_abandoned()
             raise
         self._counters.registrations += 1
-        self._state.registered(response.currOffset, response.maxOffset, wanted)
+        self._state.on_registered(response.currOffset, response.maxOffset, requested)
         self._signals.update()
         # If the partition was released while this request was in flight, undo the registration.
         if self._state.lease is RELEASED and not await self._calls.try_unregister(consumed=False):
-            self._state.registration_lost()
+            self._state.on_registration_abandoned()
         return response
 
 
-def warn_set_back(partition: object, known: int, offset: int) -> None:
-    """Log that a Broker continues at `offset`, before the offset `known` that it had confirmed."""
+def warn_offset_set_back(partition: object, confirmed_offset: int, offset: int) -> None:
+    """Log that a Broker continues at `offset`, before the offset up to which it had confirmed all messages."""
     reason = "the Broker lost data or offsets that were not on disk yet, or the group was moved; messages may be delivered again"
-    log.warning("%s went back from offset %d to %d: %s", partition, known, offset, reason)
+    log.warning("%s went back from offset %d to %d: %s", partition, confirmed_offset, offset, reason)

@@ -1,4 +1,4 @@
-"""Releases a partition at its Broker, once, however often it is requested."""
+"""Releases a partition at its Broker; repeated requests to release it share one unregister request."""
 
 import asyncio
 import logging
@@ -13,30 +13,31 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 log = logging.getLogger(__name__)
 
 CONFIRM_WAIT_S = 3.0
-"""How long a revoked partition waits until the delivered pack is settled (the Java clients' default)."""
+"""How long a revoked partition waits for its delivered pack to be confirmed or rejected (the Java clients' default)."""
 
 
 class PartitionRelease:
-    """Ends the use of a partition that is lost, revoked or released; then calls `on_end`."""
+    """Ends the use of a partition that is lost, revoked or released, then calls `on_end`."""
 
     def __init__(
         self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, on_end: Callable[[], None]
     ) -> None:
         self._calls, self._state, self._signals, self._on_end = calls, state, signals, on_end
-        self._releasing: asyncio.Task[None] | None = None
+        self._release_task: asyncio.Task[None] | None = None
 
-    def lose(self, why: LaneRevoked) -> None:
+    def lose(self, reason: LaneRevoked) -> None:
         """Mark the partition as lost, without unregistering at the Broker."""
-        self._state.release(why)
+        self._state.release(reason)
         self._signals.update()
         self._on_end()
 
     async def release(self, deadline: float | None) -> None:
-        """Release the partition: commit a confirmed pack; an unsettled pack will be delivered again.
+        """Release the partition: a confirmed pack is committed, any other pack will be delivered again.
 
-        Repeated calls share one release. `deadline` is event loop time.
+        Repeated calls share one release. `deadline` is a time of the event loop, at which the call returns even if the Broker
+        has not responded.
         """
-        self._state.revoke(self._was_released())
+        self._state.revoke(self._released_error())
         self._signals.update()
         await self._release(deadline)
 
@@ -52,21 +53,22 @@ class PartitionRelease:
         await self._release(None)
 
     async def _release(self, deadline: float | None) -> None:
-        if self._releasing is None:
-            self._releasing = spawn(self._unregister(), f"tubemq release {self._calls}")
+        if self._release_task is None:
+            self._release_task = spawn(self._unregister(), f"tubemq release {self._calls}")
         try:
             async with asyncio.timeout_at(deadline):
-                await asyncio.shield(self._releasing)
+                await asyncio.shield(self._release_task)
         except TimeoutError:
-            log.info("%s was not released in time; its Broker will let the lease expire", self._calls)
+            log.info("%s was not released in time; its lease at the Broker will expire", self._calls)
 
     async def _unregister(self) -> None:
         must_unregister = self._state.must_unregister
-        consumed = self._state.release(self._was_released())
+        consumed = self._state.release(self._released_error())
         self._signals.update()
+        # An abandoned request may arrive later, and then end our next registration or confirm a pack of it.
         if must_unregister and not await self._calls.try_unregister(consumed=consumed):
-            self._state.registration_lost()  # the abandoned request could end, or confirm for, our next registration
+            self._state.on_registration_abandoned()
         self._on_end()
 
-    def _was_released(self) -> LaneRevoked:
+    def _released_error(self) -> LaneRevoked:
         return LaneRevoked(f"{self._calls} was released")

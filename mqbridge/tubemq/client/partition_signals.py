@@ -10,7 +10,7 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 class PartitionSignals:
     """Events derived from a `PartitionState`, which does no signalling itself: call `update` after each change of the state.
 
-    Reading and confirming a pack changes only `settled`; there the caller sets this event directly, which is faster.
+    For each pack that is read and confirmed, only `settled` changes; the caller then sets or clears it directly, which is faster.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -19,40 +19,40 @@ class PartitionSignals:
         """Set while no get is in flight and no delivered pack waits to be confirmed or rejected."""
         self.revoked = asyncio.Event()
         """Set as soon as the partition is revoked or released."""
-        self._until_over: set[asyncio.Timeout] = set()
-        """Timeouts that expire when the partition is revoked: rescheduling a timeout to the past makes it expire at once."""
+        self._revocation_timeouts: set[asyncio.Timeout] = set()
+        """Open timeouts of `raise_on_revocation`. `update` reschedules them to the past, so that they expire at once."""
         self.update()
 
     def update(self) -> None:
-        """Set the events according to the state."""
+        """Set or clear the events according to the state."""
         if self._state.is_settled:
             self.settled.set()
         else:
             self.settled.clear()
         if self._state.is_over:
             self.revoked.set()
-            for wait in self._until_over:
-                wait.reschedule(0.0)
-            self._until_over.clear()
+            for timeout in self._revocation_timeouts:
+                timeout.reschedule(0.0)
+            self._revocation_timeouts.clear()
 
     @contextlib.asynccontextmanager
-    async def until_over(self) -> AsyncIterator[None]:
-        """Cancel the body of the `with` statement if the partition is revoked or released meanwhile, and raise the reason."""
+    async def raise_on_revocation(self) -> AsyncIterator[None]:
+        """Cancel the body of the `with` statement if the partition is revoked or released meanwhile; raise LaneRevoked."""
         if self._state.is_over:
             self._state.raise_if_stopped()
         try:
-            async with asyncio.timeout(None) as wait:
-                self._until_over.add(wait)
+            async with asyncio.timeout(None) as timeout:
+                self._revocation_timeouts.add(timeout)
                 try:
                     yield
                 finally:
-                    self._until_over.discard(wait)
+                    self._revocation_timeouts.discard(timeout)
         except TimeoutError:
             self._state.raise_if_stopped()
             raise
 
-    async def pause(self, seconds: float) -> None:
-        """Sleep for `seconds`; if the partition is revoked meanwhile, raise the reason at once."""
+    async def sleep_unless_revoked(self, seconds: float) -> None:
+        """Sleep for `seconds`; if the partition is revoked or released meanwhile, raise LaneRevoked at once."""
         try:
             async with asyncio.timeout(seconds):
                 await self.revoked.wait()

@@ -1,11 +1,11 @@
 """The state of one held partition: its lease, its last pack, and its positions.
 
-Only `PartitionState` changes this state, and it does no IO. A transition that is not in the tables (see `partition_transitions`)
-raises LocalProtocolError.
+Only `PartitionState` changes this state, and it does no IO. Its methods `on_...` record what happened. A transition that is not
+in the tables (see `partition_transitions`) raises LocalProtocolError.
 
-A generation lasts from one registration to the next. A request is abandoned if its caller no longer waits for the response; it
-may reach the Broker at any later time and move its position. So it ends the generation: the partition is registered again with
-a new client id, and the Broker refuses the abandoned request (411 or 412) whenever it arrives.
+A generation lasts from one registration to the next. A request is abandoned if its caller no longer waits for the response. It
+may reach the Broker at any later time and move the group's position there. So an abandoned request ends the generation: the
+partition is registered again with a new client id, and the Broker refuses the abandoned request (411 or 412) if it arrives later.
 """
 
 from mqbridge.errors import GapError, LaneRevoked, LocalProtocolError, MqbridgeError
@@ -31,28 +31,32 @@ from mqbridge.tubemq.client.partition_transitions import (
 class PartitionState:
     """State of the partition `name`. Positions are byte offsets in the index that all partitions of a store share.
 
-    safe        offset before which all messages are delivered and confirmed: reading can always resume here
-    expected    offset at which the next pack has to begin, if known: a Broker that begins later has deleted data
-    max_offset  end of the store's index, from the Broker's last response
+    safe_offset      all messages before this offset are delivered and confirmed: reading can always resume here
+    expected_offset  where the next pack has to begin, or None if unknown: a Broker that begins later has deleted data
+    max_offset       end of the store's index, from the Broker's last response
     """
 
     def __init__(self, name: str) -> None:
-        self.lease, self.pack, self.abandoned = NEW, NONE, AbandonedRequests.NONE
+        self.lease, self.pack = NEW, NONE
+        self.abandoned = AbandonedRequests.NONE
+        """The abandoned requests since the last registration."""
         self.generation = 0
         """Number of registrations so far."""
-        self.safe = self.max_offset = 0
-        self.expected: int | None = None
-        self.why: MqbridgeError | None = None
+        self.safe_offset = self.max_offset = 0
+        self.expected_offset: int | None = None
+        self.stop_reason: MqbridgeError | None = None
         """The reason why reading stopped: GapError in STOPPED, LaneRevoked in REVOKED and RELEASED."""
         self._name = name
-        self._before_get = NONE
+        self._pack_before_get = NONE
+        """State of the previous pack when the last get was sent."""
 
-    def _move(self, lease: str = "", pack: str = "") -> None:
+    def _transition(self, lease_event: str = "", pack_event: str = "") -> None:
+        """Apply an event to the lease, to the pack, or to both; an empty event changes nothing."""
         try:
-            new_lease = LEASE_TABLE[lease][self.lease] if lease else self.lease
-            new_pack = PACK_TABLE[pack][self.pack] if pack else self.pack
+            new_lease = LEASE_TABLE[lease_event][self.lease] if lease_event else self.lease
+            new_pack = PACK_TABLE[pack_event][self.pack] if pack_event else self.pack
         except KeyError as error:
-            event = " and ".join(filter(None, (lease, pack)))
+            event = " and ".join(filter(None, (lease_event, pack_event)))
             problem = f"{self._name}: {event!r} cannot happen with lease {self.lease.value} and pack {self.pack.value}"
             raise LocalProtocolError(problem) from error
         self.lease, self.pack = new_lease, new_pack
@@ -86,25 +90,29 @@ class PartitionState:
 
     @property
     def can_query_position(self) -> bool:
-        """True if only the Broker knows the current position and a commit can query it. Otherwise reading resumes at `safe`."""
-        is_unknown = self.expected is None and self.pack in (CONFIRMED, UNKNOWN)
+        """True if only the Broker knows where to continue, and the response to a commit can tell.
+
+        If this is False and requests are abandoned, reading resumes at `safe_offset`.
+        """
+        is_unknown = self.expected_offset is None and self.pack in (CONFIRMED, UNKNOWN)
         return self.abandoned is AbandonedRequests.READS and self.lease is READING and is_unknown
 
     @property
     def resume_offset(self) -> int | None:
         """The offset at which to register again; None for the group's position at the Broker.
 
-        A Broker that shuts down cleanly counts its last delivered pack as consumed. So its position is used only if our reader
-        has confirmed that pack, too, and the end offset of the pack is unknown here.
+        If the last pack is confirmed, this is the end of that pack; if the end is unknown here, the Broker's position is used.
+        If the last pack is not confirmed, the Broker's position cannot be used: a Broker that shuts down cleanly counts the last
+        pack that it sent as consumed. Reading then resumes at `safe_offset`.
         """
         if self.abandoned is AbandonedRequests.NONE and self.pack in (NONE, CONFIRMED):
-            return self.expected
-        return self.safe
+            return self.expected_offset
+        return self.safe_offset
 
     def raise_if_stopped(self) -> None:
-        """Raise the reason if reading has stopped."""
-        if self.why is not None:
-            raise self.why
+        """Raise `stop_reason` if reading has stopped."""
+        if self.stop_reason is not None:
+            raise self.stop_reason
 
     def may_get(self) -> bool:
         """Return True if a get may be sent without another registration. Raises like `raise_if_stopped`."""
@@ -113,126 +121,131 @@ class PartitionState:
 
     # --- registrations ----------------------------------------------------------------------------------------------
 
-    def registered(self, start: int, max_offset: int, wanted: int | None) -> None:
+    def on_registered(self, start: int, max_offset: int, requested: int | None) -> None:
         """Start a new generation: the Broker registered us at offset `start`.
 
-        If `start` is after `wanted`, the data in between was deleted: this is a gap.
+        If `start` is after the `requested` offset, the data in between was deleted: this is a gap. None means that any start is
+        accepted.
         """
-        self._move("registered", "registered" if self.pack is not FETCHING else "")
+        self._transition("registered", "registered" if self.pack is not FETCHING else "")
         self.generation += 1
         self.abandoned = AbandonedRequests.NONE
-        self.safe = self.expected = start
+        self.safe_offset = self.expected_offset = start
         self.max_offset = max_offset
         if self.lease is READING:
-            self.why = None
-            if wanted is not None and start > wanted:
-                self._gap(wanted, start)
+            self.stop_reason = None
+            if requested is not None and start > requested:
+                self._stop_at_gap(requested, start)
 
-    def registration_lost(self) -> None:
-        """Record an abandoned request to register or unregister: it may move the position or end the lease at any later time."""
-        self.abandoned = AbandonedRequests.MOVES
+    def on_registration_abandoned(self) -> None:
+        """Record that a request to register or unregister was abandoned.
 
-    def forgotten(self, generation: int) -> None:
+        If it reaches the Broker later, it may move the group's position or end the lease.
+        """
+        self.abandoned = AbandonedRequests.REGISTRATIONS
+
+    def on_registration_forgotten(self, generation: int) -> None:
         """Record that the Broker no longer has our registration; ignored if `generation` is an earlier one."""
         if generation == self.generation:
-            self._move("forgotten")
+            self._transition("forgotten")
 
     # --- gets -------------------------------------------------------------------------------------------------------
 
-    def get_sent(self) -> bool:
-        """Record that a get is sent; return True if it has to confirm the previous pack.
+    def on_get_sent(self) -> bool:
+        """Record that a get is about to be sent; return True if it has to confirm the previous pack.
 
         Raises LocalProtocolError if the partition has to be registered again first.
         """
         if not self.may_get():
             raise LocalProtocolError(f"{self._name}: a get is not allowed before the partition is registered again")
         before = self.pack
-        self._move(pack="get sent")
-        self._before_get = before
+        self._transition(pack_event="get sent")
+        self._pack_before_get = before
         if before in (DELIVERED, REJECTED):
-            self.expected = self.safe  # the same pack is delivered again, unless it was deleted
+            self.expected_offset = self.safe_offset  # the Broker sends the same pack again, unless it was deleted
         return before is CONFIRMED
 
-    def found(self, offset: int, max_offset: int, *, is_empty: bool) -> None:
+    def on_data(self, offset: int, max_offset: int, *, is_empty: bool) -> None:
         """Record that the get returned data read from `offset`.
 
-        `is_empty` means that it contained no message for us; the Broker then confirms it by itself. Raises GapError if `offset`
-        is after `expected`, and LaneRevoked if the partition was revoked meanwhile.
+        `is_empty` means that no message in the data matches our filter: there is no pack to confirm, since the Broker confirms
+        the data by itself. Raises GapError if `offset` is after `expected_offset`, and LaneRevoked if the partition was revoked
+        meanwhile.
         """
         if self.is_over:  # the partition's next owner will read this pack
-            self._move(pack="found nothing")
+            self._transition(pack_event="found nothing")
             self.raise_if_stopped()
-        expected = self.expected
+        expected = self.expected_offset
         if expected is not None and offset > expected:
-            self._move(pack="found nothing")
-            self._gap(expected, offset)
+            self._transition(pack_event="found nothing")
+            self._stop_at_gap(expected, offset)
             self.raise_if_stopped()
-        self._move(pack="found nothing" if is_empty else "found")
-        self.safe, self.expected, self.max_offset = offset, None, max_offset
+        self._transition(pack_event="found nothing" if is_empty else "found")
+        self.safe_offset, self.expected_offset, self.max_offset = offset, None, max_offset
 
-    def found_nothing(self) -> None:
-        """Record that the get found nothing to read."""
-        self._move(pack="found nothing")
+    def on_no_data(self) -> None:
+        """Record that the get found no data to read."""
+        self._transition(pack_event="found nothing")
 
-    def get_refused(self) -> None:
+    def on_get_refused(self) -> None:
         """Record that the Broker refused the get before it read anything."""
-        self._move(pack=f"refused after {self._before_get.value}")
+        self._transition(pack_event=f"refused after {self._pack_before_get.value}")
 
-    def get_failed(self, *, is_abandoned: bool) -> None:
-        """Record that the result of the get is unknown; if `is_abandoned`, the Broker may even execute it later."""
-        self._move(pack="get failed")
+    def on_get_failed(self, *, is_abandoned: bool) -> None:
+        """Record that the result of the get is unknown; if `is_abandoned`, the Broker may execute it later."""
+        self._transition(pack_event="get failed")
         if is_abandoned:
             self.abandoned = max(self.abandoned, AbandonedRequests.READS)
 
     # --- the delivered pack -----------------------------------------------------------------------------------------
 
     def confirm(self) -> None:
-        """Record that the reader confirmed the delivered pack."""
-        self._move(pack="confirmed")
+        """Record that the reader confirmed the delivered pack; no request has reported this to the Broker yet."""
+        self._transition(pack_event="confirmed")
 
     def reject(self) -> None:
-        """Record that the delivered pack has to be delivered again."""
-        self._move(pack="rejected")
+        """Record that the reader rejected the delivered pack, which has to be delivered again."""
+        self._transition(pack_event="rejected")
 
-    def committed(self, offset: int) -> None:
-        """Record a successful commit; reading continues at the `offset` of its response."""
-        self._move(pack="committed")
-        self.safe = self.expected = offset
+    def on_commit(self, offset: int) -> None:
+        """Record a successful commit; reading continues at `offset`, which its response contained."""
+        self._transition(pack_event="committed")
+        self.safe_offset = self.expected_offset = offset
 
-    def commit_failed(self, *, is_abandoned: bool) -> None:
+    def on_commit_failed(self, *, is_abandoned: bool) -> None:
         """Record that a commit failed: the Broker may or may not confirm the pack, now or later.
 
-        A delivered pack has to be delivered again in any case.
+        If the pack was delivered and not confirmed, it has to be delivered again in any case.
         """
         was_delivered = self.pack is DELIVERED
-        self._move(pack="commit failed")
+        self._transition(pack_event="commit failed")
         if is_abandoned:
             self.abandoned = max(self.abandoned, AbandonedRequests.READS)
         elif was_delivered:
-            self._move("forgotten")  # only a registration moves the Broker back to the pack
+            self._transition("forgotten")  # only a new registration can set the Broker's position back to the pack
 
-    # --- ends -------------------------------------------------------------------------------------------------------
+    # --- stopping ---------------------------------------------------------------------------------------------------
 
-    def stop(self, why: GapError) -> None:
+    def stop(self, reason: GapError) -> None:
         """Stop reading until a seek, because data was deleted before it was read."""
-        self._move("gap")
-        self.why = why
+        self._transition("gap")
+        self.stop_reason = reason
 
-    def revoke(self, why: LaneRevoked) -> None:
+    def revoke(self, reason: LaneRevoked) -> None:
         """Record that the partition is revoked or about to be released."""
         if not self.is_over:
-            self._move("revoked")
-            self.why = why
+            self._transition("revoked")
+            self.stop_reason = reason
 
-    def release(self, why: LaneRevoked) -> bool:
-        """Enter the final state; return True if the unregister request has to confirm the last pack."""
+    def release(self, reason: LaneRevoked) -> bool:
+        """Enter the final state RELEASED; return True if the unregister request has to confirm the last pack."""
         consumed = self.pack is CONFIRMED
-        self._move("released", "released")
-        if not isinstance(self.why, LaneRevoked):
-            self.why = why
+        self._transition("released", "released")
+        if not isinstance(self.stop_reason, LaneRevoked):
+            self.stop_reason = reason
         return consumed
 
-    def _gap(self, expected: int, offset: int) -> None:
+    def _stop_at_gap(self, expected: int, offset: int) -> None:
         problem = (
             f"{self._name} lost data: expected offset {expected}, the Broker continued at {offset}. "
             "The data in between was deleted before it was read; give the topic a longer retention"

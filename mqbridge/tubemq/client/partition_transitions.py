@@ -4,19 +4,19 @@ States of the lease, which is our registration at the Broker:
 
     NEW        not registered yet
     READING    registered: gets may be sent
-    FORGOTTEN  the Broker no longer has our registration: the partition is registered again before the next get
-    STOPPED    data was deleted before it was read: the lease is kept alive, but reading continues only after a seek
+    FORGOTTEN  the Broker no longer has our registration, or its position has to be set back: register again before the next get
+    STOPPED    data was deleted before it was read: heartbeats still renew the lease, but reading continues only after a seek
     REVOKED    revoked or being released: no more gets, but the delivered pack may still be confirmed
     RELEASED   released, or lost to another consumer: final
 
-States of the last pack. The Broker confirms this pack when the next request has the flag "last pack consumed":
+States of the last pack. The Broker counts this pack as consumed when the next request has the flag "last pack consumed":
 
     NONE       there is no pack
     FETCHING   a get is in flight
     DELIVERED  delivered to the reader, neither confirmed nor rejected
     CONFIRMED  confirmed by the reader, but not yet at the Broker
     REJECTED   has to be delivered again
-    UNKNOWN    a get was abandoned or failed inside the Broker: its position may be after a pack that never arrived
+    UNKNOWN    a get was abandoned or failed inside the Broker: the Broker's position may be after a pack that we never received
 """
 
 from enum import Enum, IntEnum
@@ -45,21 +45,22 @@ class PackState(Enum):
 
 
 class AbandonedRequests(IntEnum):
-    """Abandoned requests since the last registration.
+    """Which requests were abandoned since the last registration; the largest value counts.
 
-    NONE   there are none
-    READS  gets or commits
-    MOVES  requests to register or unregister, which may move the position anywhere
+    NONE           no request
+    READS          gets or commits
+    REGISTRATIONS  requests to register or unregister, which may move the group's position anywhere
     """
 
     NONE = 0
     READS = 1
-    MOVES = 2
+    REGISTRATIONS = 2
 
 
 NEW, READING, FORGOTTEN, STOPPED, REVOKED, RELEASED = Lease
 NONE, FETCHING, DELIVERED, CONFIRMED, REJECTED, UNKNOWN = PackState
 
+# Both tables: event -> state before -> state after. A missing entry means that the event cannot happen in that state.
 LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
     "registered": {
         NEW: READING,

@@ -113,7 +113,7 @@ class PackPuller:
                 self._ready.put_nowait(delivery)
                 try:
                     async with asyncio.timeout(self._settle_s):
-                        await partition.settled()
+                        await partition.wait_until_settled()
                 except TimeoutError:
                     log.warning("%s: a pack was not settled within %g s and is read again", partition, self._settle_s)
                     delivery.reject()

@@ -85,7 +85,7 @@ class PartitionFeed:
         seeks = self._seeks
         self._queue.put(delivered)
         try:
-            await partition.settled()
+            await partition.wait_until_settled()
         finally:
             partition.release_pack_bytes()
         if seeks != self._seeks:

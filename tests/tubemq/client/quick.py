@@ -23,8 +23,8 @@ PAUSES = {
     broker_reconnector: ("FIRST_RETRY_S", "MAX_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
     partition_commits: ("COMMIT_AFTER_S",),
-    partition_pacing: ("WAIT_S", "NOT_FOUND_WAIT_S"),
-    partition_registration: ("FORGOTTEN_PAUSE_S", "OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
+    partition_pacing: ("DEFAULT_REFUSAL_WAIT_S", "NOT_FOUND_WAIT_S"),
+    partition_registration: ("MASTER_SILENT_PAUSE_S", "OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
     partition_release: ("CONFIRM_WAIT_S",),
 }
 
@@ -33,5 +33,5 @@ def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.002) -> None:
     for module, names in PAUSES.items():
         for name in names:
             monkeypatch.setattr(module, name, seconds)
-    monkeypatch.setattr(partition_pacing, "WAITS_S", dict.fromkeys(partition_pacing.WAITS_S, seconds))
+    monkeypatch.setattr(partition_pacing, "REFUSAL_WAITS_S", dict.fromkeys(partition_pacing.REFUSAL_WAITS_S, seconds))
     monkeypatch.setattr("mqbridge.net.backoff.Backoff.delay", lambda _: seconds)

@@ -147,7 +147,7 @@ async def test_a_partition_that_is_lost_or_given_back_leaves_its_room() -> None:
     assert not budget.used
     await second.fetch()
     assert budget.used
-    second.heartbeat_failed(412, second.state.generation)
+    second.on_heartbeat_failure(412, second.state.generation)
     assert not budget.used
     await scene.stop()
 
@@ -173,7 +173,7 @@ async def test_a_get_that_is_cancelled_or_fails_leaves_its_room() -> None:
 
 
 async def _is_lost(scene: TwoBrokers, partition: HeldPartition) -> None:
-    partition.heartbeat_failed(412, partition.state.generation)
+    partition.on_heartbeat_failure(412, partition.state.generation)
 
 
 async def _is_revoked(scene: TwoBrokers, partition: HeldPartition) -> None:
@@ -223,7 +223,7 @@ async def test_room_that_is_granted_in_the_turn_in_which_the_partition_is_lost()
     waiting = asyncio.ensure_future(partition.fetch())
     await until(lambda: bool(budget._shares[WELL].waiting))
     budget.release(WELL, GET_BYTES)
-    partition.heartbeat_failed(412, partition.state.generation)
+    partition.on_heartbeat_failure(412, partition.state.generation)
     with pytest.raises(LaneRevoked):
         await asyncio.wait_for(waiting, PATIENCE_S)
     assert not budget.used
@@ -239,7 +239,7 @@ async def test_a_fetch_that_is_cancelled_while_it_waits_for_room_stays_cancelled
     waiting = asyncio.ensure_future(partition.fetch())
     await until(lambda: bool(budget._shares[WELL].waiting))
     waiting.cancel()
-    partition.heartbeat_failed(412, partition.state.generation)
+    partition.on_heartbeat_failure(412, partition.state.generation)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, PATIENCE_S)
     assert not budget._shares[WELL].waiting
@@ -263,10 +263,10 @@ async def test_an_idle_partition_keeps_no_messages() -> None:
     (partition,) = await scene.take(WELL, 1)
     await partition.fetch()
     partition.confirm()
-    assert partition._reader.last is None
+    assert partition._reader.last_pack is None
     await partition.fetch()
     partition.reject()
-    assert partition._reader.last is None
+    assert partition._reader.last_pack is None
     await scene.stop()
 
 
@@ -284,8 +284,8 @@ async def test_a_heartbeat_is_judged_by_the_run_in_which_it_was_sent() -> None:
 
     scene.well.request = lost  # type: ignore[method-assign]
     scene.held.heartbeats.send()
-    partition.state.forgotten(partition.state.generation)
-    partition.state.registered(0, 100, None)  # in the same turn, before the task of the heartbeat has begun
+    partition.state.on_registration_forgotten(partition.state.generation)
+    partition.state.on_registered(0, 100, None)  # in the same turn, before the task of the heartbeat has begun
     answered.set()
     await until(lambda: not scene.held.heartbeats._pending)
     assert partition.ref.key in scene.held.held

@@ -121,7 +121,7 @@ async def test_a_get_that_outlives_its_partition_is_fenced(scenes: Any, is_lost:
     fetching = asyncio.ensure_future(held.fetch())
     await asked.wait()
     if is_lost:
-        held.heartbeat_failed(412, held.state.generation)
+        held.on_heartbeat_failure(412, held.state.generation)
     else:
         scene.broker.then(unregistered())
         await held.release()

@@ -15,10 +15,10 @@ from tests.tubemq.client.fakes import REF, Context, Script, committed, pack, ref
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_pacing, "WAIT_S", 0.001)
-    for name in ("FORGOTTEN_PAUSE_S", "REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
+    monkeypatch.setattr(partition_pacing, "DEFAULT_REFUSAL_WAIT_S", 0.001)
+    for name in ("MASTER_SILENT_PAUSE_S", "REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
         monkeypatch.setattr(partition_registration, name, 0.001)
-    monkeypatch.setattr(partition_pacing, "WAITS_S", dict.fromkeys(partition_pacing.WAITS_S, 0.001))
+    monkeypatch.setattr(partition_pacing, "REFUSAL_WAITS_S", dict.fromkeys(partition_pacing.REFUSAL_WAITS_S, 0.001))
     monkeypatch.setattr(partition_pacing, "NOT_FOUND_WAIT_S", 0.001)
     monkeypatch.setattr("mqbridge.tubemq.client.flow_control.NOT_FOUND_WAIT_S", 0.001)
 
@@ -128,7 +128,7 @@ async def test_flow_control_counts_from_when_its_rules_come() -> None:
     partition = await opened(script)
     pacing, loop = partition._pacing, asyncio.get_running_loop()
     await partition.fetch()
-    assert pacing.next_at <= loop.time()
+    assert pacing.next_get_at <= loop.time()
     assert not pacing.is_disturbed
     partition._context.membership.flow.apply_rules(
         (1, '[{"type":3,"rule":[{"normFreqInMs":50}]},{"type":1,"rule":[{"zeroCnt":2,"freqInMs":20}]}]'), (-2, "")
@@ -136,13 +136,13 @@ async def test_flow_control_counts_from_when_its_rules_come() -> None:
     partition.confirm()
     before = loop.time()
     await partition.fetch()
-    assert pacing.next_at >= before + 0.05
+    assert pacing.next_get_at >= before + 0.05
     partition.confirm()
     assert await partition.poll() is None
     assert pacing.is_disturbed
     before = loop.time()
     assert await partition.poll() is None
-    assert pacing.next_at >= before + 0.02, "the second miss in a row"
+    assert pacing.next_get_at >= before + 0.02, "the second miss in a row"
     await partition.fetch()
     assert not pacing.is_disturbed
     assert pacing._meter._misses == 0
@@ -153,7 +153,7 @@ async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
     partition = await opened(script)
     await partition.fetch()
     partition.confirm()
-    partition.heartbeat_failed(411, partition.state.generation)  # as a heartbeat says it: no get was sent since
+    partition.on_heartbeat_failure(411, partition.state.generation)  # as a heartbeat says it: no get was sent since
     assert (await partition.fetch()).offset == 56
     assert not script.asked[2].HasField("currOffset")
     assert script.asked[2].readStatus == 0
@@ -164,7 +164,7 @@ async def test_a_broker_that_forgot_us_while_a_pack_was_out() -> None:
     script = Script(pack(28), registered(28), pack(28))
     partition = await opened(script, offset=28)
     await partition.fetch()
-    partition.heartbeat_failed(411, partition.state.generation)
+    partition.on_heartbeat_failure(411, partition.state.generation)
     partition.reject()
     assert (await partition.fetch()).offset == 28
     assert script.asked[2].currOffset == 28
@@ -251,7 +251,7 @@ async def test_a_registration_that_was_given_up_leaves_a_stray(is_cancelled: boo
     else:
         with pytest.raises(ServerRefused):
             await partition.register(0)
-    assert partition.state.abandoned is AbandonedRequests.MOVES
+    assert partition.state.abandoned is AbandonedRequests.REGISTRATIONS
     script.then(unregistered())
     await partition.release()
     assert script.asked[-1].opType == OP_UNREGISTER
@@ -387,7 +387,7 @@ async def test_a_forgotten_partition_waits_for_the_master() -> None:
     """While the Master does not answer, the partition may have been given to another."""
     script = Script(registered(0), pack(0))
     partition = await opened(script)
-    partition.heartbeat_failed(411, partition.state.generation)
+    partition.on_heartbeat_failure(411, partition.state.generation)
     partition._context.master_seen_at -= 1000
     fetching = asyncio.ensure_future(partition.fetch())
     await asyncio.sleep(0.02)
@@ -418,10 +418,10 @@ async def test_a_heartbeat_of_an_earlier_run_says_nothing_of_this_one() -> None:
     partition = await opened(script)
     run = partition.state.generation
     await partition.fetch()
-    partition.heartbeat_failed(412, run)
-    partition.heartbeat_failed(411, run)
+    partition.on_heartbeat_failure(412, run)
+    partition.on_heartbeat_failure(411, run)
     assert partition.state.is_registered
-    partition.heartbeat_failed(412, partition.state.generation)
+    partition.on_heartbeat_failure(412, partition.state.generation)
     assert partition.revoked.is_set()
 
 

@@ -326,7 +326,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def may_restart(self) -> bool:
         """A Broker that forgot a confirmed pack cannot tell where it ended; what it deletes meanwhile is not noticed."""
         state = self.partition.state
-        before = state._before_get if state.pack is FETCHING else state.pack
+        before = state._pack_before_get if state.pack is FETCHING else state.pack
         return not self.lag_bytes or before in (PackState.NONE, PackState.REJECTED)
 
     @rule(data=st.data(), luck=LUCK)
@@ -374,7 +374,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def heartbeat_answered(self) -> None:
         partition, run, code = self.heartbeats.pop(0)
         if code is not None and partition is self.partition:
-            partition.heartbeat_failed(code, run)
+            partition.on_heartbeat_failure(code, run)
             self.go_on()
 
     # --- what the consumer does -------------------------------------------------------------------------------------
@@ -551,9 +551,9 @@ class PartitionMachine(RuleBasedStateMachine):
             elif self.wire.waiting:
                 self.answer()
             elif state.lease is STOPPED and not self.tasks:
-                assert isinstance(state.why, GapError)
-                assert state.why.resume is not None
-                resume = state.why.resume[0] // STEP
+                assert isinstance(state.stop_reason, GapError)
+                assert state.stop_reason.resume is not None
+                resume = state.stop_reason.resume[0] // STEP
                 if self.broker.owners.get(KEY, self.partition.client_id) != self.partition.client_id:
                     self.broker.owners.pop(KEY)  # a late registration's lease, which nobody keeps: it ends by itself
                     self.broker.delta.pop(KEY, None)
@@ -615,7 +615,7 @@ def test_a_registration_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyP
         machine.answer()
     machine.settle(is_confirmed=True)
     machine.commit_late()
-    while machine.wire.waiting and machine.partition.state.safe == 0:
+    while machine.wire.waiting and machine.partition.state.safe_offset == 0:
         machine.answer()
     owner, confirmed, delta = (dict(of) for of in (machine.broker.owners, machine.broker.confirmed, machine.broker.delta))
     machine.wire.carry_out(*machine.wire.late.pop())
@@ -700,19 +700,19 @@ def test_every_state_has_its_place_in_the_tables() -> None:
 def test_what_is_not_in_the_tables_is_refused() -> None:
     state = PartitionState("demo 1:0")
     with pytest.raises(LocalProtocolError, match="before the partition is registered"):
-        state.get_sent()
-    state.registered(0, 100, None)
-    for event in (state.found_nothing, state.confirm, state.reject, state.get_refused):
+        state.on_get_sent()
+    state.on_registered(0, 100, None)
+    for event in (state.on_no_data, state.confirm, state.reject, state.on_get_refused):
         with pytest.raises(LocalProtocolError):
             event()
-    assert not state.get_sent()
+    assert not state.on_get_sent()
     with pytest.raises(LocalProtocolError):
-        state.get_sent()
-    state.get_failed(is_abandoned=True)
+        state.on_get_sent()
+    state.on_get_failed(is_abandoned=True)
     with pytest.raises(LocalProtocolError, match="registered again"):
-        state.get_sent()
+        state.on_get_sent()
     with pytest.raises(LocalProtocolError):
-        state.found(0, 100, is_empty=False)  # its answer, late
+        state.on_data(0, 100, is_empty=False)  # its answer, late
     assert FETCHING is not state.pack
 
 
@@ -724,27 +724,27 @@ def test_what_is_not_in_the_tables_is_refused() -> None:
 def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str | None, after: PackState) -> None:
     """A pack that was out comes again all the same, since nobody waits for it any more. It happens once per get."""
     state = PartitionState("demo 1:0")
-    state.registered(0, 100, None)
-    state.get_sent()
-    state.found(0, 100, is_empty=False)
+    state.on_registered(0, 100, None)
+    state.on_get_sent()
+    state.on_data(0, 100, is_empty=False)
     if settle is not None:
         getattr(state, settle)()
-    assert state.get_sent() == (settle == "confirm")
+    assert state.on_get_sent() == (settle == "confirm")
     with pytest.raises(LocalProtocolError, match="'get sent' cannot happen"):
-        state.get_sent()
-    state.get_refused()
+        state.on_get_sent()
+    state.on_get_refused()
     assert state.pack is after
     with pytest.raises(LocalProtocolError, match="'refused after"):
-        state.get_refused()
+        state.on_get_refused()
 
 
 def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:
     state = PartitionState("demo 1:0")
-    state.registered(280, 1000, 28)
+    state.on_registered(280, 1000, 28)
     assert (state.lease, state.is_registered) == (STOPPED, True)
     with pytest.raises(GapError, match="offset 28, the Broker continued at 280"):
         state.raise_if_stopped()
-    state.registration_lost()  # a seek that failed
+    state.on_registration_abandoned()  # a seek that failed
     with pytest.raises(GapError):
         state.raise_if_stopped()
     state.revoke(LaneRevoked("taken away"))
@@ -752,4 +752,4 @@ def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:
     with pytest.raises(LaneRevoked):
         state.raise_if_stopped()
     with pytest.raises(MqbridgeError, match="taken away"):
-        state.get_sent()
+        state.on_get_sent()
