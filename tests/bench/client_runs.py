@@ -21,7 +21,7 @@ from mqbridge.errors import LaneRevoked
 from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.connection_pool import parse_service_url
+from mqbridge.pulsar.client.service_url import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
@@ -31,7 +31,7 @@ from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.nameservers import parse_name_servers
+from mqbridge.rocketmq.client.name_server_address import parse_name_servers
 from mqbridge.rocketmq.client.pull_consumer import join
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage

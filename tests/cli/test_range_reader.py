@@ -12,7 +12,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.errors import ClusterError, GapError
-from mqbridge.memory.adapter.cluster import ADAPTER
+from mqbridge.memory.adapter import ADAPTER
 from mqbridge.memory.broker import broker, forget
 from mqbridge.message import Batch, Message, Position, Share
 

@@ -88,6 +88,13 @@ def test_a_command_without_the_gateway_loads_no_server(
     assert loaded(*arguments).isdisjoint({*SERVERS, "pyspark", "pyarrow", "mqbridge.gateway", "mqbridge.spark"})
 
 
+@pytest.mark.parametrize("arguments", [("schema",), ("explain", "tubemq", "pulsar"), ("check", "config/tubemq-to-rocketmq.yaml")])
+def test_a_command_that_opens_no_connection_loads_no_client(arguments: tuple[str, ...]) -> None:
+    modules = loaded(*arguments)
+    assert modules.isdisjoint({"httpx", "cryptography"})
+    assert not [name for name in modules if re.fullmatch(r"mqbridge\.\w+\.client\.connection(_pool)?", name)]
+
+
 @pytest.mark.parametrize(
     "words", ["mqbridge ", "mqbridge pe", "mqbridge consume --", "mqbridge consume --at ", "mqbridge spark "]
 )
@@ -105,6 +112,6 @@ def test_completion_loads_no_server_client_or_configuration(words: str) -> None:
 
 def test_check_loads_only_the_adapters_of_the_configuration(config: Path) -> None:
     modules = loaded("check", str(config))
-    systems = {name.split(".")[1] for name in modules if re.fullmatch(r"mqbridge\.\w+\.adapter\.cluster", name)}
+    systems = {name.split(".")[1] for name in modules if re.fullmatch(r"mqbridge\.\w+\.adapter\.config", name)}
     assert systems == {"log"}
     assert modules.isdisjoint({"uvicorn", "starlette", "google.protobuf"})

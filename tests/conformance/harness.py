@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter
-from mqbridge.log.adapter.cluster import ADAPTER as LOG
-from mqbridge.memory.adapter.cluster import ADAPTER as MEMORY
+from mqbridge.log.adapter import ADAPTER as LOG
+from mqbridge.memory.adapter import ADAPTER as MEMORY
 from mqbridge.memory.broker import broker, forget
 from tests.conformance import network_faults
 from tests.strategies import CARRIED

@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
-from mqbridge.memory.adapter.cluster import ADAPTER
+from mqbridge.memory.adapter import ADAPTER
 from tests.core.world import World, everything, fill, route, running, until
 
 TOLD = "route r is a member of group g-r and has waited"

@@ -15,7 +15,7 @@ from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
-from mqbridge.memory.adapter.cluster import ADAPTER
+from mqbridge.memory.adapter import ADAPTER
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message, split_origin
 from tests.patience import PATIENCE_S

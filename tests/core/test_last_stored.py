@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
+from mqbridge.memory.adapter import ADAPTER
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.broker import forget
 from mqbridge.message import Message, Partition, Position, origin_prefix

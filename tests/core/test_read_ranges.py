@@ -7,7 +7,7 @@ import pytest
 from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.log.adapter.cluster import ADAPTER
+from mqbridge.log.adapter import ADAPTER
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Share
 from mqbridge.read_ranges import ReadRange, plan_ranges

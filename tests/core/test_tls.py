@@ -28,9 +28,9 @@ from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tls.explained import is_final
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.rocketmq.adapter.cluster import ADAPTER as ROCKETMQ
+from mqbridge.rocketmq.adapter import ADAPTER as ROCKETMQ
 from mqbridge.secret import Secret
-from mqbridge.tubemq.adapter.cluster import ADAPTER as TUBEMQ
+from mqbridge.tubemq.adapter import ADAPTER as TUBEMQ
 from tests.kit.authority import Authority, Identity
 from tests.patience import PATIENCE_S
 

@@ -15,7 +15,8 @@ from mqbridge.config.load import from_dict
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
-from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
+from mqbridge.memory.adapter import ADAPTER
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message
 from tests.kit import conversation

@@ -5,7 +5,8 @@ import pytest_asyncio
 
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
+from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.adapter.outbound import LogOutbound

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError, Unreachable
-from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
+from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.outbound import ROW_BYTES, ROW_MESSAGES
 from mqbridge.log.store import append, schema
 from mqbridge.log.store.append import write_group

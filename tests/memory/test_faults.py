@@ -9,7 +9,8 @@ import pytest_asyncio
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
-from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
+from mqbridge.memory.adapter import ADAPTER
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.memory.broker import Broker, forget
 from mqbridge.message import Batch, Message, Partition, Share

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from mqbridge import native
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.connection_pool import parse_service_url
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.service_url import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription
 from tests.kit.pulsar import KEEPER, Pulsar
 from tests.patience import SERVER_PATIENCE_S

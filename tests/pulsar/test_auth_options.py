@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter import auth as auths
 from mqbridge.pulsar.adapter.auth import GROUP, AuthOptions
-from mqbridge.pulsar.adapter.cluster import ADAPTER
 from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.client.auth import Auth, BasicAuth, TlsAuth, TokenAuth
 from mqbridge.secret import Secret

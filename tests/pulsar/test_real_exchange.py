@@ -18,7 +18,7 @@ from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import TlsAuth, TokenAuth
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.connection_pool import parse_service_url
+from mqbridge.pulsar.client.service_url import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.secret import Secret

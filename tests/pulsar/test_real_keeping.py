@@ -13,7 +13,8 @@ from mqbridge.adapter.operations import GroupMaker
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share
-from mqbridge.pulsar.adapter.cluster import ADAPTER, Pulsar
+from mqbridge.pulsar.adapter import ADAPTER
+from mqbridge.pulsar.adapter.cluster import Pulsar
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.admin_http import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic

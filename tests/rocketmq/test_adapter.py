@@ -15,7 +15,7 @@ from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Message, Share
-from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane

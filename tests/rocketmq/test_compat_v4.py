@@ -15,7 +15,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Batch, Message, Share
-from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
 from mqbridge.rocketmq.client import connection
 from mqbridge.rocketmq.client.cluster_client import ClusterClient

@@ -11,7 +11,8 @@ from mqbridge.errors import LaneRevoked
 from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
+from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.master_port import DEFAULT_PORT
 from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack

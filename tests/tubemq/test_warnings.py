@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.tubemq.adapter.cluster import ADAPTER, TubeMQ
+from mqbridge.tubemq.adapter import ADAPTER
+from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.client.admin import USER, StoredRange
 from tests.kit.tubemq import TubeMQ as Server

@@ -7,17 +7,13 @@ from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.log.adapter.config import LogInboundOptions, LogOutboundOptions
 from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.lane import RECEIVE_BYTES, RECEIVE_MESSAGES, make_batch
 from mqbridge.log.adapter.operations import LogOperations
 from mqbridge.log.adapter.outbound import LogOutbound
-from mqbridge.log.mapping.preview import preview
-from mqbridge.log.mapping.table import TABLE
 from mqbridge.log.store import topics
 from mqbridge.log.store.append import Appender
 from mqbridge.log.store.database import Store
@@ -139,14 +135,3 @@ class LogCluster:
                 f"topic {topic!r} does not exist in log {self.name!r} ({self.store.config.path}); create it", Failure.FATAL
             )
         return rows
-
-
-ADAPTER = Adapter(
-    system="log",
-    cluster_model=LogSettings,
-    inbound_options=LogInboundOptions,
-    outbound_options=LogOutboundOptions,
-    make_cluster=LogCluster,
-    table=TABLE,
-    preview=preview,
-)

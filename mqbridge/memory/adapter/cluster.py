@@ -7,17 +7,14 @@ from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
-from mqbridge.memory.adapter.config import MemoryConfig, MemoryOptions
+from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.adapter.inbound import MemoryInbound, make_batch
 from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.memory.broker import ADDRESS, StoredPartition, broker
-from mqbridge.memory.mapping.preview import preview
-from mqbridge.memory.mapping.table import TABLE
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
 
@@ -154,14 +151,3 @@ class MemoryCluster:
         if topic not in self.broker.topics:
             raise ClusterError(f"there is no topic {topic!r} in memory cluster {self.name!r}; create it", Failure.FATAL)
         return self.broker.topics[topic]
-
-
-ADAPTER = Adapter(
-    system="memory",
-    cluster_model=MemoryConfig,
-    inbound_options=MemoryOptions,
-    outbound_options=MemoryOptions,
-    make_cluster=MemoryCluster,
-    table=TABLE,
-    preview=preview,
-)

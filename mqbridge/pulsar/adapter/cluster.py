@@ -10,14 +10,13 @@ from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking
 from mqbridge.pulsar.adapter.auth import auth_of
-from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
+from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
 from mqbridge.pulsar.adapter.operations import PulsarOperations
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
@@ -27,9 +26,7 @@ from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.connection_pool import parse_service_url
-from mqbridge.pulsar.mapping.preview import preview
-from mqbridge.pulsar.mapping.table import TABLE
+from mqbridge.pulsar.client.service_url import parse_service_url
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 
 log = logging.getLogger(__name__)
@@ -249,14 +246,3 @@ class Pulsar:
         """Check that the topic exists and producing is permitted."""
         first, *_ = await self._topics.partitions(spec.topic)
         await self._client.check_producing(self._topics.partition_topic_name(first))
-
-
-ADAPTER = Adapter(
-    system="pulsar",
-    cluster_model=PulsarCluster,
-    inbound_options=PulsarInboundOptions,
-    outbound_options=PulsarOutboundOptions,
-    make_cluster=Pulsar,
-    table=TABLE,
-    preview=preview,
-)

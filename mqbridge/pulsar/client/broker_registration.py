@@ -16,8 +16,8 @@ from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.connection import Connection, PushHandler
-from mqbridge.pulsar.client.connection_pool import Address
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MAX_DELAY_S, Lookup
+from mqbridge.pulsar.client.service_url import Address
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 

@@ -6,46 +6,18 @@ The broker is a logical `host:port`; the address is that of the socket. Behind a
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import Connectivity, Link
-from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, CredentialsRefused
 from mqbridge.pulsar.client.handshake import open_connection
-
-DEFAULT_PORT, DEFAULT_TLS_PORT = 6650, 6651
-SCHEME = "pulsar://"
-TLS_SCHEME = "pulsar+ssl://"
-
+from mqbridge.pulsar.client.service_url import Address
 
 REFUSED_PAUSE_S = 1.0
 """Minimum time before refused credentials are sent to the same broker again: hundreds of partitions connect at once."""
-
-
-class Address(NamedTuple):
-    """Address of a socket."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-def parse_service_url(text: str, tls: bool) -> list[Address]:
-    """Parse `pulsar://a:6650,b:6650`, or `pulsar+ssl://a:6651` with `tls`. Raises ValueError."""
-    scheme, port = (TLS_SCHEME, DEFAULT_TLS_PORT) if tls else (SCHEME, DEFAULT_PORT)
-    addresses = []
-    for part in text.removeprefix(scheme).split(","):
-        rest = part.strip().removeprefix(scheme)
-        if "://" in rest:
-            raise ValueError(f"{part.strip()!r} does not begin with {scheme}")
-        addresses.append(Address(*split_address(rest.rstrip("/"), port)))
-    return addresses
 
 
 class ConnectionPool:

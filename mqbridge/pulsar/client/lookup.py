@@ -12,7 +12,8 @@ from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.pulsar.client.authorization import EITHER, explain_denial, explain_topic_denial
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.connection_pool import Address, ConnectionPool, parse_service_url
+from mqbridge.pulsar.client.connection_pool import ConnectionPool
+from mqbridge.pulsar.client.service_url import Address, parse_service_url
 from mqbridge.pulsar.wire import codes, commands, topic_lists
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand

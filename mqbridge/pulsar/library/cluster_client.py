@@ -12,10 +12,10 @@ from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
-from mqbridge.pulsar.client.connection_pool import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
 from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S
 from mqbridge.pulsar.client.schema_registry import RegisteredSchema
+from mqbridge.pulsar.client.service_url import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
 from mqbridge.pulsar.library.topic_names import full_name
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
 from mqbridge.pulsar.wire.schemas import Schema

@@ -1,5 +1,27 @@
-"""RocketMQ's side of the adapter interface; `ADAPTER` registers it."""
+"""The adapter of RocketMQ; `ADAPTER` registers it with the gateway."""
 
-from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.registry import Adapter
+from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
+from mqbridge.rocketmq.mapping.preview import preview
+from mqbridge.rocketmq.mapping.table import TABLE
 
 __all__ = ["ADAPTER"]
+
+
+def _make_cluster(name: str, config: RocketMQCluster) -> Cluster:
+    from mqbridge.rocketmq.adapter.cluster import RocketMQ  # noqa: PLC0415 - loads the client, which `explain`, `schema` and `check` do not use
+
+    return RocketMQ(name, config)
+
+
+ADAPTER = Adapter(
+    system="rocketmq",
+    cluster_model=RocketMQCluster,
+    inbound_options=RocketMQInboundOptions,
+    outbound_options=RocketMQOutboundOptions,
+    make_cluster=_make_cluster,
+    table=TABLE,
+    preview=preview,
+    uniform_groups=True,
+)

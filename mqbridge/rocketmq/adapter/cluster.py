@@ -12,7 +12,6 @@ from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
@@ -37,8 +36,6 @@ from mqbridge.rocketmq.client.pull_consumer import join
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
-from mqbridge.rocketmq.mapping.preview import preview
-from mqbridge.rocketmq.mapping.table import TABLE
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -271,15 +268,3 @@ def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions
             )
         return sql92(topic, options.sql)
     return tagged(topic, spec.msg_types) if spec.msg_types else everything(topic)
-
-
-ADAPTER = Adapter(
-    system="rocketmq",
-    cluster_model=RocketMQCluster,
-    inbound_options=RocketMQInboundOptions,
-    outbound_options=RocketMQOutboundOptions,
-    make_cluster=RocketMQ,
-    table=TABLE,
-    preview=preview,
-    uniform_groups=True,
-)

@@ -11,8 +11,8 @@ from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import split_url
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.credentials import Credentials
-from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT
-from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES
+from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 from mqbridge.secret import IS_SHOWN, Secret
 
 SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"

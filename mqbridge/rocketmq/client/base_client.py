@@ -25,7 +25,8 @@ from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEO
 from mqbridge.rocketmq.client.connection_pool import ConnectionPool
 from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.heartbeats import HEARTBEAT_S, Heartbeats
-from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT, NameServers
+from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT
+from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route_table import REFRESH_S, RouteTable
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData
 from mqbridge.rocketmq.wire.codes import Status, refused, request_name

@@ -9,7 +9,8 @@ from mqbridge.rocketmq.client.base_client import BaseClient, Timing
 from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.group_admin import GroupAdmin
 from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES, ORDERED, QueueProducer
+from mqbridge.rocketmq.client.queue_producer import ORDERED, QueueProducer
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
 __all__ = ["ClusterClient", "Timing"]
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, ProtocolError, Unreachable
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.connection import REQUEST_TIMEOUT_S
 from mqbridge.rocketmq.client.connection_pool import ConnectionPool
 from mqbridge.rocketmq.wire.codes import Status, refused, request_name
@@ -18,29 +17,7 @@ from mqbridge.rocketmq.wire.command import Command
 
 log = logging.getLogger(__name__)
 
-DEFAULT_PORT = 9876
-
 T = TypeVar("T")
-
-
-def parse_name_servers(text: str) -> list[str]:
-    """Parse addresses like `a:9876;b`, separated by `;` or `,`. Raises ValueError."""
-    parts = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
-    if not parts:
-        raise ValueError("no name server is given")
-    return [_parse(part) for part in parts]
-
-
-def _parse(part: str) -> str:
-    try:
-        return join_address(*split_address(part, DEFAULT_PORT))
-    except ValueError as error:
-        raise ValueError(f"{part!r} is not the host:port of a name server") from error
-
-
-def join_address(host: str, port: int) -> str:
-    """Return `host:port`, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class NameServers:

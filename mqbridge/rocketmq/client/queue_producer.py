@@ -22,12 +22,11 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import MAX_FRAME_BYTES
 from mqbridge.rocketmq.wire.headers.send import SendHeader
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 from mqbridge.wire.javahash import java_string_hash
 
 log = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 4 << 20
-"""What a broker takes unless its maxMessageSize says otherwise: of a body, and of a whole batch."""
 HEADER_RESERVE = 128 << 10
 """Of a frame, for everything but the body: properties may have 32 KiB, and JSON may double them."""
 CLOSE_TIMEOUT_S = 10.0

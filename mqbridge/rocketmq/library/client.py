@@ -19,9 +19,9 @@ from mqbridge.rocketmq.client.connection import REQUEST_TIMEOUT_S
 from mqbridge.rocketmq.client.consumer_settings import MAX_BYTES, ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.group_admin import GroupAdmin
-from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT, join_address
+from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT, join_address
 from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES, ORDERED
+from mqbridge.rocketmq.client.queue_producer import ORDERED
 from mqbridge.rocketmq.client.sendback import MAX_TIMES
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.library.consumer import Consumer
@@ -35,6 +35,7 @@ from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.library.subscriptions import subscriptions_of
 from mqbridge.rocketmq.library.transactions import Check, TransactionProducer
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 from mqbridge.secret import Secret
 
 SCHEME = "rocketmq"

@@ -18,7 +18,7 @@ from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.message import Message
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.base_client import BaseClient
-from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES, QueueProducer
+from mqbridge.rocketmq.client.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
@@ -32,7 +32,7 @@ from mqbridge.rocketmq.wire.headers.transactions import ROLLBACK as WIRE_ROLLBAC
 from mqbridge.rocketmq.wire.headers.transactions import STATE_UNKNOWN, CheckTransactionHeader, EndTransactionHeader
 from mqbridge.rocketmq.wire.ids import parse_offset_id
 from mqbridge.rocketmq.wire.properties import Name
-from mqbridge.rocketmq.wire.record import Record, SysFlag, decode_records
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES, Record, SysFlag, decode_records
 
 log = logging.getLogger(__name__)
 

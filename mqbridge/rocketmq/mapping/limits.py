@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from mqbridge.message import Pair
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, Name
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
 BROKER_BYTES = 1024
 """Room for the properties that brokers append: cluster, region, trace, ids, and the topics of a delay or a retry."""
@@ -23,7 +24,7 @@ class Limits:
         self,
         max_bytes: int = 1 << 20,
         max_messages: int = 1000,
-        max_message_bytes: int = 4 << 20,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_delay_ms: int = 3 * 24 * 3600 * 1000,
         levels: Sequence[int] = (),
     ) -> None:

@@ -38,6 +38,9 @@ CHECKSUM_MASK = 0x7FFFFFFF
 
 MAX_V1_TOPIC_BYTES = 127
 """Java reads the length as a signed byte."""
+
+MAX_MESSAGE_BYTES = 4 << 20
+"""Default limit of a broker for the body of a message and for a whole batch (maxMessageSize)."""
 MAX_TOPIC_BYTES = 255
 """Brokers create no topics with longer names."""
 

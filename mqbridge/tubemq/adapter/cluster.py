@@ -17,14 +17,13 @@ from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking
 from mqbridge.stored_positions import last_stored
-from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
+from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
@@ -37,8 +36,6 @@ from mqbridge.tubemq.client.partition_sender import open_partition_sender
 from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.mapping.preview import preview
-from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
@@ -290,19 +287,3 @@ def _forbidden(group: str, topic: str) -> str:
 
 def _priority(spec: InboundSpec) -> int | None:
     return spec.options.query_priority if isinstance(spec.options, TubeMQInboundOptions) else None
-
-
-def _make(name: str, config: TubeMQCluster) -> TubeMQ:
-    return TubeMQ(name, config)
-
-
-ADAPTER = Adapter(
-    system="tubemq",
-    cluster_model=TubeMQCluster,
-    inbound_options=TubeMQInboundOptions,
-    outbound_options=TubeMQOutboundOptions,
-    make_cluster=_make,
-    table=TABLE,
-    preview=preview,
-    uniform_groups=True,  # the Master refuses members with other topics or filters
-)

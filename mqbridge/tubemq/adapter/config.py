@@ -13,7 +13,7 @@ from mqbridge.config.urls import ADMIN, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.secret import Secret
 from mqbridge.tubemq.client.credentials import Credentials
-from mqbridge.tubemq.client.master import DEFAULT_PORT, default_port
+from mqbridge.tubemq.client.master_port import DEFAULT_PORT, default_port
 
 URL_HEARTBEAT = "2s"
 

@@ -39,8 +39,6 @@ from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_PORT, DEFAULT_BRO
 
 log = logging.getLogger(__name__)
 
-DEFAULT_PORT = 8715
-DEFAULT_TLS_PORT = 8716
 NO_TOKEN = -2
 """visitAuthorizedToken before a Master has issued one."""
 MAX_TOPICS = 1024
@@ -195,11 +193,6 @@ class Masters:
 def _combined_failure(errors: Sequence[ClusterError]) -> Failure:
     """Return FATAL if every error is FATAL (e.g. invalid TLS certificates), else RETRY: an unreachable Master may recover."""
     return Failure.FATAL if all(error.failure is Failure.FATAL for error in errors) else Failure.RETRY
-
-
-def default_port(*, is_encrypted: bool) -> int:
-    """Return the Master's default port."""
-    return DEFAULT_TLS_PORT if is_encrypted else DEFAULT_PORT
 
 
 def new_client_id(host: str, group: str = "") -> str:

@@ -29,7 +29,8 @@ from mqbridge.tubemq.client.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.connection_pool import IDLE_S, ConnectionPool
 from mqbridge.tubemq.client.credentials import as_credentials
 from mqbridge.tubemq.client.held_partitions import OffsetLookup, StartOffset
-from mqbridge.tubemq.client.master import DEFAULT_PORT, DEFAULT_TLS_PORT, Masters
+from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.master_port import DEFAULT_PORT, DEFAULT_TLS_PORT
 from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition_sender import PartitionSender, open_partition_sender
 from mqbridge.tubemq.client.read_budget import ReadBudget

@@ -12,7 +12,7 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import Auth
 from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.connection_pool import parse_service_url
+from mqbridge.pulsar.client.service_url import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.wire import commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb

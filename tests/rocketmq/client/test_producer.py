@@ -8,12 +8,13 @@ import pytest_asyncio
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES, QueueProducer
+from mqbridge.rocketmq.client.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.route_table import Queue
 from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import (
     NS,

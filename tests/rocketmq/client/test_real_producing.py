@@ -8,7 +8,6 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.queue_producer import MAX_MESSAGE_BYTES
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.route_table import Queue
 from mqbridge.rocketmq.wire import batch
@@ -17,7 +16,7 @@ from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 from mqbridge.rocketmq.wire.bodies.routes import Table
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader, PullResult
-from mqbridge.rocketmq.wire.record import Record, decode_records
+from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES, Record, decode_records
 from tests.kit.rocketmq import RocketMQ
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(240)]

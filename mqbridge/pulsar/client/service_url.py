@@ -1,0 +1,31 @@
+"""Parser of service URLs: `pulsar://a:6650,b:6650` and `pulsar+ssl://a:6651`."""
+
+from typing import NamedTuple
+
+from mqbridge.net.dial import split_address
+
+DEFAULT_PORT, DEFAULT_TLS_PORT = 6650, 6651
+SCHEME = "pulsar://"
+TLS_SCHEME = "pulsar+ssl://"
+
+
+class Address(NamedTuple):
+    """Address of a socket."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_service_url(text: str, tls: bool) -> list[Address]:
+    """Parse `pulsar://a:6650,b:6650`, or `pulsar+ssl://a:6651` with `tls`. Raises ValueError."""
+    scheme, port = (TLS_SCHEME, DEFAULT_TLS_PORT) if tls else (SCHEME, DEFAULT_PORT)
+    addresses = []
+    for part in text.removeprefix(scheme).split(","):
+        rest = part.strip().removeprefix(scheme)
+        if "://" in rest:
+            raise ValueError(f"{part.strip()!r} does not begin with {scheme}")
+        addresses.append(Address(*split_address(rest.rstrip("/"), port)))
+    return addresses

@@ -1,0 +1,25 @@
+"""Addresses of name servers: `host:port`, separated by `;` or `,`."""
+
+from mqbridge.net.dial import split_address
+
+DEFAULT_PORT = 9876
+
+
+def parse_name_servers(text: str) -> list[str]:
+    """Parse addresses like `a:9876;b`, separated by `;` or `,`. Raises ValueError."""
+    parts = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    if not parts:
+        raise ValueError("no name server is given")
+    return [_parse(part) for part in parts]
+
+
+def _parse(part: str) -> str:
+    try:
+        return join_address(*split_address(part, DEFAULT_PORT))
+    except ValueError as error:
+        raise ValueError(f"{part!r} is not the host:port of a name server") from error
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
