@@ -3,7 +3,8 @@
 A restart resumes from the group's positions in the source, not from the checkpoints. Checkpoints detect gaps: if the first
 message of a partition lies after its checkpoint, the source has lost messages that were never read.
 
-One gateway owns the file, and reads it once, when it opens it. A failed write is retried without limit.
+One gateway owns the file, and reads it only once, when it opens it. A failed write is retried every second, without limit until
+the gateway stops.
 """
 
 import asyncio
@@ -22,10 +23,12 @@ from mqbridge.message import Partition, Position, format_position, parse_positio
 
 log = logging.getLogger(__name__)
 
-WRITE_EVERY_S = 1.0
-BUSY_S = 1.0
+WRITE_INTERVAL_S = 1.0
+"""Interval between two writes. A crash loses the positions since the last one, and only the gap check uses them."""
+BUSY_TIMEOUT_S = 1.0
 """How long one write waits for another process that has the file locked (a backup, a query) before it fails and is retried."""
-RETRY_CLOSE_S = 0.05
+CLOSE_RETRY_PAUSE_S = 0.05
+"""Pause before `close` retries a failed write: it may have little time left."""
 
 _SCHEMA = """
 DROP TABLE IF EXISTS checkpoint; -- the table of an earlier version, which had no groups
@@ -37,7 +40,7 @@ CREATE TABLE IF NOT EXISTS delivered (
 
 
 class CheckpointKey(NamedTuple):
-    """Key of a checkpoint. It includes the group: if a route gets another group, that group has read nothing yet."""
+    """Key of a checkpoint. It includes the group: if a route's group is replaced, the new group starts without checkpoints."""
 
     route: str
     group: str
@@ -60,17 +63,18 @@ class Checkpoints:
         try:
             self._lock = StateLock(path)
         except OSError as error:
-            raise _unusable(path, error, "Give `state` a path that can be written") from error
+            raise _unusable_error(path, error, "Give `state` a path that can be written") from error
         try:
-            self._db = _open(path)
-            self._positions = _read(self._db)
+            self._db = _open_database(path)
+            self._positions = _read_positions(self._db)
         except (sqlite3.Error, ValueError) as error:
             self._lock.release()
-            raise _unusable(path, error, _hint(error)) from error
+            raise _unusable_error(path, error, _hint(error)) from error
         self._unwritten: dict[CheckpointKey, Position] = {}
-        self._is_failing = False
-        self._writing = threading.Lock()
-        """Held by the thread that uses the connection. A shutdown may start its own write before an earlier one has ended."""
+        self._last_write_failed = False
+        """Only the first failed write and the first successful one after it are logged."""
+        self._connection_lock = threading.Lock()
+        """Held by the thread that uses the SQLite connection. `close` may start a write before an earlier one has ended."""
 
     def load(self, route: str, group: str, partition: Partition) -> Position | None:
         """Return the recorded position: the one after the last delivered message. It may not be written to the file yet."""
@@ -79,7 +83,8 @@ class Checkpoints:
     def record(self, route: str, group: str, partition: Partition, position: Position, *, may_go_back: bool = True) -> None:
         """Record the position after the last delivered message.
 
-        A seek moves it backward. Without `may_go_back`, for a lane that has lost its partition, a lower position is ignored.
+        It may be lower than the recorded one, after a seek. Pass `may_go_back=False` for a lane whose partition was revoked: a
+        position that is not higher is then ignored, because the partition's next lane may have recorded later ones.
         """
         key = CheckpointKey.of(route, group, partition)
         if not may_go_back and position <= self._positions.get(key, ()):
@@ -89,58 +94,59 @@ class Checkpoints:
     async def run(self) -> None:
         """Write recorded positions every second, until cancelled."""
         while True:
-            await asyncio.sleep(WRITE_EVERY_S)
-            await self._write_recorded(BUSY_S)
+            await asyncio.sleep(WRITE_INTERVAL_S)
+            await self._write_pending(BUSY_TIMEOUT_S)
 
     async def close(self, deadline: float | None = None) -> None:
         """Write the remaining positions, retrying until the deadline, and close."""
         deadline = resolve_deadline(deadline)
         while self._unwritten:
-            await self._write_recorded(min(BUSY_S, seconds_until(deadline)))
+            await self._write_pending(min(BUSY_TIMEOUT_S, seconds_until(deadline)))
             if not seconds_until(deadline):
                 break
             if self._unwritten:
-                await asyncio.sleep(RETRY_CLOSE_S)
+                await asyncio.sleep(CLOSE_RETRY_PAUSE_S)
         if self._unwritten:
             log.error(
                 "the state file %s could not be written before the shutdown deadline: it lacks the positions of %d partitions",
                 self._path,
                 len(self._unwritten),
             )
-        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self._close_database)
 
-    async def _write_recorded(self, busy_s: float) -> None:
-        # Swapped on the event loop, where `record` runs too: nothing changes the dict while a thread writes it.
+    async def _write_pending(self, busy_timeout_s: float) -> None:
+        """Write the positions recorded since the last write; after a failure, keep them for the next call."""
+        # Replaced on the event loop, where `record` runs too, so that nothing changes the dict while a thread writes it.
         recorded, self._unwritten = self._unwritten, {}
         if not recorded:
             return
         try:
-            await asyncio.shield(asyncio.to_thread(self._write, recorded, busy_s))
+            await asyncio.shield(asyncio.to_thread(self._write, recorded, busy_timeout_s))
         except sqlite3.Error as error:
-            if not self._is_failing:
-                log.error("the state file %s cannot be written, trying again: %s", self._path, error)  # noqa: TRY400 - expected
-            self._is_failing = True
+            if not self._last_write_failed:
+                log.error("the state file %s cannot be written, trying again until the gateway stops: %s", self._path, error)  # noqa: TRY400 - expected
+            self._last_write_failed = True
             self._unwritten = recorded | self._unwritten
         except asyncio.CancelledError:
             self._unwritten = recorded | self._unwritten  # the write may have happened; writing it twice is harmless
             raise
         else:
-            if self._is_failing:
+            if self._last_write_failed:
                 log.warning("the state file %s can be written again", self._path)
-            self._is_failing = False
+            self._last_write_failed = False
 
-    def _write(self, recorded: Mapping[CheckpointKey, Position], busy_s: float) -> None:
+    def _write(self, recorded: Mapping[CheckpointKey, Position], busy_timeout_s: float) -> None:
         now = int(time.time() * 1000)
-        with self._writing:
-            self._db.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
+        with self._connection_lock:
+            self._db.execute(f"PRAGMA busy_timeout = {int(busy_timeout_s * 1000)}")
             with self._db:
                 self._db.executemany(
                     "INSERT OR REPLACE INTO delivered VALUES (?, ?, ?, ?, ?, ?, ?)",
                     [(*key, format_position(position), now) for key, position in recorded.items()],
                 )
 
-    def _close(self) -> None:
-        with self._writing:
+    def _close_database(self) -> None:
+        with self._connection_lock:
             self._db.close()
         self._lock.release()
 
@@ -151,8 +157,8 @@ def check_folder(path: Path) -> None:
         raise ConfigError(f"the folder {path.parent} does not exist", path="state", hint="Create it, or change `state`")
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+def _open_database(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(_SCHEMA)
@@ -162,7 +168,7 @@ def _open(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _read(db: sqlite3.Connection) -> dict[CheckpointKey, Position]:
+def _read_positions(db: sqlite3.Connection) -> dict[CheckpointKey, Position]:
     try:
         rows = db.execute("SELECT route, grp, cluster, topic, partition, position FROM delivered").fetchall()
         return {CheckpointKey(*key): parse_position(position) for *key, position in rows}
@@ -175,10 +181,10 @@ def _hint(error: Exception) -> str:
     if isinstance(error, sqlite3.OperationalError):
         return "Give `state` a writable path, and wait until no other process has the file locked"
     return (
-        "It is damaged, or not a state file of mqbridge. Move it to another folder to start with an empty one: messages that the "
-        "sources lost before then are not detected"
+        "It is damaged, or not a state file of mqbridge. Move it to another folder to start with an empty one: gaps that "
+        "arose in the sources before then are not detected"
     )
 
 
-def _unusable(path: Path, error: Exception, hint: str) -> ConfigError:
+def _unusable_error(path: Path, error: Exception, hint: str) -> ConfigError:
     return ConfigError(f"the state file {path} cannot be used: {error}", path="state", hint=hint)

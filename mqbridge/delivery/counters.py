@@ -17,22 +17,26 @@ BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 
 
 class Total(NamedTuple):
-    """The declaration of a total."""
+    """The declaration of one total of `Counters`."""
 
     name: str
     description: str
     metric: str
     """Name of the metric, without `_total`."""
     label: str
-    """Label in the summary line of a run; "" if the line does not contain the total."""
+    """Its text in the summary line of a run; "" if the line does not contain the total."""
 
 
 def _total(description: str, metric: str = "", label: str = "") -> Any:
+    """Return the dataclass field of a total; without `metric`, the metric is named after the field."""
     return field(default=0, metadata={"description": description, "metric": metric, "label": label})
 
 
 class Histogram:
-    """A histogram of durations. `counts` has one more element than BUCKETS_S: the last counts the longest durations."""
+    """A histogram of durations. `counts` has the count of each bucket of BUCKETS_S, and at its end that of longer durations.
+
+    `seconds` is the sum of all durations.
+    """
 
     __slots__ = ("counts", "seconds")
 
@@ -72,7 +76,7 @@ class Counters:
     bytes: int = _total("Bytes received from the source", "mqbridge_received_bytes")
 
     last_batch_at: float = 0.0
-    """Loop time at which the last batch was received; 0 if none was. This field and the next ones are not totals."""
+    """Loop time at which the last batch was received; 0 if none was. This field and those below are not totals."""
     last_stored_at: float = 0.0
     """Loop time at which the last batch was stored by all targets; 0 if none was."""
     delivery: Histogram = field(default_factory=Histogram)
@@ -85,7 +89,7 @@ class Counters:
         self.last_stored_at = now
         self.delivery.add(now - batch.received_at)
         if (published_ms := batch.published_ms) is not None:
-            self.end_to_end.add(max(0.0, time.time() - published_ms / 1000))  # the clocks of two machines may differ
+            self.end_to_end.add(max(0.0, time.time() - published_ms / 1000))  # 0 if the publisher's clock is ahead of ours
 
     def totals(self) -> dict[str, int]:
         """Return every total by name."""
@@ -95,7 +99,7 @@ class Counters:
 @cache
 def declared_totals() -> Sequence[Total]:
     """Return the declarations of all totals."""
-    found = [(each.name, each.metadata) for each in fields(Counters) if each.metadata]
+    declared = [(each.name, each.metadata) for each in fields(Counters) if each.metadata]
     return [
-        Total(name, data["description"], data["metric"] or f"mqbridge_{name}_messages", data["label"]) for name, data in found
+        Total(name, data["description"], data["metric"] or f"mqbridge_{name}_messages", data["label"]) for name, data in declared
     ]

@@ -5,7 +5,7 @@ A dead letter keeps the payload, the properties and every other field of the mes
     mqbridge.dead.reason   the error of the target (or of the decoder)
     mqbridge.dead.route    the route that could not deliver the message
     mqbridge.dead.target   the topic that refused the message
-    mqbridge.origin        as on every message
+    mqbridge.origin        the source partition and position, as on every message that the gateway stamps
 
 The source message is acknowledged only after the dead-letter topic has stored the dead letter.
 """
@@ -21,7 +21,7 @@ MAX_REASON_CHARS = 1000
 
 
 class DeadLetters:
-    """The dead-letter topic of a route; `label` is its name in messages."""
+    """The dead-letter topic of a route. `label` (`cluster/topic`) names it in logs and errors."""
 
     def __init__(self, route: str, outbound: Outbound, label: str) -> None:
         self.outbound = outbound
@@ -34,16 +34,16 @@ class DeadLetters:
         return next(self._round_robin) % self.outbound.partitions
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
-        """Make dead letters of the messages that `target` refused; `failures` has their indexes in `messages`."""
-        where = ("mqbridge.dead.route", self._route), ("mqbridge.dead.target", target)
+        """Make dead letters of the messages that `target` refused: those at the indexes of `failures` in `messages`."""
+        route_and_target = ("mqbridge.dead.route", self._route), ("mqbridge.dead.target", target)
         added: tuple[tuple[str, str], ...] = ()
         reason, letters = None, list[Message]()
         for failure in failures:
-            if failure.reason != reason:  # messages with the same reason share the pairs, which may be larger than a message
+            if failure.reason != reason:  # equal reasons share one string, which may be larger than a message
                 reason = failure.reason
-                added = ("mqbridge.dead.reason", reason[:MAX_REASON_CHARS]), *where
+                added = ("mqbridge.dead.reason", reason[:MAX_REASON_CHARS]), *route_and_target
             message = messages[failure.index]
-            letters.append(message.replace(properties=message.properties + added if message.properties else added, defect=None))
+            letters.append(message.replace(properties=(message.properties + added) if message.properties else added, defect=None))
         return Share(Batch.of(letters, source))
 
 

@@ -15,16 +15,18 @@ class GapPolicy:
     def __init__(self, partition: Partition, settings: LaneSettings) -> None:
         self._partition, self._settings = partition, settings
         self._skipped_to: Position | None = None
+        """Position after the last gap that was counted."""
 
     def skip(self, gap: GapError) -> Position:
         """Count the gap and return the position after it.
 
-        Raises the gap if the route does not skip gaps, or if the position after it is unknown.
+        Raises `gap` itself if the route does not skip gaps, or if the position after it is unknown.
         """
         resume = gap.resume
         if not self._settings.skip_gaps or resume is None:
             raise gap
-        if resume != self._skipped_to:  # else it was counted: the checkpoint shows a gap before the source reports it
+        # The checkpoint may show a gap when the partition is assigned, and the source report the same gap later: count it once.
+        if resume != self._skipped_to:
             self._skipped_to = resume
             self._settings.counters.gaps += 1
             log.warning("%s continues at %s without the lost messages: %s", self._partition, format_position(resume), gap)

@@ -54,17 +54,17 @@ class LaneDelivery:
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop
         """The event loop, set by `run`."""
-        self._tickets = Tickets(self._acknowledge, self._completed, self._ended, in_order=not individual_ack)
+        self._tickets = Tickets(self._acknowledge, self._on_completed, self._on_ticket_ended, in_order=not individual_ack)
         self._receiver: asyncio.Task[None] | None = None
         self._deadline: float | None = None
         self._stopping = False
-        self._aborted = False
-        """True if nothing more is sent, and sends not on the wire were withdrawn; failures of sends are then no news."""
-        self._draining: asyncio.Timeout | None = None
-        self._waiting = 0
+        self._abort_called = False
+        """True if nothing more is sent, and the sends that were not on the wire are withdrawn."""
+        self._drain_timeout: asyncio.Timeout | None = None
+        self._awaiting_budget = 0
         """Number of received batches that wait for the rate limit or the budget: 0 or 1."""
         self._sends = Sends()
-        self._refusals = Refusals(settings, self._tickets, self._sends, self._leg_failed, self._fail, self._charge)
+        self._refusals = Refusals(settings, self._tickets, self._sends, self._fail_leg, self._fail, self._charge)
         self.gaps = GapPolicy(lane.partition, settings)
         self.error: Exception | None = None
         self.position: Position | None = None
@@ -73,24 +73,24 @@ class LaneDelivery:
     @property
     def in_flight_batches(self) -> int:
         """Batches that were received and are not yet stored."""
-        return len(self._tickets) + self._waiting
+        return len(self._tickets) + self._awaiting_budget
 
     @property
     def in_flight_messages(self) -> int:
-        """Messages that were sent and are not yet stored."""
+        """Messages of the batches that passed the rate limit and the budget, and are not yet stored."""
         return self._tickets.messages
 
     @property
-    def oldest_at(self) -> float | None:
-        """Loop time at which the oldest batch in flight was received."""
-        return self._tickets.oldest_at
+    def oldest_opened_at(self) -> float | None:
+        """Loop time at which the delivery of the oldest batch in flight began; None if none is in flight."""
+        return self._tickets.oldest_opened_at
 
     async def run(self) -> None:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises the error, but not LaneRevoked."""
         partition = self.lane.partition
         self._loop = asyncio.get_running_loop()
         self._receiver = spawn(self._receive(), f"deliver {partition}", quiet=True)
-        watch = spawn(self._abort_when_revoked(self._receiver), f"revocation of {partition}")
+        watcher = spawn(self._abort_when_revoked(self._receiver), f"revocation of {partition}")
         if self._stopping:
             self._receiver.cancel()
         try:
@@ -103,10 +103,10 @@ class LaneDelivery:
             try:
                 await self._finish()
             finally:
-                await cancel(watch)
+                await cancel(watcher)
             if not isinstance(self.error, GapError):
                 await self.lane.release(self._deadline)
-        if self._failed:
+        if self._has_failed:
             assert self.error is not None  # noqa: S101 - for the type checker
             raise self.error
 
@@ -129,34 +129,38 @@ class LaneDelivery:
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
+        """Receive batches and dispatch them, until the lane stops. Raises ClusterError, and GapError if a gap is not skipped."""
         settings, loop = self._settings, self._loop
-        while not self._stopping:  # `_dispatch` stops the lane synchronously, so that no batch is sent after one that failed
+        while not self._stopping:  # `_dispatch` may stop the lane: then no batch may be sent after the failed one
             try:
                 try:
                     batch = await self.lane.receive()
                 except GapError as gap:
-                    await self._skip(gap)
+                    await self._skip_gap(gap)
                     continue
             except LaneRevoked as revoked:
                 self.error = self.error or revoked
                 return
-            self._waiting = 1
+            self._awaiting_budget = 1
             try:
-                for unit, rate in settings.rates:
-                    await rate.take(getattr(batch, unit))
+                for attribute, rate in settings.rates:
+                    await rate.take(getattr(batch, attribute))
                 if not settings.budget.try_take(cost := self._cost(batch.held_bytes)):
                     await settings.budget.take(cost)
             finally:
-                self._waiting = 0
-            if self.lane.revoked.is_set():  # revoked while it waited for bytes: the next consumer delivers the batch
+                self._awaiting_budget = 0
+            if self.lane.revoked.is_set():  # revoked while the batch waited: the partition's next consumer delivers it
                 settings.budget.give(cost)
                 return
             settings.counters.last_batch_at = now = loop.time()
             self._dispatch(self._tickets.open(batch, now, cost))
             del batch  # the ticket owns it now: this reference would keep it in memory until the next batch
 
-    async def _skip(self, gap: GapError) -> None:
-        """Seek past a gap after all sends have ended, because a seek forgets batches in flight. Raises it if it must stop."""
+    async def _skip_gap(self, gap: GapError) -> None:
+        """Wait until all sends have ended, because a seek drops batches in flight, and seek past the gap.
+
+        Raises the gap if the route does not skip it.
+        """
         resume = self.gaps.skip(gap)
         if self._sends:
             await self._sends.all_ended.wait()
@@ -171,35 +175,40 @@ class LaneDelivery:
         counters.batches += 1
         try:
             share = Share(batch) if settings.filter is None else settings.filter.keep(batch)
-            routed = [(target, *part) for target in self._targets for part in target.shares(share)] if share.count else []
-            if any(self._sends.would_overtake(target.outbound, partition) for target, partition, _ in routed):
+            parts = [
+                (target, partition, part)
+                for target in (self._targets if share.count else ())
+                for partition, part in target.shares(share)
+            ]
+            if any(self._sends.would_overtake(target.outbound, partition) for target, partition, _ in parts):
                 self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "an earlier batch was not stored")])
-                self.stop(self._deadline)  # `_answered` reports the reason in the next loop iteration
+                self.stop(self._deadline)  # the failed send's callback reports its error in the next loop iteration
                 return
-            if len(routed) > 1:
-                self._tickets.track_messages(ticket, [part for _, _, part in routed])
-            for target, partition, part in routed:
-                self._sends.send(target.outbound, partition, part, partial(self._answered, ticket, target, part))
+            if len(parts) > 1:
+                self._tickets.track_messages(ticket, [part for _, _, part in parts])
+            for target, partition, part in parts:
+                self._sends.send(target.outbound, partition, part, partial(self._on_receipt, ticket, target, part))
                 ticket.legs += 1
                 target.progress.count_send()
-            self._charge(ticket, sum(part.held_bytes for _, _, part in routed))
+            self._charge(ticket, sum(part.held_bytes for _, _, part in parts))
         except Exception as error:  # some messages were not sent: the batch must not count as stored
             self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
             raise
         else:
-            self._tickets.settle(ticket)
+            self._tickets.settle(ticket)  # ends the extra leg, with which the ticket was opened
         finally:
-            batch.release_messages()
+            batch.release_messages()  # the outbounds have encoded them
 
     # --- receipts ---------------------------------------------------------------------------------------------------
 
-    def _answered(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
+    def _on_receipt(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
+        """Settle or fail the leg of a send that has ended."""
         target.progress.count_receipt()
         try:
             if future.cancelled():
-                self._leg_failed(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
+                self._fail_leg(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
             elif isinstance(error := future.exception(), Exception):
-                self._leg_failed(ticket, share, error)
+                self._fail_leg(ticket, share, error)
             elif (receipt := future.result()).failures:
                 self._refusals.handle(ticket, target, share, receipt, aborted=self._is_aborted)
             else:
@@ -208,7 +217,11 @@ class LaneDelivery:
         except Exception as error:  # noqa: BLE001 - an exception in a callback would go unnoticed
             self._fail(error)
 
-    def _leg_failed(self, ticket: Ticket, share: Share, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
+    def _fail_leg(self, ticket: Ticket, share: Share, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
+        """End a leg with failures, and the lane with the error.
+
+        An aborted lane returns the batch to the source at once. It ignores a DeliveryError: withdrawn sends end with one.
+        """
         self._tickets.fail(ticket, share, failures or [MessageFailure(0, Failure.RETRY, str(error))])
         if self._is_aborted and not ticket.abandoned:
             self._return_batches(self._tickets.abandon_failed(ticket))
@@ -221,16 +234,19 @@ class LaneDelivery:
         self.lane.acknowledge(batch, indexes, receipt)
         self._settings.counters.acknowledged += batch.count if indexes is None else len(indexes)
 
-    def _completed(self, batch: Batch) -> None:
+    def _on_completed(self, batch: Batch) -> None:
+        """Record that a batch, and all batches before it, are stored."""
         self.position = batch.next
         self._settings.counters.record_stored(batch, self._loop.time())
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch, not self.lane.revoked.is_set())
 
-    def _ended(self, ticket: Ticket) -> None:
+    def _on_ticket_ended(self, ticket: Ticket) -> None:
+        """Free the bytes of a batch whose last leg has ended."""
         self._settings.budget.give(ticket.cost)
 
     def _cost(self, held_bytes: int) -> int:
+        """Return the bytes that a batch occupies of the budget: the held bytes, and the overhead of its legs."""
         return held_bytes + LEG_BYTES * len(self._targets)
 
     def _charge(self, ticket: Ticket, held_bytes: int) -> None:
@@ -242,21 +258,23 @@ class LaneDelivery:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     @property
-    def _failed(self) -> bool:
+    def _has_failed(self) -> bool:
         return self.error is not None and not isinstance(self.error, LaneRevoked)
 
     @property
     def _is_aborted(self) -> bool:
-        return self._aborted or self.lane.revoked.is_set()
+        return self._abort_called or self.lane.revoked.is_set()
 
     def _fail(self, error: Exception) -> None:
-        if not self._failed or isinstance(self.error, GapError):
+        """Stop the lane with an error, without draining. The first error is kept; it replaces LaneRevoked and GapError."""
+        if not self._has_failed or isinstance(self.error, GapError):
             self.error = error
         self._drain_until(0.0)
         self.stop(self._deadline)
 
     def _abort(self) -> None:
-        self._aborted = True
+        """Withdraw every send that is not on the wire."""
+        self._abort_called = True
         try:
             self._sends.withdraw()
         except Exception as error:  # noqa: BLE001 - a bug of an outbound must not prevent the release of the lane
@@ -266,13 +284,14 @@ class LaneDelivery:
         """Drain, unless the lane failed; then return unfinished batches to the source, also if this call is cancelled."""
         try:
             await cancel(self._receiver)
-            if not self._failed or isinstance(self.error, GapError):
+            if not self._has_failed or isinstance(self.error, GapError):
                 await self._drain()
         finally:
             self._abort()
             self._return_batches(self._tickets.abandon())
 
     def _return_batches(self, tickets: Sequence[Ticket]) -> None:
+        """Request redelivery of the batches of these tickets."""
         for ticket in tickets:
             self._settings.counters.returned += ticket.batch.count
             self.lane.reject(ticket.batch, ticket.failures)
@@ -280,7 +299,10 @@ class LaneDelivery:
             log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(tickets))
 
     async def _drain(self) -> None:
-        """Wait until every send has ended, or until the deadline. At a gap there is none: the partition stays assigned."""
+        """Wait until every send has ended, or until the deadline.
+
+        A lane at a gap has no deadline unless it was stopped with one: its partition stays assigned, so it may drain for long.
+        """
         timeout = None
         if self.lane.revoked.is_set():
             timeout = REVOKED_DRAIN_S
@@ -291,14 +313,14 @@ class LaneDelivery:
             deadline = self._deadline if deadline is None else min(deadline, self._deadline)
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline) as self._draining:
+                async with asyncio.timeout_at(deadline) as self._drain_timeout:
                     while self._sends:
                         await self._sends.all_ended.wait()
         finally:
-            self._draining = None
+            self._drain_timeout = None
 
     def _drain_until(self, deadline: float) -> None:
-        """Shorten a running drain to this deadline."""
-        if self._draining is not None and not self._draining.expired():
-            when = self._draining.when()
-            self._draining.reschedule(deadline if when is None else min(deadline, when))
+        """End a drain that is in progress by this deadline, if it would end later."""
+        if self._drain_timeout is not None and not self._drain_timeout.expired():
+            when = self._drain_timeout.when()
+            self._drain_timeout.reschedule(deadline if when is None else min(deadline, when))

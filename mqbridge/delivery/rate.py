@@ -9,12 +9,13 @@ class RateLimit:
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
         self._free_at = 0.0
+        """Loop time from which the next units are allowed."""
 
     async def take(self, units: int) -> None:
-        """Wait until these units are allowed. A batch is never split: it may exceed the limit, and the next caller waits."""
+        """Wait until the limit allows these units. A batch is never split: it may exceed the limit, and then later calls wait."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        start = max(self._free_at, now - 1.0)
+        start = max(self._free_at, now - 1.0)  # at most one second's unused units are allowed as a burst
         self._free_at = start + units / self._per_second
         if start > now:
             try:

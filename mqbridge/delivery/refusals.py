@@ -1,4 +1,4 @@
-"""Handles messages that a target refuses: sends them as dead letters, and counts the batch as stored when these are stored.
+"""Handles messages that a target refuses: sends them as dead letters, and settles their leg when the dead letters are stored.
 
 Without a dead-letter topic, a refusal ends the lane. A transient failure always ends the lane: storing its messages as dead
 letters would hide an outage. Messages of a lane that ended are delivered again when the route runs again.
@@ -20,82 +20,83 @@ from mqbridge.message import Share, format_position
 
 log = logging.getLogger(__name__)
 
-LegFailed = Callable[[Ticket, Share, Exception, Sequence[MessageFailure]], None]
-"""Callback for a failed leg: it ends the leg and, with this error, the lane."""
-Failed = Callable[[Exception], None]
-"""Callback for an error after the leg has ended: it ends the lane."""
+FailLeg = Callable[[Ticket, Share, Exception, Sequence[MessageFailure]], None]
+"""Callback that ends a leg of the ticket with failures, and the lane with the error."""
+FailLane = Callable[[Exception], None]
+"""Callback that ends only the lane, for an error after the leg has ended."""
 Charge = Callable[[Ticket, int], None]
-"""Callback for the bytes that the dead letters of a batch hold until they are stored."""
+"""Callback that charges bytes to the batch of the ticket: those that its dead letters hold until they are stored."""
 
 
 class Refusals:
     """Handles the refused messages of one lane."""
 
     def __init__(
-        self, settings: LaneSettings, tickets: Tickets, sends: Sends, leg_failed: LegFailed, failed: Failed, charge: Charge
+        self, settings: LaneSettings, tickets: Tickets, sends: Sends, fail_leg: FailLeg, fail_lane: FailLane, charge: Charge
     ) -> None:
         self._settings, self._tickets, self._sends = settings, tickets, sends
-        self._leg_failed, self._failed, self._charge = leg_failed, failed, charge
+        self._fail_leg, self._fail_lane, self._charge = fail_leg, fail_lane, charge
 
     def handle(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt, *, aborted: bool) -> None:
-        """Settle a leg whose receipt has failures once its dead letters are stored, or fail it.
+        """Handle a receipt with failures: send dead letters and settle the leg when they are stored, or fail the leg.
 
-        An aborted lane sends no dead letters: the target refuses the same messages from the partition's next consumer.
+        An aborted lane sends no dead letters: the partition's next consumer sends the messages again, and handles the refusal.
         """
         retryable = [failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED]
         if retryable or aborted:
-            first = (retryable or receipt.failures)[0]
-            count, reason = len(retryable or receipt.failures), first.reason
+            failures = retryable or receipt.failures
+            count, reason = len(failures), failures[0].reason
             error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {reason}")
-            self._leg_failed(ticket, share, error, receipt.failures)
+            self._fail_leg(ticket, share, error, receipt.failures)
         elif self._settings.dead_letters is None:
             first = receipt.failures[0]
-            message = _name(ticket, share, first.index)
+            message = _message_location(ticket, share, first.index)
             advice = "Configure `dead_letter` for the route, or make the target accept it"
             error = DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}", Failure.REFUSED)
-            self._leg_failed(ticket, share, error, receipt.failures)
+            self._fail_leg(ticket, share, error, receipt.failures)
         else:
             self._send_dead_letters(self._settings.dead_letters, ticket, target, share, receipt)
 
     def _send_dead_letters(self, letters: DeadLetters, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
         try:
             dead = letters.make(target.label, share.originals, receipt.failures, ticket.batch.partition)
-            ended = partial(self._answered, letters, ticket, target, share, receipt)
-            self._sends.send(letters.outbound, letters.next_partition(), dead, ended)
+            on_ended = partial(self._on_dead_letters_sent, letters, ticket, target, share, receipt)
+            self._sends.send(letters.outbound, letters.next_partition(), dead, on_ended)
             self._charge(ticket, dead.held_bytes)
         except Exception as error:  # noqa: BLE001 - any error ends the lane and is raised by its `run`
-            self._leg_failed(ticket, share, error, receipt.failures)
+            self._fail_leg(ticket, share, error, receipt.failures)
         finally:
-            ticket.batch.release_messages()  # the ticket, which holds the batch, may wait for other legs for long
+            ticket.batch.release_messages()  # decoded for the dead letters; the ticket may hold the batch for long
 
-    def _answered(
+    def _on_dead_letters_sent(
         self,
         letters: DeadLetters,
         ticket: Ticket,
         target: Target,
         share: Share,
-        refused: Receipt,
+        receipt: Receipt,
         sent: "asyncio.Future[Receipt]",
     ) -> None:
-        failures, source = refused.failures, ticket.batch.partition
+        """Settle or fail the leg; `receipt` is the one of the target, `sent` that of its dead letters."""
+        failures, source = receipt.failures, ticket.batch.partition
         if sent.cancelled():
-            self._leg_failed(ticket, share, DeliveryError(f"sending to {letters.label} was cancelled"), failures)
+            self._fail_leg(ticket, share, DeliveryError(f"sending to {letters.label} was cancelled"), failures)
         elif isinstance(error := sent.exception(), Exception):
-            self._leg_failed(ticket, share, error, failures)
+            self._fail_leg(ticket, share, error, failures)
         elif sent.result().failures:
-            self._leg_failed(
-                ticket, share, self._refused_twice(letters, ticket, target, share, failures, sent.result()), failures
+            self._fail_leg(
+                ticket, share, self._dead_letter_error(letters, ticket, target, share, failures, sent.result()), failures
             )
         else:
             log.warning("%s: %d messages stored as dead letters, first reason: %s", source, len(failures), failures[0].reason)
             self._settings.counters.dead += len(failures)
             self._settings.counters.stored += share.count - len(failures)
             try:
-                self._tickets.settle(ticket, share, refused)
-            except Exception as error:  # noqa: BLE001 - as above; but the leg has ended, and must not be ended twice
-                self._failed(error)
+                self._tickets.settle(ticket, share, receipt)
+            except Exception as error:  # noqa: BLE001 - any error ends the lane; `settle` has already ended the leg
+                self._fail_lane(error)
 
-    def _refused_twice(
+    def _dead_letter_error(
         self,
         letters: DeadLetters,
         ticket: Ticket,
@@ -104,19 +105,20 @@ class Refusals:
         failures: Sequence[MessageFailure],
         receipt: Receipt,
     ) -> DeliveryError:
-        second = receipt.failures[0]
-        first = failures[second.index]
-        message = _name(ticket, share, first.index)
-        verb = "" if second.failure_kind is Failure.REFUSED else "not stored "
+        """Return the error for a message that neither the target nor the dead-letter topic has stored."""
+        letter_failure = receipt.failures[0]
+        failure = failures[letter_failure.index]  # the dead letters are in the order of the target's failures
+        message = _message_location(ticket, share, failure.index)
+        verb = "" if letter_failure.failure_kind is Failure.REFUSED else "not stored "
         return DeliveryError(
-            f"{message} was refused by {target.label} ({first.reason}) and {verb}by its dead-letter topic {letters.label} "
-            f"({second.reason})",
-            second.failure_kind,
+            f"{message} was refused by {target.label} ({failure.reason}) and {verb}by its dead-letter topic {letters.label} "
+            f"({letter_failure.reason})",
+            letter_failure.failure_kind,
         )
 
 
-def _name(ticket: Ticket, share: Share, index: int) -> str:
-    """Return a text that names a message. Never raises: the leg has to end even if the message cannot be decoded."""
+def _message_location(ticket: Ticket, share: Share, index: int) -> str:
+    """Return a text that locates a message. Never raises: the leg must end even if the message cannot be decoded."""
     batch = ticket.batch
     try:
         return describe(share.originals[index], batch.partition)

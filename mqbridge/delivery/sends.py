@@ -14,7 +14,8 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import Failure
 from mqbridge.message import Share
 
-Ended = Callable[["asyncio.Future[Receipt]"], None]
+OnEnded = Callable[["asyncio.Future[Receipt]"], None]
+"""Callback for the end of a send, with the finished future of its receipt."""
 
 
 class Sends:
@@ -23,49 +24,52 @@ class Sends:
     def __init__(self) -> None:
         self.all_ended = asyncio.Event()
         """Set when the last send in flight has ended, cleared by the next send."""
-        self._open: dict[tuple[Outbound, int], deque[asyncio.Future[Receipt]]] = {}
+        self._in_flight: dict[tuple[Outbound, int], deque[asyncio.Future[Receipt]]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def send(self, outbound: Outbound, partition: int, share: Share, ended: Ended) -> None:
-        """Send a share; `ended` is called with the finished future of its receipt. If the outbound raises, nothing is sent."""
+    def send(self, outbound: Outbound, partition: int, share: Share, on_ended: OnEnded) -> None:
+        """Send a share; `on_ended` is called when the send has ended. If the outbound raises, nothing is sent."""
         future = outbound.send(partition, share)
         share.release_messages()
-        sent = self._open.get((outbound, partition))
-        if sent is None:
-            sent = self._open[outbound, partition] = deque()
-        sent.append(future)
+        futures = self._in_flight.get((outbound, partition))
+        if futures is None:
+            futures = self._in_flight[outbound, partition] = deque()
+        futures.append(future)
         if not self._count:
             self.all_ended.clear()
         self._count += 1
-        future.add_done_callback(partial(self._ended, sent, ended))
+        future.add_done_callback(partial(self._on_ended, futures, on_ended))
 
     def would_overtake(self, outbound: Outbound, partition: int) -> bool:
-        """Return True if a send to this partition has failed, even if its callback has not run yet."""
-        sent = self._open.get((outbound, partition))
-        return sent is not None and any(map(_has_failed, takewhile(asyncio.Future.done, sent)))
+        """Return True if a new send to this partition would overtake messages of a failed one, which will be delivered again.
+
+        Includes a send that has just failed: its callback, which stops the lane, runs only in the next loop iteration.
+        """
+        futures = self._in_flight.get((outbound, partition))
+        return futures is not None and any(map(_has_failed, takewhile(asyncio.Future.done, futures)))
 
     def withdraw(self) -> None:
         """Withdraw every send that is not on the wire."""
         by_outbound: dict[Outbound, list[asyncio.Future[Receipt]]] = {}
-        for (outbound, _), sent in self._open.items():
-            by_outbound.setdefault(outbound, []).extend(sent)
-        for outbound, futures in by_outbound.items():
-            if futures:
-                outbound.withdraw(futures)
+        for (outbound, _), futures in self._in_flight.items():
+            by_outbound.setdefault(outbound, []).extend(futures)
+        for outbound, sends in by_outbound.items():
+            if sends:
+                outbound.withdraw(sends)
 
-    def _ended(self, sent: "deque[asyncio.Future[Receipt]]", ended: Ended, future: "asyncio.Future[Receipt]") -> None:
-        sent.remove(future)
+    def _on_ended(self, futures: "deque[asyncio.Future[Receipt]]", on_ended: OnEnded, future: "asyncio.Future[Receipt]") -> None:
+        futures.remove(future)
         self._count -= 1
-        ended(future)
+        on_ended(future)
         if not self._count:
             self.all_ended.set()
 
 
 def _has_failed(future: "asyncio.Future[Receipt]") -> bool:
-    """Return True if a finished send has failed, so that later sends to its partition would overtake it."""
+    """Return True if a finished send has failed; refused messages are no failure here, because they are not sent again."""
     if future.cancelled() or future.exception() is not None:
         return True
     return any(failure.failure_kind is not Failure.REFUSED for failure in future.result().failures)

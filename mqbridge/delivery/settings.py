@@ -22,9 +22,9 @@ class LaneSettings:
     skip_gaps: bool = False
     """True: continue after a gap, if the position after it is known."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
-    """Rate limits, each with the batch attribute that it counts: (`count` or `size`, limit)."""
+    """Rate limits, as pairs (name of the attribute of `Batch` that is limited: `count` or `size`, limit)."""
     on_progress: Callable[[Batch, bool], None] | None = None
-    """Called with each batch when it and all batches before it are stored; and with False if the partition was revoked.
+    """Called with each batch when it and all batches before it are stored, and with False if its partition was revoked by then.
 
-    After the revocation, the new consumer may have stored later batches already.
+    After the revocation, the partition's new consumer may have stored later batches already.
     """

@@ -16,7 +16,8 @@ from mqbridge.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_HELD_BY_OTHERS = {errno.EWOULDBLOCK, errno.EACCES}
+_LOCKED_ERRNOS = {errno.EWOULDBLOCK, errno.EACCES}
+"""Errors of `flock` if another process holds the lock; any other error means that the file cannot be locked at all."""
 
 
 class StateLock:
@@ -26,17 +27,16 @@ class StateLock:
     """
 
     def __init__(self, state: Path) -> None:
-        real = Path(
-            os.path.realpath(state)
-        )  # every symbolic link to the file gives the same lock; a loop of links does not raise
-        path = real.with_name(real.name + ".lock")
+        # Resolved, so that all symbolic links to one file share a lock; unlike Path.resolve, realpath accepts a loop of links.
+        resolved = Path(os.path.realpath(state))
+        path = resolved.with_name(resolved.name + ".lock")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(self._fd, 1000, 0).decode(errors="replace").strip()
             os.close(self._fd)
-            if error.errno in _HELD_BY_OTHERS:
+            if error.errno in _LOCKED_ERRNOS:
                 raise ConfigError(
                     f"the state file {state} is in use by another gateway{f' ({holder})' if holder else ''}",
                     path="state",
@@ -47,7 +47,7 @@ class StateLock:
             )
             self._fd = -1
             return
-        with contextlib.suppress(OSError):  # the text is only for messages: locking must work on a full disk too
+        with contextlib.suppress(OSError):  # the text is only for the error above: locking must work on a full disk too
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 

@@ -1,4 +1,4 @@
-"""One target of a route: drops looped messages of a batch, edits the others, and chooses their partitions.
+"""A target of a route: drops looped messages of a batch, edits the other messages, and chooses their partitions.
 
     loop prevention -> edits -> partitions
 
@@ -16,7 +16,7 @@ from mqbridge.routing.partitions import Partitioner
 
 
 class TargetProgress:
-    """Progress of a target: the number of sends without a receipt, and the time since the last receipt."""
+    """Progress of a target: the number of its sends in flight, and the time since its last receipt."""
 
     __slots__ = ("_loop", "_progress_at", "sends")
 
@@ -33,7 +33,7 @@ class TargetProgress:
         self.sends += 1
 
     def count_receipt(self) -> None:
-        """Count the end of a send: a receipt or a failure."""
+        """Count a send that has ended, with a receipt or with a failure."""
         self.sends -= 1
         self._mark_progress()
 
@@ -43,7 +43,7 @@ class TargetProgress:
         self._progress_at = self._loop.time()
 
     def waiting_s(self, now: float) -> float:
-        """Return how long sends have been in flight without any receipt; 0 if none is in flight."""
+        """Return the seconds that have passed without a receipt while sends were in flight; 0 if no send is in flight."""
         return now - self._progress_at if self.sends else 0.0
 
 
@@ -64,7 +64,7 @@ class Target:
         self._guard, self._edit = guard, edit
 
     def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
-        """Divide the messages that passed the route's filter into shares by target partition."""
+        """Divide the messages that passed the route's filter: return pairs of a target partition and its share."""
         if self._guard is not None:
             needs_messages = self._edit is not None or share.batch.format not in self.outbound.formats
             share = self._guard.keep(share, needs_messages=needs_messages)

@@ -30,8 +30,11 @@ class Ticket:
         self.legs = 1
         """Number of open legs."""
         self.opened_at = opened_at
+        """Loop time at which the lane began to deliver the batch."""
         self.abandoned = False
+        """True if the batch was returned to the source: it is not acknowledged, even if its open legs succeed."""
         self.stored: list[tuple[Share, Receipt]] = []
+        """The stored shares, with their receipts."""
         self.failures: list[MessageFailure] = []
         """Messages that were not stored, by index in the batch; a batch with failures is never acknowledged as a whole."""
         self.legs_by_message: list[int] | None = None
@@ -49,16 +52,17 @@ class Ticket:
         share, receipt = self.stored[0]
         if len(self.stored) == 1 and share.indexes is None:
             return receipt
-        return Receipt(partial(_positions, self.batch.count, self.stored))
+        return Receipt(partial(_positions_by_message, self.batch.count, self.stored))
 
 
-def _positions(count: int, stored: Sequence[tuple[Share, Receipt]]) -> list[Position]:
-    found: list[Position] = [()] * count
+def _positions_by_message(count: int, stored: Sequence[tuple[Share, Receipt]]) -> list[Position]:
+    """Return the position of each of the `count` messages of a batch, from the first receipt that has one; () if none has."""
+    positions: list[Position] = [()] * count
     for share, receipt in stored:
         for index, position in enumerate(receipt.positions):
             in_batch = share.index_in_batch(index)
-            found[in_batch] = found[in_batch] or position
-    return found
+            positions[in_batch] = positions[in_batch] or position
+    return positions
 
 
 Acknowledge = Callable[[Batch, Sequence[int] | None, Receipt | None], None]
@@ -67,42 +71,47 @@ Acknowledge = Callable[[Batch, Sequence[int] | None, Receipt | None], None]
 class Tickets:
     """The tickets of one lane, oldest first.
 
-    `acknowledge` is called with a stored batch, and the indexes of its stored messages if these are not all. `completed` is
-    called with each batch when it and all batches before it are stored. `ended` is called with each ticket when its last leg has
-    ended, successfully or not.
+    `acknowledge` is called with a batch and the indexes of its messages to acknowledge; None means all of them. `on_completed`
+    is called with each batch when it and all batches before it are stored. `on_ended` is called with each ticket when its last
+    leg has ended, successfully or not. With `in_order`, the source acknowledges in order.
     """
 
     def __init__(
-        self, acknowledge: Acknowledge, completed: Callable[[Batch], None], ended: Callable[[Ticket], None], *, in_order: bool
+        self,
+        acknowledge: Acknowledge,
+        on_completed: Callable[[Batch], None],
+        on_ended: Callable[[Ticket], None],
+        *,
+        in_order: bool,
     ) -> None:
-        self._acknowledge, self._completed, self._ended = acknowledge, completed, ended
+        self._acknowledge, self._on_completed, self._on_ended = acknowledge, on_completed, on_ended
         self._in_order = in_order
-        self._open: deque[Ticket] = deque()
+        self._queue: deque[Ticket] = deque()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._queue)
 
     @property
     def messages(self) -> int:
-        """Messages of the open batches."""
-        return sum(ticket.batch.count for ticket in self._open)
+        """Number of messages of the batches in the queue."""
+        return sum(ticket.batch.count for ticket in self._queue)
 
     @property
-    def oldest_at(self) -> float | None:
+    def oldest_opened_at(self) -> float | None:
         """Loop time at which the oldest ticket was opened."""
-        return self._open[0].opened_at if self._open else None
+        return self._queue[0].opened_at if self._queue else None
 
     def open(self, batch: Batch, now: float, cost: int = 0) -> Ticket:
-        """Start tracking a batch; the caller adds a leg per send, and calls `settle` once after the last send."""
+        """Add a ticket for a batch. The caller adds a leg per send, and after the last send calls `settle` for the extra leg."""
         batch.received_at = now
         ticket = Ticket(batch, now, cost)
-        self._open.append(ticket)
+        self._queue.append(ticket)
         return ticket
 
     def track_messages(self, ticket: Ticket, shares: Sequence[Share]) -> None:
         """Count the legs per message, before several shares are sent; does nothing if the source acknowledges in order.
 
-        Messages in no share are acknowledged at once: there is nothing to store.
+        Messages that are in no share are acknowledged at once: they need not be stored.
         """
         if self._in_order:
             return
@@ -110,75 +119,84 @@ class Tickets:
         for share in shares:
             for index in share.batch_indexes:
                 legs[index] += 1
-        if left_out := [index for index, count in enumerate(legs) if not count]:
-            self._acknowledge_stored(ticket, left_out, None)
+        if dropped := [index for index, count in enumerate(legs) if not count]:
+            self._acknowledge_stored(ticket, dropped, None)
 
     def settle(self, ticket: Ticket, share: Share | None = None, receipt: Receipt | None = None) -> None:
-        """End one leg successfully: the share was stored, or there was nothing to send."""
+        """End one leg successfully: its share was stored, or it is the extra leg, which has no share."""
         ticket.legs -= 1
         if share is not None and receipt is not None:
             ticket.stored.append((share, receipt))
             if ticket.legs_by_message is not None and not ticket.abandoned:
                 self._settle_messages(ticket, ticket.legs_by_message, share, receipt)
-        self._leg_ended(ticket)
+        self._on_leg_ended(ticket)
 
     def fail(self, ticket: Ticket, share: Share, failures: Sequence[MessageFailure]) -> None:
-        """End one leg with failures, by index in the share; the batch is delivered again when the lane ends."""
+        """End one leg with failures, whose indexes are those in the share; the batch is delivered again when the lane ends."""
         ticket.legs -= 1
         ticket.failures += [
             MessageFailure(share.index_in_batch(failure.index), failure.failure_kind, failure.reason) for failure in failures
         ]
-        self._leg_ended(ticket)
+        self._on_leg_ended(ticket)
 
     def abandon(self) -> list[Ticket]:
-        """Stop tracking all open batches; return those that are not acknowledged and will be delivered again."""
-        return self._abandon([ticket for ticket in self._open if self._in_order or not ticket.is_done], [])
+        """Empty the queue; return the tickets of the batches that are not acknowledged and will be delivered again."""
+        return self._abandon([ticket for ticket in self._queue if self._in_order or not ticket.is_done], [])
 
     def abandon_failed(self, failed: Ticket) -> list[Ticket]:
-        """Stop tracking a failed batch and, if the source acknowledges in order, all batches after it; return their tickets."""
+        """Remove a failed ticket, and all later ones if the source acknowledges in order; return the removed tickets.
+
+        With individual acknowledgement, the ticket is removed only when its last leg has ended: other messages of the batch may
+        still be stored and acknowledged.
+        """
         if self._in_order:
-            tickets = list(self._open)
+            tickets = list(self._queue)
             index = tickets.index(failed)
             return self._abandon(tickets[index:], tickets[:index])
-        return [] if failed.legs else self._abandon([failed], [ticket for ticket in self._open if ticket is not failed])
+        if failed.legs:
+            return []
+        return self._abandon([failed], [ticket for ticket in self._queue if ticket is not failed])
 
     def _abandon(self, abandoned: list[Ticket], remaining: Sequence[Ticket]) -> list[Ticket]:
-        self._open = deque(remaining)
+        self._queue = deque(remaining)
         for ticket in abandoned:
             ticket.abandoned = True
             if not ticket.legs:
-                self._ended(ticket)
+                self._on_ended(ticket)
         return abandoned
 
     def _settle_messages(self, ticket: Ticket, legs: list[int], share: Share, receipt: Receipt) -> None:
-        done = []
+        """End a leg of each message of the share, and acknowledge the messages whose last leg it was; `legs` is per message."""
+        stored = []
         for index in share.batch_indexes:
             legs[index] -= 1
             if not legs[index]:
-                done.append(index)
-        if done:
-            self._acknowledge_stored(ticket, done, receipt)
+                stored.append(index)
+        if stored:
+            self._acknowledge_stored(ticket, stored, receipt)
 
-    def _leg_ended(self, ticket: Ticket) -> None:
+    def _on_leg_ended(self, ticket: Ticket) -> None:
+        """If this was the last leg, acknowledge the batch if it may be acknowledged now; then complete the oldest tickets."""
         if ticket.legs:
             return
         if ticket.abandoned:
-            self._ended(ticket)
+            self._on_ended(ticket)
             return
         if not self._in_order and ticket.is_done:
             if ticket.legs_by_message is None:
                 self._acknowledge_stored(ticket, None, ticket.receipt())
-            self._ended(ticket)
-        while self._open and self._open[0].is_done:
-            self._complete(self._open[0])
+            self._on_ended(ticket)
+        while self._queue and self._queue[0].is_done:
+            self._complete(self._queue[0])
 
     def _complete(self, oldest: Ticket) -> None:
+        """Remove the oldest ticket, which is stored, from the queue."""
         if self._in_order:
             self._acknowledge_stored(oldest, None, oldest.receipt())
-        self._open.popleft()
+        self._queue.popleft()
         if self._in_order:
-            self._ended(oldest)
-        self._completed(oldest.batch)
+            self._on_ended(oldest)
+        self._on_completed(oldest.batch)
 
     def _acknowledge_stored(self, ticket: Ticket, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:
         """Call `acknowledge`. If it raises, record a failure, so that the batch is delivered again."""

@@ -82,7 +82,7 @@ class RouteState:
 
     def oldest_age(self, now: float) -> float:
         """Return the age of the oldest batch in flight, in seconds; 0 if there is none."""
-        return max((now - d.oldest_at for d in self.deliveries.values() if d.oldest_at is not None), default=0.0)
+        return max((now - d.oldest_opened_at for d in self.deliveries.values() if d.oldest_opened_at is not None), default=0.0)
 
     def idle_for(self, now: float) -> float:
         """Return the seconds since the last message; infinite for a stopped route.

@@ -23,8 +23,8 @@ PARTITION = Partition("a", "t", "0", 0)
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.delivery.checkpoint.WRITE_EVERY_S", 0.01)
-    monkeypatch.setattr("mqbridge.delivery.checkpoint.BUSY_S", 0.01)
+    monkeypatch.setattr("mqbridge.delivery.checkpoint.WRITE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("mqbridge.delivery.checkpoint.BUSY_TIMEOUT_S", 0.01)
 
 
 def locked(path: Path) -> sqlite3.Connection:
@@ -50,7 +50,12 @@ async def test_positions_are_written_after_a_lock_is_released(
         await until(lambda: positions(path) == ["20"])
         lock = locked(path)
         put(world.a, "t", 0, b"20")
-        await until(lambda: f"the state file {path} cannot be written, trying again: database is locked" in caplog.text)
+        await until(
+            lambda: (
+                f"the state file {path} cannot be written, trying again until the gateway stops: database is locked"
+                in caplog.text
+            )
+        )
         lock.close()
         await until(lambda: positions(path) == ["21"])
         await until(lambda: f"the state file {path} can be written again" in caplog.text)
@@ -80,7 +85,7 @@ async def test_positions_noted_during_a_lock_are_written_at_close(tmp_path: Path
     lock = locked(tmp_path / "state.db")
     checkpoints.record("r", "g", PARTITION, (7,))
     closing = spawn(checkpoints.close(), "close")
-    await until(lambda: checkpoints._is_failing)
+    await until(lambda: checkpoints._last_write_failed)
     lock.close()
     await closing
     assert positions(tmp_path / "state.db") == ["7"]
@@ -91,7 +96,7 @@ async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_
     lock = locked(tmp_path / "state.db")
     writer = spawn(checkpoints.run(), "writer")
     checkpoints.record("r", "g", PARTITION, (7,))
-    await until(lambda: checkpoints._is_failing)
+    await until(lambda: checkpoints._last_write_failed)
     checkpoints.record("r", "g", PARTITION, (8,))
     assert checkpoints.load("r", "g", PARTITION) == (8,)
     lock.close()
@@ -144,7 +149,7 @@ def test_the_process_that_holds_a_state_file_is_named(tmp_path: Path) -> None:
             Checkpoints(path)
         child.kill()
         child.wait()
-    Checkpoints(path)._close()
+    Checkpoints(path)._close_database()
 
 
 async def test_closing_without_a_deadline_uses_the_default(

@@ -51,7 +51,7 @@ def checkpoints(tmp_path: Path) -> Any:
     made.record("r", "g", PARTITION, (20,))
     made.record("r", "g", Partition("a", "t", "1", 1), (20,))
     yield made
-    made._close()
+    made._close_database()
 
 
 async def test_bounds_are_fresh_at_each_assignment(checkpoints: Checkpoints) -> None:
@@ -206,7 +206,7 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
         await until(lambda: len(world.b.withheld_receipts) == 6)
         fill(world.a, "t", 2, 200, 100)
         world.a.gap("t", 0, 120)
-        await until(lambda: found.stopped or found.deliveries[PARTITION]._draining)
+        await until(lambda: found.stopped or found.deliveries[PARTITION]._drain_timeout)
         world.b.release_receipts()
         await until(lambda: found.stopped)
         assert list(map(str, found.stopped)) == ["a/t/0"]

@@ -404,7 +404,7 @@ async def test_bytes_held_by_an_outbound_are_charged() -> None:
     made = delivery(lane, outbound)
     budget = made._settings.budget
     task = spawn(made.run(), "delivery")
-    await until(lambda: made._waiting)
+    await until(lambda: made._awaiting_budget)
     assert len(outbound.sent) == 1
     assert budget.used == 21 * LEG_BYTES > budget.limit
     outbound.sent[0][2].set_result(Receipt())
@@ -563,7 +563,7 @@ async def test_a_lane_cancelled_while_it_drains_withdraws_its_sends() -> None:
     task = spawn(made.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
     made.stop()
-    await until(lambda: made._draining is not None)
+    await until(lambda: made._drain_timeout is not None)
     task.cancel()
     await asyncio.wait([task], timeout=PATIENCE_S)
     assert task.cancelled()

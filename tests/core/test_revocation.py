@@ -103,7 +103,7 @@ async def test_a_draining_lane_reacts_to_revocation() -> None:
     task = spawn(made.run(), "delivery", quiet=True)
     await until(lambda: len(outbound.sent) == 2)
     made.stop(asyncio.get_running_loop().time() + 3600)
-    await until(lambda: made._draining is not None)
+    await until(lambda: made._drain_timeout is not None)
     lane.revoked.set()
     assert await ended(task) is None
     assert [first for first, _ in lane.rejected] == [0, 5]
@@ -114,7 +114,7 @@ async def test_a_lane_waiting_for_its_rate_reacts_to_revocation() -> None:
     rate = RateLimit(0.0001)
     made = delivery(lane, outbound, rates=[("count", rate)])
     task = spawn(made.run(), "delivery", quiet=True)
-    await until(lambda: outbound.sent and made._waiting)
+    await until(lambda: outbound.sent and made._awaiting_budget)
     assert made.in_flight_batches == 2, "one was sent, and one waits"
     free_at = rate._free_at
     lane.revoked.set()
