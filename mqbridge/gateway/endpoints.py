@@ -27,7 +27,7 @@ from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
-from mqbridge.routing.partitions import Partitioner, partitions_made, partitions_needed, unassignable, why_unassignable
+from mqbridge.routing.partitions import Partitioner, partitions_needed, partitions_to_create, unassignable, why_unassignable
 from mqbridge.routing.topics import SelectedTopic, render
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class RouteEndpoints:
     async def _grow(self, opened: OpenTarget, source_partitions: int) -> bool:
         """Grow a target that is too small; return True if its outbound must be reopened to see the new partitions."""
         config, cluster = opened.config, self._clusters[opened.config.cluster]
-        needed = partitions_made(config, source_partitions)
+        needed = partitions_to_create(config, source_partitions)
         if config.create and opened.target.outbound.partitions < needed:
             await self._create(config.cluster, opened.topic, needed)
             await self._create_groups(config.cluster, opened.topic, config.subscriptions)

@@ -22,7 +22,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 from mqbridge.gateway.pending_topics import creator_of
 from mqbridge.gateway.retention_warnings import TopicUse, group_maker
 from mqbridge.gateway.topic_selection import not_created_yet_error, select_from
-from mqbridge.routing.partitions import advice, partitions_made, partitions_needed, unassignable
+from mqbridge.routing.partitions import advice, partitions_needed, partitions_to_create, unassignable
 from mqbridge.routing.topics import SelectedTopic, render
 
 TopicKey = tuple[str, str]
@@ -208,7 +208,7 @@ class Planner:
 
     async def _target(self, plan: Plan, target: Target, source: PlannedSource) -> PlannedTopic:
         rule, partitions = target.partitions, len(source.topic.partitions)
-        needed, made = partitions_needed(rule, partitions), partitions_made(target, partitions)
+        needed, made = partitions_needed(rule, partitions), partitions_to_create(target, partitions)
         why = f", {_because(made, partitions)}" if made > partitions and target.create is True else ""
         wanted = PlannedTopic(target.cluster, render(target.topic, source.selected), 0, made, why)
         group_maker(self._clusters[target.cluster], target.subscriptions)

@@ -1,8 +1,8 @@
 """Edits the messages that are written to one target.
 
 Properties are removed, then renamed, then set; templates read the original message. A message that no edit changes stays the
-same object. A message that could not be decoded is not edited. If the type or the time changes, the property that repeats it
-changes too.
+same object. A message that could not be decoded is not edited. If the type or the time changes, the property that holds the same
+value (`$msgType$`, `$msgTime$`) changes too.
 """
 
 import re
@@ -15,7 +15,7 @@ from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition, Share
 from mqbridge.native import is_native
 from mqbridge.routing.templates import Template
 
-EMPTY: Mapping[Clearable, Any] = {
+CLEARED_VALUES: Mapping[Clearable, Any] = {
     "key": None,
     "ordering_key": None,
     "keys": (),
@@ -27,40 +27,41 @@ EMPTY: Mapping[Clearable, Any] = {
 
 
 class Edit:
-    """The edits of one target; `words` has the values of the template words that the source topic defines."""
+    """The edits of one target. `topic_words` has the template words that depend on the source topic only, with their values."""
 
-    def __init__(self, rules: EditRules, words: Mapping[str, str]) -> None:
+    def __init__(self, rules: EditRules, topic_words: Mapping[str, str]) -> None:
         self._removed = frozenset(name for name in rules.remove if not is_pattern(name))
-        self._patterns = [compile_name_pattern(name) for name in rules.remove if is_pattern(name)]
+        self._removed_patterns = [compile_name_pattern(name) for name in rules.remove if is_pattern(name)]
         self._renamed = dict(rules.rename)
-        self._set = {name: Template(text, words) for name, text in rules.set.items()}
-        self._on_properties = bool(rules.remove or rules.rename or rules.set)
-        texts = {"msg_type": rules.msg_type, "key": rules.key, "ordering_key": rules.ordering_key}
-        self._texts = {field: Template(text, words) for field, text in texts.items() if text is not None}
-        self._keys = [Template(text, words) for text in rules.keys]
-        self._cleared: dict[str, Any] = {field: EMPTY[field] for field in rules.clear}
+        self._set = {name: Template(text, topic_words) for name, text in rules.set.items()}
+        self._edits_properties = bool(rules.remove or rules.rename or rules.set)
+        templates = {"msg_type": rules.msg_type, "key": rules.key, "ordering_key": rules.ordering_key}
+        self._field_templates = {field: Template(text, topic_words) for field, text in templates.items() if text is not None}
+        self._key_templates = [Template(text, topic_words) for text in rules.keys]
+        self._cleared: dict[str, Any] = {field: CLEARED_VALUES[field] for field in rules.clear}
 
     def apply(self, share: Share) -> Share:
         """Return the edited share; the same object if nothing changes."""
         messages, source = share.messages, share.batch.partition
         edited: list[Message] | None = None
         for index, message in enumerate(messages):
-            # Edits read most fields. Each read of a field of a native message makes a new object, so it is copied once.
-            whole = message.replace() if is_native(messages) and self._on_properties else message
-            if message.defect is None and (changes := self._changes(whole, source)):
+            # Edits read most fields. In a batch that the compiled module decoded, each read makes a new object: copy them once.
+            original = message.replace() if is_native(messages) and self._edits_properties else message
+            if message.defect is None and (changes := self._changes(original, source)):
                 if edited is None:
                     edited = list(messages)
-                edited[index] = whole.replace(**changes)
+                edited[index] = original.replace(**changes)
         return share if edited is None else Share(share.batch, share.indexes, edited)
 
     def _changes(self, message: Message, source: Partition) -> dict[str, Any]:
+        """Return the new values of the fields that change."""
         wanted = self._cleared.copy()
-        if self._on_properties:
+        if self._edits_properties:
             wanted["properties"] = self._properties(message, source)
-        for field, template in self._texts.items():
+        for field, template in self._field_templates.items():
             if (text := template.render(message, source)) is not None:
                 wanted[field] = text.encode() if field == "ordering_key" else text
-        if self._keys and (keys := tuple(self._index_keys(message, source))):
+        if self._key_templates and (keys := tuple(self._index_keys(message, source))):
             wanted["keys"] = keys
         changes = {field: value for field, value in wanted.items() if value != getattr(message, field)}
         self._update_properties(message, changes)
@@ -70,7 +71,7 @@ class Edit:
         return changes
 
     def _update_properties(self, message: Message, changes: dict[str, Any]) -> None:
-        """Update properties that repeat the old type or time; a property with an edit of its own keeps the edited value."""
+        """Update the properties that hold the old type or time; a property with an edit of its own keeps the edited value."""
         if "msg_type" in changes and message.property(MSG_TYPE) == message.msg_type:
             self._update_property(MSG_TYPE, changes["msg_type"], message, changes)
         if "event_time" in changes:  # it can only be cleared
@@ -79,17 +80,17 @@ class Edit:
     def _update_property(self, name: str, value: str | None, message: Message, changes: dict[str, Any]) -> None:
         properties: tuple[Pair, ...] = changes.get("properties", message.properties)
         if name not in self._set and any(pair[0] == name for pair in properties):
-            rest = tuple(pair for pair in properties if pair[0] != name)
-            changes["properties"] = rest if value is None else _set_property(properties, name, value)
+            remaining = tuple(pair for pair in properties if pair[0] != name)
+            changes["properties"] = remaining if value is None else _set_property(properties, name, value)
 
     def _index_keys(self, message: Message, source: Partition) -> Iterator[str]:
-        for template in self._keys:
+        for template in self._key_templates:
             if (text := template.render(message, source)) is not None:
                 yield text
 
     def _properties(self, message: Message, source: Partition) -> tuple[Pair, ...]:
         properties = message.properties
-        if self._removed or self._patterns or self._renamed:
+        if self._removed or self._removed_patterns or self._renamed:
             properties = self._remove_and_rename(properties)
         for name, template in self._set.items():
             if (text := template.render(message, source)) is not None:
@@ -98,7 +99,7 @@ class Edit:
 
     def _remove_and_rename(self, properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
         """Return the properties after removals and renames."""
-        removed, patterns, renamed = self._removed, self._patterns, self._renamed
+        removed, patterns, renamed = self._removed, self._removed_patterns, self._renamed
         return tuple(
             [
                 (renamed[pair[0]], pair[1]) if pair[0] in renamed else pair
@@ -117,5 +118,5 @@ def _set_property(properties: tuple[Pair, ...], name: str, value: str) -> tuple[
     indexes = [index for index, pair in enumerate(properties) if pair[0] == name]
     if not indexes:
         return (*properties, (name, value))
-    at = indexes[0]
-    return (*properties[:at], (name, value), *(pair for pair in properties[at + 1 :] if pair[0] != name))
+    first = indexes[0]
+    return (*properties[:first], (name, value), *(pair for pair in properties[first + 1 :] if pair[0] != name))

@@ -18,35 +18,38 @@ from mqbridge.native import is_native
 
 T = TypeVar("T")
 Test = Callable[[T], bool]
+"""Function that tests a message, or a message type."""
 
 
 class Filter:
-    """Selects the messages that pass. For each batch with messages that do not pass, calls `left_out` with their number."""
+    """Selects the messages that pass. For each batch with messages that do not pass, calls `on_filtered` with their number."""
 
-    def __init__(self, msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> None:
-        of_type: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
-        of_message: list[Test[Message]] = []
-        for group, are_wanted in ((rules.include, True), (rules.exclude, False)):
-            if group and all(rule.key is None and not rule.properties for rule in group):
-                of_type.append(_wanted([_of_type(rule.msg_type) for rule in group if rule.msg_type is not None], are_wanted))
+    def __init__(self, msg_types: frozenset[str], rules: FilterRules, on_filtered: Callable[[int], None]) -> None:
+        type_tests: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
+        message_tests: list[Test[Message]] = []
+        for group, include in ((rules.include, True), (rules.exclude, False)):
+            if group and all(rule.key is None and not rule.properties for rule in group):  # conditions on the type only
+                type_tests.append(
+                    _any_of([_type_test(rule.msg_type) for rule in group if rule.msg_type is not None], negate=not include)
+                )
             elif group:
-                of_message.append(_wanted([_rule(rule) for rule in group], are_wanted))
-        self._type_passes = _all(of_type) if of_type else None
-        self._message_passes = _all(of_message) if of_message else None
-        self._left_out = left_out
+                message_tests.append(_any_of([_rule_test(rule) for rule in group], negate=not include))
+        self._type_passes = _all_of(type_tests) if type_tests else None
+        self._message_passes = _all_of(message_tests) if message_tests else None
+        self._on_filtered = on_filtered
 
     def keep(self, batch: Batch) -> Share:
         """Return the messages of the batch that pass."""
         messages = batch.messages
-        kept = self._of_wanted_types(messages)
+        kept = self._indexes_by_type(messages)
         if (passes := self._message_passes) is not None:
             kept = [index for index in kept if (message := messages[index]).defect is not None or passes(message)]
         if len(kept) == len(messages):
             return Share(batch)
-        self._left_out(len(messages) - len(kept))
+        self._on_filtered(len(messages) - len(kept))
         return Share(batch, kept)
 
-    def _of_wanted_types(self, messages: Sequence[Message]) -> Sequence[int]:
+    def _indexes_by_type(self, messages: Sequence[Message]) -> Sequence[int]:
         """Return the indexes of the messages whose type passes, and of the messages that could not be decoded."""
         passes = self._type_passes
         if passes is None:
@@ -60,36 +63,40 @@ class Filter:
         return sorted({*kept, *damaged}) if damaged else kept
 
 
-def make_filter(msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> Filter | None:
+def make_filter(msg_types: frozenset[str], rules: FilterRules, on_filtered: Callable[[int], None]) -> Filter | None:
     """Make the filter of a route; None if all messages pass."""
-    return Filter(msg_types, rules, left_out) if msg_types or rules != FilterRules() else None
+    return Filter(msg_types, rules, on_filtered) if msg_types or rules != FilterRules() else None
 
 
-def _rule(rule: FilterRule) -> Test[Message]:
+def _rule_test(rule: FilterRule) -> Test[Message]:
+    """Make a test that is true for messages that meet all conditions of the rule."""
     conditions: list[Test[Message]] = []
     if rule.msg_type is not None:
-        type_passes = _of_type(rule.msg_type)
+        type_passes = _type_test(rule.msg_type)
         conditions.append(lambda message: type_passes(message.msg_type))
     if rule.key is not None:
-        conditions.append(_of(rule.key, lambda message: message.key is not None or bool(message.keys), _keys))
+        conditions.append(_condition_test(rule.key, lambda message: message.key is not None or bool(message.keys), _keys))
     for name, condition in rule.properties.items():
-        conditions.append(_of_property(name, condition))
-    return _all(conditions)
+        conditions.append(_property_test(name, condition))
+    return _all_of(conditions)
 
 
-def _of_type(condition: Condition) -> Test[str | None]:
-    return _of(condition, lambda msg_type: msg_type is not None, lambda msg_type: () if msg_type is None else (msg_type,))
+def _type_test(condition: Condition) -> Test[str | None]:
+    return _condition_test(
+        condition, lambda msg_type: msg_type is not None, lambda msg_type: () if msg_type is None else (msg_type,)
+    )
 
 
-def _of_property(name: str, condition: Condition) -> Test[Message]:
-    return _of(
+def _property_test(name: str, condition: Condition) -> Test[Message]:
+    return _condition_test(
         condition,
         lambda message: message.property(name) is not None,
         lambda message: message.property_values(name),
     )
 
 
-def _of(condition: Condition, has: Test[T], texts: Callable[[T], Sequence[str]]) -> Test[T]:
+def _condition_test(condition: Condition, has: Test[T], texts: Callable[[T], Sequence[str]]) -> Test[T]:
+    """Make the test of a condition. `has` tells whether the value is present, and `texts` returns the texts to compare."""
     if condition.present is not None:
         return has if condition.present else lambda subject: not has(subject)
     if condition.pattern is not None:
@@ -110,11 +117,12 @@ def _keys(message: Message) -> Sequence[str]:
     return message.keys if key is None else (key, *message.keys)
 
 
-def _wanted(tests: list[Test[T]], are_wanted: bool) -> Test[T]:
-    """Make a test that is true if any of the tests is true; if not `are_wanted`, a test that is true if none of them is."""
+def _any_of(tests: list[Test[T]], *, negate: bool) -> Test[T]:
+    """Make a test that is true if any of the tests is true; with `negate`, a test that is true if none of them is."""
     any_of = tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
-    return any_of if are_wanted else lambda subject: not any_of(subject)
+    return (lambda subject: not any_of(subject)) if negate else any_of
 
 
-def _all(tests: list[Test[T]]) -> Test[T]:
+def _all_of(tests: list[Test[T]]) -> Test[T]:
+    """Make a test that is true if all of the tests are true."""
     return tests[0] if len(tests) == 1 else lambda subject: all(test(subject) for test in tests)

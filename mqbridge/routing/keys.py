@@ -11,6 +11,7 @@ from mqbridge.message import Message
 from mqbridge.native import is_native
 
 Picker = Callable[[Message], bytes | None]
+"""Function that returns the key of a message, or None if the message has no value for it."""
 
 
 class KeyPicker:
@@ -18,42 +19,42 @@ class KeyPicker:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._pick = picker(names)
+        self._picker = make_picker(names)
 
     def keys(self, messages: Sequence[Message]) -> Sequence[bytes | None]:
-        """Return the key of each message, None for a message without a value for any of the names."""
+        """Return the key of each message; None if a message has no value for any of the names."""
         if not is_native(messages):
-            return [self._pick(message) for message in messages]
-        first, *others = (messages.partition_keys(name) for name in self._names)  # type: ignore[attr-defined]
-        keys: Sequence[bytes | None] = first
-        for more in others:
-            keys = [found if key is None else key for key, found in zip(keys, more, strict=True)]
+            return [self._picker(message) for message in messages]
+        first_keys, *fallbacks = (messages.partition_keys(name) for name in self._names)  # type: ignore[attr-defined]
+        keys: Sequence[bytes | None] = first_keys
+        for fallback_keys in fallbacks:
+            keys = [fallback if key is None else key for key, fallback in zip(keys, fallback_keys, strict=True)]
         return keys
 
 
-def picker(names: Sequence[str]) -> Picker:
+def make_picker(names: Sequence[str]) -> Picker:
     """Make a function that returns the key of a message, or None if it has no value for any of the names."""
-    picks = [_single(name) for name in names]
-    if len(picks) == 1:
-        return picks[0]
+    pickers = [_picker_of_name(name) for name in names]
+    if len(pickers) == 1:
+        return pickers[0]
 
-    def first(message: Message) -> bytes | None:
-        return next((key for pick in picks if (key := pick(message)) is not None), None)
+    def first_key(message: Message) -> bytes | None:
+        return next((key for pick in pickers if (key := pick(message)) is not None), None)
 
-    return first
+    return first_key
 
 
-def _single(name: str) -> Picker:
+def _picker_of_name(name: str) -> Picker:
     if name == "key":
         return _routing_key
     if name == "ordering_key":
         return lambda message: message.ordering_key
     if name == "keys":
         return lambda message: message.keys[0].encode() if message.keys else None
-    wanted = name.removeprefix(KEY_PROPERTY)
+    property_name = name.removeprefix(KEY_PROPERTY)
 
     def from_property(message: Message) -> bytes | None:
-        value = message.property(wanted)
+        value = message.property(property_name)
         return None if value is None else value.encode()
 
     return from_property

@@ -1,7 +1,8 @@
 """Loop prevention: drops messages whose origin is the target topic, and messages that passed through too many gateways.
 
 A message's origin names the cluster and topic from which the last gateway read it. Writing a message back there is the shortest
-loop, and is detected at once. A longer loop, or a loop through gateways with other names of clusters, ends at the limit of hops.
+loop, and is detected at once. A longer loop, or one in which another gateway calls the cluster by another name, ends at the limit
+of hops.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,39 +16,44 @@ _ORIGIN = f"{RESERVED_PREFIX}origin".encode()
 
 
 class LoopGuard:
-    """Drops looped messages for one target. `looped` is called with the number of messages dropped from a share, if any."""
+    """Drops looped messages for one target. `on_looped` is called with the number of messages dropped from a share, if any.
 
-    __slots__ = ("_home", "_looped", "_max_hops")
+    `topics` are all names of the target topic: an origin may contain any of them.
+    """
 
-    def __init__(self, cluster: str, topics: Iterable[str], max_hops: int, looped: Callable[[int], None]) -> None:
-        # The beginnings of origins, up to the partition, of messages from the target topic, for every name of the topic.
-        self._home = tuple(origin_prefix(Partition(cluster, topic, "", 0))[:-1] for topic in dict.fromkeys(topics))
+    __slots__ = ("_max_hops", "_on_looped", "_target_prefixes")
+
+    def __init__(self, cluster: str, topics: Iterable[str], max_hops: int, on_looped: Callable[[int], None]) -> None:
+        # The beginnings, up to the partition, of all origins that messages from the target topic may have.
+        self._target_prefixes = tuple(origin_prefix(Partition(cluster, topic, "", 0))[:-1] for topic in dict.fromkeys(topics))
         self._max_hops = max_hops
-        self._looped = looped
+        self._on_looped = on_looped
 
     def keep(self, share: Share, *, needs_messages: bool = True) -> Share:
-        """Return the messages that may be written; the same object if that is all of them.
+        """Return the messages that may be written; the same share if that is all of them.
 
         Messages from native producers have no origin. If the messages are decoded later anyway, each is checked, which takes
         20 ns. Otherwise the received bytes are searched for the name of the origin property, without decoding.
         """
         if not (needs_messages or share.is_edited or share.batch.is_decoded or share.batch.may_contain(_ORIGIN)):
             return share
-        kept = self._outside_of_loops(share.messages)
+        kept = self._allowed_indexes(share.messages)
         if kept is None:
             return share
-        self._looped(share.count - len(kept))
+        self._on_looped(share.count - len(kept))
         return share.subset(kept)
 
-    def _outside_of_loops(self, messages: Sequence[Message]) -> Sequence[int] | None:
+    def _allowed_indexes(self, messages: Sequence[Message]) -> Sequence[int] | None:
         """Return the indexes of the messages that may be written; None if that is all of them."""
-        home, max_hops = self._home, self._max_hops
+        prefixes, max_hops = self._target_prefixes, self._max_hops
         if is_native(messages):
-            kept: Sequence[int] | None = messages.outside_of_loops(home, max_hops)  # type: ignore[attr-defined]
+            kept: Sequence[int] | None = messages.outside_of_loops(prefixes, max_hops)  # type: ignore[attr-defined]
             return kept
         if not any(map(_origin, messages)):
             return None
         kept = [
-            index for index, m in enumerate(messages) if m.origin is None or (m.hops < max_hops and not m.origin.startswith(home))
+            index
+            for index, m in enumerate(messages)
+            if m.origin is None or (m.hops < max_hops and not m.origin.startswith(prefixes))
         ]
         return None if len(kept) == len(messages) else kept

@@ -4,10 +4,10 @@ modulo        the source partition's index, modulo the number of target partitio
 identity      the source partition's index itself
 table         the partition in the configured table, by the source partition's name or index
 key           the partition that the target system's own producers choose for the key; without a key by modulo
-round_robin   the next partition for each batch, without any order
+round_robin   each batch goes to the next partition: the order of messages is not kept
 
-By modulo, identity and table, each source partition is written to one target partition, so its order is kept. By key, messages
-with the same key keep their order. The target's number of partitions is read again for every batch, so new partitions of a
+By modulo, identity and table, all messages of a source partition go to one target partition, in order. By key, messages with the
+same key keep their order. The target's number of partitions is read again for every batch, so new partitions of a
 target are used at once.
 """
 
@@ -17,7 +17,7 @@ from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.create_rule import CreateRule
 from mqbridge.config.options.partition_rule import By, PartitionRule
-from mqbridge.config.options.target import Target
+from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.message import Share
 from mqbridge.routing.keys import KeyPicker
 
@@ -30,8 +30,8 @@ def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
     return max([source_partitions, *(partition + 1 for partition in rule.table.values())])
 
 
-def partitions_made(target: Target, source_partitions: int) -> int:
-    """Return the number of partitions with which a target is created, or to which it is grown."""
+def partitions_to_create(target: TargetConfig, source_partitions: int) -> int:
+    """Return the number of partitions with which a target topic is created, or to which it is grown if it has fewer."""
     configured = target.create.partitions if isinstance(target.create, CreateRule) else None
     return partitions_needed(target.partitions, source_partitions) if configured is None else configured
 
@@ -56,7 +56,7 @@ def unassignable(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str
 
 
 def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
-    """Return the hint for errors about source partitions without a target partition."""
+    """Return the hint of an error about the source partitions `names`, which have no target partition."""
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
         return f"Add {', '.join(map(repr, missing))} to the table, or use `by: modulo`"
     grow = f"Grow the target topic to {needed} partitions"
@@ -69,7 +69,7 @@ class Partitioner:
     def __init__(self, rule: PartitionRule, outbound: Outbound) -> None:
         self.rule = rule
         self._outbound = outbound
-        self._turn = 0
+        self._round_robin_partition = 0
         self._picker = KeyPicker(rule.key)
         rules: dict[By, Callable[[Share], list[PartitionShare]]] = {
             "modulo": self._modulo,
@@ -94,24 +94,25 @@ class Partitioner:
         return [(target, share)]
 
     def _round_robin(self, share: Share) -> list[PartitionShare]:
-        self._turn = (self._turn + 1) % self._outbound.partitions
-        return [(self._turn, share)]
+        self._round_robin_partition = (self._round_robin_partition + 1) % self._outbound.partitions
+        return [(self._round_robin_partition, share)]
 
     def _key(self, share: Share) -> list[PartitionShare]:
         count = self._outbound.partitions
-        own = share.batch.partition.index % count
+        keyless_partition = share.batch.partition.index % count
         if count == 1:
-            return [(own, share)]
+            return [(keyless_partition, share)]
         partition_of = self._outbound.partition_of
         parts: dict[int, list[int]] = {}
         for index, key in enumerate(self._picker.keys(share.messages)):
             # Messages without a key are assigned by their source partition, which keeps their order among each other.
-            parts.setdefault(own if key is None else partition_of(key), []).append(index)
+            parts.setdefault(keyless_partition if key is None else partition_of(key), []).append(index)
         if len(parts) == 1:
             return [(target, share) for target in parts]
         return [(target, share.subset(indexes)) for target, indexes in parts.items()]
 
 
 def _look_up(table: Mapping[str, int], name: str, index: int) -> int | None:
+    """Return the target partition in the table, by the source partition's name or else by its index."""
     partition = table.get(name)
     return table.get(str(index)) if partition is None else partition

@@ -9,6 +9,7 @@ from mqbridge.config.templates import parse_message_template
 from mqbridge.message import Message, Partition, format_position
 
 Word = Callable[[Message, Partition], str | None]
+"""Function that returns the value of a template word for a message and its source partition; None if it has no value."""
 
 
 def _key(message: Message, _: Partition) -> str | None:
@@ -29,15 +30,18 @@ _WORDS: dict[str, Word] = {
 
 
 class Template:
-    """A parsed template. `given` has the words of the source topic (`mqbridge.routing.topics`); words of messages come first."""
+    """A parsed template. `topic_words` has words of the source topic (`mqbridge.routing.topics`).
 
-    def __init__(self, template: str, given: Mapping[str, str]) -> None:
+    A word of messages takes precedence over a word of the topic with the same name.
+    """
+
+    def __init__(self, template: str, topic_words: Mapping[str, str]) -> None:
         self._parts: list[str | Word] = []
         for literal, word, name in parse_message_template(template):
             if literal:
                 self._parts.append(literal)
             if word is not None:
-                self._parts.append(_property(name) if name else _WORDS.get(word) or given[word])
+                self._parts.append(_property(name) if name else _WORDS.get(word) or topic_words[word])
 
         self._constant = "".join(map(str, self._parts)) if all(isinstance(part, str) for part in self._parts) else None
 

@@ -14,14 +14,17 @@ from mqbridge.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SelectedTopic:
-    """A source topic of a route, with the words that its target template may use."""
+    """A source topic of a route, with the words (name and value) that its target template may use."""
 
     topic: str
     words: dict[str, str]
 
 
 def select(wanted: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
-    """Return the selected topics, sorted by name, without duplicates. Exact names are selected even if they do not exist."""
+    """Return the topics that the names and patterns `wanted` select from the `existing` topics, sorted, without duplicates.
+
+    Exact names are selected even if they do not exist.
+    """
     names = sorted(existing)
     chosen: dict[str, SelectedTopic] = {}
     for topic in wanted:
