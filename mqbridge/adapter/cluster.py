@@ -82,7 +82,7 @@ class Cluster(Protocol):
         """
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Return the range from `begin` up to, not including, `end` as countable units; empty for an empty range.
+        """Return the range from `begin` up to, not including, `end` as ranges of countable units; empty for an empty range.
 
         If the range is split where units begin, `read` of all parts yields exactly the messages of the whole range. The first
         unit range begins at `begin`, or later if no message was stored or lost between the two. Raises ClusterError.
@@ -105,14 +105,14 @@ class Cluster(Protocol):
 
 
 class Connectivity(Protocol):
-    """Reachability of a cluster's servers, for the log, health and metrics; totals only grow."""
+    """Reachability of a cluster's servers, for the log, health and metrics."""
 
     reconnects: int
-    """Connections made again to servers that were connected before."""
+    """Total number of connections to servers that had been connected before."""
     failures: int
-    """Connection attempts that failed, and connections closed because the server was silent."""
+    """Total number of connection attempts that failed, and of connections closed because the server was silent."""
     retries: int
-    """Sends that were retried."""
+    """Total number of retried sends."""
 
     @property
     def unreachable_s(self) -> float | None:
@@ -120,12 +120,12 @@ class Connectivity(Protocol):
 
     @property
     def reason(self) -> str | None:
-        """The reason, as a sentence; None while all are reachable."""
+        """Why servers are unreachable, as text; None while all are reachable."""
 
 
 @runtime_checkable
 class Expiring(Protocol):
-    """Optional extension of a cluster: expiry times of our certificates and tokens, and of the servers' certificates."""
+    """Optional extension of a cluster that knows when its certificates (ours and the servers') and its tokens expire."""
 
     @property
     def expiries(self) -> Mapping[str, float]:
@@ -134,6 +134,10 @@ class Expiring(Protocol):
 
 @runtime_checkable
 class Connected(Protocol):
-    """Optional extension of a cluster that has connections: it reports their state, and logs each outage itself."""
+    """Optional extension of a cluster with network connections; says nothing about whether these are connected now.
+
+    Such a cluster tracks which of its servers are reachable, and logs the start and the end of each outage itself.
+    """
 
     connectivity: Connectivity
+    """The reachability of the servers."""

@@ -65,7 +65,7 @@ class InboundLane(Protocol):
     async def receive(self) -> Batch:
         """Wait for the next batch; cancelling this call loses no message.
 
-        A system that allows one batch in flight also waits until the previous batch is acknowledged or rejected.
+        If the system allows only one batch in flight, this also waits until the previous batch is acknowledged or rejected.
 
         A batch counts against `InboundSpec.max_bytes` until it is acknowledged or rejected, or until the next `receive`. The
         gateway calls `receive` only after it has charged the previous batch to its own budget, so every byte is always counted.
@@ -107,4 +107,4 @@ class Inbound(Protocol):
         """Yield a lane for each assigned partition until the inbound is closed. Raises ClusterError if it cannot continue."""
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all lanes that are still assigned, including their acknowledgements, and leave the group."""
+        """Commit all acknowledgements, release all lanes that are still assigned, and leave the group."""

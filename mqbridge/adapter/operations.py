@@ -33,7 +33,7 @@ class Operations(Protocol):
         """Return the group's backlog by partition name, in `backlog_unit`; partitions with an unknown backlog are left out."""
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the current consumers of this group; empty if there are none, or if the group does not exist."""
+        """Return the current consumers of this group; empty if it has none or does not exist."""
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Move a group to these positions, by partition name, backward or forward.
@@ -107,4 +107,4 @@ def backlog_from_offsets(committed: Mapping[str, Position], bounds: Mapping[str,
 
 def newest_from_offsets(bounds: Mapping[str, Bounds], count: int) -> dict[str, Position]:
     """Implement `Operations.newest` for a system whose positions are offsets that count messages."""
-    return {name: (max(held.first[0], held.next[0] - count),) for name, held in bounds.items()}
+    return {name: (max(limits.first[0], limits.next[0] - count),) for name, limits in bounds.items()}

@@ -32,7 +32,7 @@ class MakeCluster(Protocol):
 
 
 Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
-"""Function that shows how a message would look in the system: native field names and values.
+"""Function that returns the fields which a message would have in the system, as pairs of the system's name and the value.
 
 It takes the message, the origin prefix to stamp and the current time (ms). It raises MappingError for a message that the system
 cannot represent.
@@ -49,16 +49,20 @@ class Adapter:
     outbound_options: type[BaseModel]
     make_cluster: MakeCluster
     table: FieldTable
-    """Describes how each message field is mapped to the system."""
+    """The rules by which each message field is mapped to the system."""
     preview: Preview
     uniform_groups: bool = False
-    """True if all members of a group must have the same subscription: others are refused, or take each other's messages."""
+    """True if all members of a group must subscribe to the same topics with the same filter.
+
+    Otherwise the system refuses members, or delivers messages to a member that did not subscribe to them.
+    """
 
 
-GROUP = "mqbridge.adapters"
+ENTRY_POINT_GROUP = "mqbridge.adapters"
+"""The entry point group in which packages register their adapters."""
 
 
-class _Installed(Mapping[str, Adapter]):
+class _InstalledAdapters(Mapping[str, Adapter]):
     """Adapters by system name; each is imported on first use."""
 
     def __init__(self, entries: Iterable[EntryPoint]) -> None:
@@ -84,4 +88,4 @@ class _Installed(Mapping[str, Adapter]):
 
 def load_adapters() -> Mapping[str, Adapter]:
     """Return every installed adapter by system name; each is imported on first use, which raises ConfigError if it fails."""
-    return _Installed(entry_points(group=GROUP))
+    return _InstalledAdapters(entry_points(group=ENTRY_POINT_GROUP))
