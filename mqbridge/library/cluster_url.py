@@ -8,35 +8,38 @@ from mqbridge.net.tls.tls import Tls
 
 
 class ClusterUrl(NamedTuple):
-    """The addresses of a cluster, and its TLS."""
+    """The addresses of a cluster, and its TLS settings."""
 
     addresses: list[tuple[str, int]]
     tls: Tls | None
-    """TLS of the connections; None without TLS."""
+    """TLS settings of the connections; None without TLS."""
 
 
 def parse_cluster_url(
     url: str, scheme: str, default_port: int, tls: Tls | None = None, default_tls_port: int | None = None
 ) -> ClusterUrl:
-    """Parse the URL of a cluster. `scheme+ssl://` without `tls` trusts the authorities of the platform. Raises ConfigError."""
+    """Parse the URL of a cluster. Without `tls`, `scheme+ssl://` trusts the certificate authorities of the platform.
+
+    Raises ConfigError.
+    """
     tls_port = default_port if default_tls_port is None else default_tls_port
-    found, separator, rest = url.partition("://")
-    if not separator or found not in (scheme, f"{scheme}+ssl"):
-        shown = f"{found}://" if separator else url.rpartition("@")[2]  # the part before `@` may be a password
+    url_scheme, separator, address_list = url.partition("://")
+    if not separator or url_scheme not in (scheme, f"{scheme}+ssl"):
+        shown = f"{url_scheme}://" if separator else url.rpartition("@")[2]  # the part before `@` may be a password
         raise ConfigError(
             f"the URL begins with {shown!r}: write {scheme}://host:{default_port} or {scheme}+ssl://host:{tls_port}"
         )
-    is_tls = found != scheme
+    is_tls = url_scheme != scheme
     if tls is not None and not is_tls:
         raise ConfigError(f"tls is given, but the URL begins with {scheme}://: write {scheme}+ssl://")
     try:
         addresses = [
             split_address(part.strip().rstrip("/"), tls_port if is_tls else default_port)
-            for part in rest.split(",")
+            for part in address_list.split(",")
             if part.strip()
         ]
     except ValueError as error:
         raise ConfigError(f"the {scheme}:// URL cannot be used: {error}") from None
     if not addresses:
-        raise ConfigError(f"the URL {url!r} has no address: write {found}://host:{tls_port if is_tls else default_port}")
+        raise ConfigError(f"the URL {url!r} has no address: write {url_scheme}://host:{tls_port if is_tls else default_port}")
     return ClusterUrl(addresses, (tls or Tls()) if is_tls else None)

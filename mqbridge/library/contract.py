@@ -10,7 +10,7 @@
 
 `TubeMQClient("tubemq://…")` and `RocketMQClient("rocketmq://…")` are used in the same way. Each has more keyword arguments,
 specific to its system. Arguments have the names of the fields of `mqbridge.message.Message`. A field that a system does not have
-is stored in a reserved property, as the gateway does it: a message that is sent here and then bridged does not change.
+is stored in a reserved property, as the gateway does it: a gateway that bridges the message to another system restores the field.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -81,7 +81,7 @@ class Producer(Protocol):
         """Wait until all messages sent so far are stored or have failed."""
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for receipts, at most `timeout` seconds, then close; messages without a receipt fail with ConnectionLost."""
+        """Wait for receipts, at most `timeout` seconds, then close; `send` calls without a receipt raise ConnectionLost."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -119,9 +119,9 @@ class Consumer(Protocol):
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
         """Move the group's position.
 
-        `earliest`, `latest` or a time applies to every partition that is assigned to this consumer, a message to its partition.
-        The next message received from a partition is the one at the new position. Raises ClusterError; it is FATAL if the system
-        does not support the call.
+        With `earliest`, `latest` or a time, it moves in every partition that is assigned to this consumer; with a message, only
+        in the message's partition. The next message received from a partition is the one at the new position. Raises
+        ClusterError; it is FATAL if the system does not support the call.
         """
 
     async def flush(self) -> None:

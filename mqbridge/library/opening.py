@@ -1,4 +1,4 @@
-"""Opening producers and consumers, and closing them with their client."""
+"""Opens producers and consumers, and closes them with their client."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
@@ -26,8 +26,8 @@ class Opening(Generic[T_co]):
     `await` opens and returns it; `async with` also closes it.
     """
 
-    def __init__(self, open_it: Callable[[], Coroutine[Any, Any, T_co]]) -> None:
-        self._open = open_it
+    def __init__(self, open_function: Callable[[], Coroutine[Any, Any, T_co]]) -> None:
+        self._open = open_function
         self._opened: T_co | None = None
 
     def __await__(self) -> Generator[Any, None, T_co]:
@@ -49,8 +49,8 @@ class OpenedByClient:
         self._opened: list[Closable] = []
 
     def add(self, opened: Closable) -> None:
-        """Add a producer or consumer, and drop those that are closed."""
-        self._opened = [member for member in self._opened if not member.closed]
+        """Add a producer or consumer, and forget those that are closed."""
+        self._opened = [earlier for earlier in self._opened if not earlier.closed]
         self._opened.append(opened)
 
     async def close(self, timeout: float) -> None:

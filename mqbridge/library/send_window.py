@@ -10,22 +10,29 @@ MAX_PENDING_BYTES = 64 << 20
 
 
 class SendWindow:
-    """The pending messages of one producer. A message larger than `max_bytes` is admitted when nothing else is in flight."""
+    """The pending messages of one producer: those in flight, and those that wait until they fit into `max_bytes`.
+
+    A message larger than `max_bytes` is admitted when nothing else is in flight. Messages have consecutive numbers.
+    """
 
     def __init__(self, max_bytes: int = MAX_PENDING_BYTES) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
         """Total size of the admitted messages."""
         self._pending: set[int] = set()
-        """Numbers of all messages that wait or are in flight."""
-        self._oldest = self._next = 0
-        """No message before `_oldest` is pending."""
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Numbers of all pending messages."""
+        self._next = 0
+        """Number of the next message."""
+        self._oldest = 0
+        """No message with a lower number is pending."""
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+        """The `enter` calls that wait, oldest first: the future of each, and the size of its message."""
         self._resuming = 0
-        """Admitted calls whose coroutine has not resumed yet: a new call must not overtake them."""
+        """Number of admitted calls whose coroutine has not resumed yet: a new call must not overtake them."""
         self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
         """Each `drain` call: the number of the first message that it does not wait for, and its future."""
         self._error: ClusterError | None = None
+        """The error given to `abort`."""
 
     async def enter(self, size: int) -> int:
         """Wait in FIFO order until `size` fits; return the number to pass to `leave`. Raises the error given to `abort`."""
@@ -34,18 +41,17 @@ class SendWindow:
         number = self._next
         self._next += 1
         self._pending.add(number)
-        if not self._waiting and not self._resuming and self._fits(size):
+        if not self._waiters and not self._resuming and self._fits(size):
             self.bytes += size
             return number
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((waiter, size))
-        self._admit()  # earlier waiters may be cancelled, so this call may be admitted at once
+        self._waiters.append((waiter, size))
+        self._admit()  # all earlier waiters may be cancelled by now, so that this call fits at once
         try:
             await waiter
         except BaseException:
-            if (
-                waiter.done() and not waiter.cancelled() and waiter.exception() is None
-            ):  # admitted, then cancelled before it resumed
+            was_admitted = waiter.done() and not waiter.cancelled() and waiter.exception() is None
+            if was_admitted:  # and cancelled before it resumed
                 self._resuming -= 1
                 self.leave(number, size)
             else:
@@ -74,8 +80,8 @@ class SendWindow:
     def abort(self, error: ClusterError) -> None:
         """Raise this error in waiting and later `enter` calls."""
         self._error = error
-        while self._waiting:
-            waiter, _ = self._waiting.popleft()
+        while self._waiters:
+            waiter, _ = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(error)
 
@@ -88,12 +94,12 @@ class SendWindow:
         return not self.bytes or self.bytes + size <= self.max_bytes
 
     def _admit(self) -> None:
-        while self._waiting:
-            waiter, size = self._waiting[0]
+        while self._waiters:
+            waiter, size = self._waiters[0]
             if not waiter.done():
                 if not self._fits(size):
                     return
                 self.bytes += size
                 self._resuming += 1
                 waiter.set_result(None)
-            self._waiting.popleft()
+            self._waiters.popleft()
