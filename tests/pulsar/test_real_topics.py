@@ -59,7 +59,7 @@ async def test_a_pattern_is_followed_by_the_brokers_reports(pulsar, client, padd
     consumer = await open_pattern_consumer(client, namespace, pattern, Subscription("s"))
     assert sorted(consumer.consumers) == [f"persistent://{namespace}/logs-1-partition-{index}" for index in range(2)]
     assert consumer._watch is not None
-    assert consumer._watch.watching, "nobody waits for the next poll, a minute later"
+    assert consumer._watch.receives_pushes, "nobody waits for the next poll, a minute later"
     second = await asyncio.to_thread(pulsar.create_topic, "logs-2", namespace=namespace)
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while second not in consumer.consumers:

@@ -21,7 +21,7 @@ from mqbridge.pulsar.adapter.retention_warnings import (
 )
 from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
-from mqbridge.pulsar.client.admin_http import EXISTS
+from mqbridge.pulsar.client.admin_http import HTTP_CONFLICT
 from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.subscription import is_reader
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
@@ -180,7 +180,7 @@ class PulsarOperations:
             try:
                 await admin.create_subscription(concrete, group, EARLIEST)
             except ServerRefused as error:
-                if error.code != EXISTS:
+                if error.code != HTTP_CONFLICT:
                     raise
 
         await self._each(topic, create)

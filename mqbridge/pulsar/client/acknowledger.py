@@ -1,8 +1,8 @@
 """Acknowledgements of a consumer, and redeliveries after a negative acknowledgement or an acknowledgement timeout.
 
-Acknowledgements are collected (see `pending_acks.py`) and sent after a short time or a certain number. They are fire and forget,
-unless `confirm` requests receipts. After the loss of a connection a cumulative acknowledgement is repeated if it may be lost.
-Individual ones are not repeated, because their entries are redelivered.
+Acknowledgements are collected (see `pending_acks.py`) and sent together: after ACK_DELAY_S, or earlier if there are
+MAX_UNSENT_ACKS of them. They get no response, unless `confirm` requests receipts. After the loss of a connection a cumulative
+acknowledgement is sent again if it may be lost. Individual ones are not sent again, because their entries are redelivered.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.consumer_state import ConsumerState
-from mqbridge.pulsar.client.pending_acks import IDS_PER_COMMAND, PendingAcks
+from mqbridge.pulsar.client.pending_acks import MAX_IDS_PER_COMMAND, PendingAcks
 from mqbridge.pulsar.client.receiver_queue import ReceiverQueue
 from mqbridge.pulsar.client.redelivery_timer import TICK_S, RedeliveryTimer
 from mqbridge.pulsar.client.subscription import Subscription
@@ -20,12 +20,17 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 ACK_DELAY_S = 0.1
-ACK_GROUP = 1000
-"""Acknowledgements are sent after ACK_DELAY_S, or as soon as there are ACK_GROUP of them."""
+"""Maximum time between an acknowledgement and its command."""
+MAX_UNSENT_ACKS = 1000
+"""Number of collected acknowledgements that are sent without waiting for ACK_DELAY_S."""
 
 
 class Acknowledger:
-    """Acknowledger of one consumer. It calls `redeliver` with the entries whose redelivery time has come."""
+    """Acknowledger of one consumer.
+
+    `connection` returns the consumer's current connection, None without one. `redeliver` is called with the entries whose
+    redelivery time has come.
+    """
 
     def __init__(
         self,
@@ -33,74 +38,75 @@ class Acknowledger:
         topic: str,
         subscription: Subscription,
         state: ConsumerState,
-        inbox: ReceiverQueue,
+        receiver_queue: ReceiverQueue,
         connection: Callable[[], Connection | None],
         redeliver: Callable[[Sequence[EntryId]], None],
         request_timeout_s: float,
     ) -> None:
         self._id, self._topic, self._request_timeout_s = consumer_id, topic, request_timeout_s
         self._ack_timeout_s, self._ordered = subscription.ack_timeout_s, subscription.ordered
-        self._state, self._inbox, self._connection, self._redeliver = state, inbox, connection, redeliver
+        self._state, self._receiver_queue, self._connection, self._redeliver = state, receiver_queue, connection, redeliver
         self._acks = PendingAcks(subscription.batch_index_ack)
         self.partial = self._acks.partial
         """Partly acknowledged batches."""
         self._redeliveries = RedeliveryTimer()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        """Timer of the next `flush`."""
         self._redelivery_wakeup: asyncio.TimerHandle | None = None
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, entry: EntryId) -> None:
         """Acknowledge an entry with all of its chunks."""
-        self._state.acknowledged_individually()
+        self._state.record_individual_ack()
         self._redeliveries.discard(entry)
-        for each in self._inbox.pop_chunks(entry):
+        for each in self._receiver_queue.pop_chunks(entry):
             self._acks.add_entry(each)
-        self._send_soon()
+        self._schedule_flush()
 
-    def acknowledge_messages(self, entry: EntryId, done: int, count: int) -> bool:
-        """Acknowledge the messages in the bit mask `done` of a batch of `count` messages.
+    def acknowledge_messages(self, entry: EntryId, acknowledged: int, count: int) -> bool:
+        """Acknowledge the messages whose bits are set in `acknowledged`, of a batch of `count` messages.
 
         Return True if the whole entry is acknowledged now.
         """
-        if done == full_mask(count) or self._acks.add_messages(entry, done, count):
+        if acknowledged == full_mask(count) or self._acks.add_messages(entry, acknowledged, count):
             self.acknowledge(entry)
             return True
-        self._state.acknowledged_individually()
-        self._send_soon()
+        self._state.record_individual_ack()
+        self._schedule_flush()
         return False
 
     def acknowledge_up_to(self, entry: EntryId, index: int | None, count: int) -> None:
-        """Acknowledge everything up to this entry, or up to its message `index`.
+        """Acknowledge all earlier entries and this entry, or only its messages up to `index` of `count`.
 
-        Does nothing for an entry of another generation.
+        Do nothing if the entry was not delivered in this generation.
         """
         is_whole = index is None or index + 1 >= count
-        if not self._state.acknowledged(entry, whole=is_whole):
+        if not self._state.record_cumulative_ack(entry, is_whole=is_whole):
             return
-        whole = self._state.acked_up_to  # later than `entry` if `entry` is a message that expired after later ones
+        acked_up_to = self._state.acked_up_to  # later than `entry` if that is an expired message, delivered after later entries
         if self._redeliveries:
-            self._redeliveries.discard_up_to(whole)
-        safe, chunks = self._inbox.pop_chunks_up_to(whole, entry)
-        if safe == whole < entry:
+            self._redeliveries.discard_up_to(acked_up_to)
+        safe, chunks = self._receiver_queue.pop_chunks_up_to(acked_up_to, entry)
+        if safe == acked_up_to < entry:  # only some messages of `entry` are acknowledged
             self._acks.add_cumulative(entry, index, count)
-        elif safe == whole:
-            self._acks.add_cumulative(whole)
-        else:
+        elif safe == acked_up_to:
+            self._acks.add_cumulative(acked_up_to)
+        else:  # an unacknowledged chunked message begins after `safe`
             self._acks.add_cumulative(safe)
             for chunk in chunks:
                 self._acks.add_entry(chunk)
-        self._send_soon()
+        self._schedule_flush()
 
     def acknowledge_undelivered(self, entries: Iterable[EntryId]) -> None:
         """Acknowledge entries that will never be delivered to the application."""
         for entry in entries:
             self._acks.add_entry(entry)
-            self._send_soon()
+            self._schedule_flush()
 
-    def _send_soon(self) -> None:
-        if len(self._acks) >= ACK_GROUP:
+    def _schedule_flush(self) -> None:
+        if len(self._acks) >= MAX_UNSENT_ACKS:
             self.flush()
         elif self._timer is None:
             self._timer = self._loop.call_later(ACK_DELAY_S, self.flush)
@@ -119,17 +125,24 @@ class Acknowledger:
             connection.endpoint.send(commands.ack(self._id, False, group))
 
     def _take_cumulative(self, *, again: bool = False) -> pb.MessageIdData | None:
-        """Return the cumulative acknowledgement to send now, None if there is none; with `again` also one already sent."""
+        """Return the cumulative acknowledgement to send now; None if there is none.
+
+        With `again`, return the last one that was sent if there is no new one.
+        """
         state = self._state
         ack_id = self._acks.take_cumulative()
         if ack_id is None and (state.ack_may_be_lost or again):
             ack_id = state.last_sent_ack
         if ack_id is not None:
-            state.ack_sent(ack_id)
+            state.record_sent_ack(ack_id)
         return ack_id
 
     async def confirm(self, connection: Connection) -> None:
-        """Send the pending acknowledgements and wait for their receipts. Raises ClusterError; they are then sent again."""
+        """Send the pending acknowledgements over this connection and wait for their receipts.
+
+        A cumulative acknowledgement that was sent before is sent again, to get its receipt. Raises ClusterError; the
+        acknowledgements without a receipt will then be sent again.
+        """
         ack_id = self._take_cumulative(again=True)
         requests = [] if ack_id is None else [self._confirm(connection, True, [ack_id])]
         requests += [self._confirm(connection, False, group) for group in self._acks.take_individual()]
@@ -140,24 +153,25 @@ class Acknowledger:
     async def _confirm(self, connection: Connection, cumulative: bool, group: list[pb.MessageIdData]) -> None:
         generation, confirmed = self._state.generation, False
         try:
-            answer: pb.CommandAckResponse = await connection.request(
+            response: pb.CommandAckResponse = await connection.request(
                 lambda request_id: commands.ack(self._id, cumulative, group, request_id),
                 BaseCommand.ACK_RESPONSE,
                 f"an acknowledgement on {self._topic}",
                 self._request_timeout_s,
             )
-            if answer.HasField("error"):
-                raise codes.refused(answer.error, answer.message, f"acknowledging on {self._topic}")
+            if response.HasField("error"):
+                raise codes.refused(response.error, response.message, f"acknowledging on {self._topic}")
             confirmed = True
         finally:
+            # A cumulative acknowledgement needs no such step: the state keeps the last one.
             if not confirmed and not cumulative and generation == self._state.generation:
                 self._acks.put_back(group)
-                self._send_soon()
+                self._schedule_flush()
 
     # --- redelivery -------------------------------------------------------------------------------------------------
 
     def start_ack_timeout(self, entry: EntryId) -> None:
-        """Start the acknowledgement timeout of a delivered entry. The subscription must have an `ack_timeout_s`."""
+        """Request the redelivery of a delivered entry after the subscription's `ack_timeout_s`, which must be set."""
         assert self._ack_timeout_s is not None  # noqa: S101 - else there is no timeout
         self._start_timer(entry, self._ack_timeout_s)
 
@@ -187,15 +201,15 @@ class Acknowledger:
 
     # --- reset ------------------------------------------------------------------------------------------------------
 
-    def disconnected(self, *, skips_delivered: bool) -> None:
-        """Note the loss of the connection: the broker redelivers unacknowledged entries to this consumer or to another one.
+    def on_disconnected(self, *, skips_delivered: bool) -> None:
+        """Process the loss of the connection: the broker redelivers unacknowledged entries to this consumer or to another one.
 
-        With `skips_delivered` this consumer drops redelivered entries that the application already has. Their redelivery timers
-        continue: otherwise an entry with a negative acknowledgement would never be delivered again.
+        If `skips_delivered` is True, this consumer drops redelivered entries that the application already has. Then their
+        redelivery timers continue: otherwise an entry with a negative acknowledgement would never be delivered again.
 
-        A subscription can be reset while no consumer is connected, and the cursor of a shared subscription does not show it. So
-        for those the acknowledged messages of partly acknowledged entries are forgotten: they are delivered twice rather than
-        never.
+        A subscription can be reset while no consumer is connected, and the cursor of a shared subscription does not show this.
+        So on a shared subscription the consumer forgets which messages of partly acknowledged entries are acknowledged: they are
+        delivered twice rather than never.
         """
         if not skips_delivered:
             self._redeliveries.clear()
@@ -209,7 +223,7 @@ class Acknowledger:
         self._redeliveries.clear()
 
     def forget(self) -> None:
-        """Discard pending acknowledgements and redeliveries, because all positions are discarded.
+        """Discard pending acknowledgements and redeliveries, because all positions were discarded.
 
         A pending acknowledgement would move the cursor away from its new position.
         """
@@ -217,21 +231,24 @@ class Acknowledger:
         self._redeliveries.clear()
 
     def send_redeliver(self, entries: Sequence[EntryId]) -> None:
-        """Request the redelivery of these entries with all chunks of their messages; for shared subscriptions."""
+        """Send the command to redeliver these entries, with all chunks of their messages; for shared subscriptions.
+
+        Without a connection do nothing: the broker redelivers all unacknowledged entries anyway.
+        """
         connection = self._connection()
         if connection is None or not connection.alive:
             return
         with_chunks: list[EntryId] = []
         for entry in entries:
             self._redeliveries.discard(entry)
-            with_chunks += self._inbox.pop_chunks(entry)
+            with_chunks += self._receiver_queue.pop_chunks(entry)
         self.partial.release(with_chunks)
-        for start in range(0, len(with_chunks), IDS_PER_COMMAND):
-            group = [ids.message_id(*entry) for entry in with_chunks[start : start + IDS_PER_COMMAND]]
+        for start in range(0, len(with_chunks), MAX_IDS_PER_COMMAND):
+            group = [ids.message_id(*entry) for entry in with_chunks[start : start + MAX_IDS_PER_COMMAND]]
             connection.endpoint.send(commands.redeliver(self._id, group, None))
 
     def stop(self) -> None:
-        """Cancel the timers."""
+        """Cancel the timers of acknowledgements and redeliveries."""
         for timer in (self._timer, self._redelivery_wakeup):
             if timer is not None:
                 timer.cancel()

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from mqbridge.errors import ServerRefused
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.admin_http import MISSING, AdminHttp, path_of
+from mqbridge.pulsar.client.admin_http import HTTP_NOT_FOUND, AdminHttp, path_of
 from mqbridge.pulsar.client.admin_subscriptions import AdminSubscriptions
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.ids import EntryId
@@ -139,7 +139,7 @@ class Admin(AdminSubscriptions):
             path = f"{path_of(topic)}{'/partitions' if partitions else ''}?force={str(force).lower()}"
             await self.call("DELETE", path)
         except ServerRefused as error:
-            if error.code == MISSING:
+            if error.code == HTTP_NOT_FOUND:
                 return False
             raise
         return True

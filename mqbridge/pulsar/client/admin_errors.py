@@ -21,24 +21,24 @@ _NEEDS_CONSUME = frozenset(
 )
 
 
-def are_credentials_refused(answer: httpx.Response) -> bool:
+def are_credentials_refused(response: httpx.Response) -> bool:
     """Return True if the response refuses the credentials, False if it refuses the operation or nothing."""
-    return answer.status_code == UNAUTHENTICATED and not _is_json(answer)
+    return response.status_code == UNAUTHENTICATED and not _is_json(response)
 
 
-def refused_credentials(answer: httpx.Response, call: str, origin: str, auth: Auth, failure: Failure) -> ServerRefused:
+def refused_credentials(response: httpx.Response, call: str, origin: str, auth: Auth, failure: Failure) -> ServerRefused:
     """Return the error for refused credentials."""
-    problem = f"{origin} refuses {auth.description}: {auth.remedy} ({call}: HTTP {answer.status_code})"
-    return ServerRefused(problem, answer.status_code, failure)
+    problem = f"{origin} refuses {auth.description}: {auth.remedy} ({call}: HTTP {response.status_code})"
+    return ServerRefused(problem, response.status_code, failure)
 
 
-def missing_permission(answer: httpx.Response, call: str, auth: Auth) -> AccessDenied | None:
+def missing_permission(response: httpx.Response, call: str, auth: Auth) -> AccessDenied | None:
     """Return the error for a missing permission; None for other responses."""
-    if answer.status_code not in (UNAUTHENTICATED, FORBIDDEN):
+    if response.status_code not in (UNAUTHENTICATED, FORBIDDEN):
         return None
-    reason = _reason(answer)
-    problem = f"{principal_text(auth.principal)} may not {call}: {_remedy(reason)} (HTTP {answer.status_code}: {reason})"
-    return AccessDenied(problem, answer.status_code, Failure.FATAL)
+    reason = _reason(response)
+    problem = f"{principal_text(auth.principal)} may not {call}: {_remedy(reason)} (HTTP {response.status_code}: {reason})"
+    return AccessDenied(problem, response.status_code, Failure.FATAL)
 
 
 def _remedy(reason: str) -> str:
@@ -54,12 +54,12 @@ def _remedy(reason: str) -> str:
     return "this needs an administrator of the tenant (adminRoles)"
 
 
-def _is_json(answer: httpx.Response) -> bool:
-    return "json" in answer.headers.get("content-type", "")
+def _is_json(response: httpx.Response) -> bool:
+    return "json" in response.headers.get("content-type", "")
 
 
-def _reason(answer: httpx.Response) -> str:
+def _reason(response: httpx.Response) -> str:
     try:
-        return str(answer.json()["reason"]).strip()[:300]
+        return str(response.json()["reason"]).strip()[:300]
     except (ValueError, KeyError, TypeError):
-        return answer.text[:300]
+        return response.text[:300]

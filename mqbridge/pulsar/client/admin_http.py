@@ -29,13 +29,13 @@ from mqbridge.pulsar.wire.names import TopicName
 
 log = logging.getLogger(__name__)
 
-MISSING = 404
-EXISTS = 409
+HTTP_NOT_FOUND = 404
+HTTP_CONFLICT = 409
 REDIRECTS = frozenset({302, 307, 308})
 """HTTP status codes for "repeat this call at another address". Pulsar sends 307; proxies in front of brokers send the others."""
 MAX_REDIRECTS = 20
 """Maximum redirects of one call: brokers that disagree about the owner would redirect for ever."""
-_FAILURES = {401: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, EXISTS: Failure.REFUSED}
+_FAILURES = {401: Failure.FATAL, HTTP_NOT_FOUND: Failure.FATAL, 405: Failure.FATAL, HTTP_CONFLICT: Failure.REFUSED}
 _FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
 """HTTP status -> class of failure; every other error status is temporary (RETRY)."""
 _IS_HEADER = re.compile("[ -~]*")
@@ -93,37 +93,37 @@ class AdminHttp:
         """
         may_repeat = repeats or method == "GET"
         was_fresh = self._fresh  # a concurrent call may set it before the response to this one
-        answer = await self._answer(method, path, body, repeats=may_repeat)
-        if are_credentials_refused(answer) and not was_fresh:  # the source may contain new ones
+        response = await self._answer(method, path, body, repeats=may_repeat)
+        if are_credentials_refused(response) and not was_fresh:  # the source may contain new ones
             self._fresh = True
-            answer = await self._answer(method, path, body, repeats=may_repeat)
-        self._fresh = are_credentials_refused(answer)
-        if answer.status_code >= 300:
-            raise self._refused(answer, f"{method} {path}")
+            response = await self._answer(method, path, body, repeats=may_repeat)
+        self._fresh = are_credentials_refused(response)
+        if response.status_code >= 300:
+            raise self._refused(response, f"{method} {path}")
         self._has_succeeded = True
         try:
-            return answer.json() if answer.content else None
+            return response.json() if response.content else None
         except ValueError as error:
             raise self.not_pulsar_error(method, path) from error
 
-    def _refused(self, answer: httpx.Response, call: str) -> ServerRefused:
+    def _refused(self, response: httpx.Response, call: str) -> ServerRefused:
         """Return the error for an error response; `call` is method and path."""
-        if are_credentials_refused(answer):
-            if (origin := _origin(answer.url)) in self._untrusted_origins:
+        if are_credentials_refused(response):
+            if (origin := _origin(response.url)) in self._untrusted_origins:
                 problem = (
                     f"{call} was redirected to {origin}, which the cluster does not list as a broker, so without credentials"
                 )
                 remedy = "give the addresses of all brokers as admin_url"
-                return ServerRefused(f"{problem}: {remedy}", answer.status_code, Failure.FATAL)
+                return ServerRefused(f"{problem}: {remedy}", response.status_code, Failure.FATAL)
             if self._url_credentials is None:
                 failure = Failure.RETRY if self._has_succeeded else Failure.FATAL
-                return refused_credentials(answer, call, origin, self._auth, failure)
-        elif (access_denied := missing_permission(answer, call, self._auth)) is not None:
+                return refused_credentials(response, call, origin, self._auth, failure)
+        elif (access_denied := missing_permission(response, call, self._auth)) is not None:
             return access_denied
-        problem = f"{call}: HTTP {answer.status_code}: {answer.text[:300]}"
-        if "json" not in answer.headers.get("content-type", ""):  # Pulsar's own error responses are JSON
+        problem = f"{call}: HTTP {response.status_code}: {response.text[:300]}"
+        if "json" not in response.headers.get("content-type", ""):  # Pulsar's own error responses are JSON
             problem += self._guess_hint
-        return ServerRefused(problem, answer.status_code, _FAILURES.get(answer.status_code, Failure.RETRY))
+        return ServerRefused(problem, response.status_code, _FAILURES.get(response.status_code, Failure.RETRY))
 
     def not_pulsar_error(self, method: str, path: str) -> ClusterError:
         """Return the error for a response that is not from Pulsar's REST interface."""
@@ -141,7 +141,7 @@ class AdminHttp:
             if method == "GET":  # a modifying call may still be in progress there: to repeat it would not help
                 seconds /= count - tried + 1
             try:
-                answer = await self._follow(self._bases[at], method, path, body, seconds)
+                response = await self._follow(self._bases[at], method, path, body, seconds)
             except ClusterError as error:
                 cause = error.__cause__
                 if not isinstance(cause, _LOST):
@@ -153,7 +153,7 @@ class AdminHttp:
                 log.info("%s; trying %s", error, _origin(self._bases[self._preferred]))
             else:
                 self._preferred = at
-                return answer
+                return response
         raise AssertionError  # there is at least one address
 
     async def _follow(self, base: httpx.URL, method: str, path: str, body: Any, seconds: float) -> httpx.Response:
@@ -162,10 +162,10 @@ class AdminHttp:
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(MAX_REDIRECTS + 1):
-                    answer = await self._send(method, base, url, body)
-                    if answer.status_code not in REDIRECTS:
-                        return answer
-                    url = _next(answer, f"{method} {path}")
+                    response = await self._send(method, base, url, body)
+                    if response.status_code not in REDIRECTS:
+                        return response
+                    url = _next(response, f"{method} {path}")
         except (httpx.TimeoutException, TimeoutError) as error:
             raise RequestTimeout(f"{_origin(url)} did not answer {method} {path} in time{self._guess_hint}") from error
         except (
@@ -220,10 +220,10 @@ def _hosts(brokers: httpx.Response) -> frozenset[str]:
         return frozenset()
 
 
-def _next(answer: httpx.Response, call: str) -> httpx.URL:
+def _next(response: httpx.Response, call: str) -> httpx.URL:
     """Return the target of a redirect without its credentials. Raises ClusterError if it is not a valid address."""
-    location = answer.headers.get("location", "")
-    url = answer.url.join(location)
+    location = response.headers.get("location", "")
+    url = response.url.join(location)
     if not location or url.scheme not in {"http", "https"}:
         raise ClusterError(f"{call}: redirected to {location!r}, which is not an HTTP address")
     return url.copy_with(username=None, password=None, fragment=None)

@@ -17,7 +17,7 @@ from mqbridge.pulsar.client.connection_pool import ConnectionPool
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S, EntryProducer
 from mqbridge.pulsar.client.flow_permits import ReceiveBudget
-from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
+from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retry
 from mqbridge.pulsar.client.permission_checks import check_consume_permission, check_produce_permission
 from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.schema_registry import RegisteredSchema
@@ -86,31 +86,31 @@ class BaseClient:
 
         With `create` the request may create the topic, where the broker allows that.
         """
-        return await retrying(lambda: self._lookup.partitions(topic, create=create), self._timing.operation)
+        return await retry(lambda: self._lookup.partitions(topic, create=create), self._timing.operation)
 
     async def topics(self, namespace: str, pattern: str | None = None) -> list[str]:
         """Return the full names of a namespace's persistent topics, each partition separately. Raises ClusterError.
 
         With a pattern (see `wire.topic_lists`) the broker omits most topics that do not match, but maybe not all.
         """
-        found = await retrying(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
+        found = await retry(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
         return found.names or []
 
     def watch_topics(self, namespace: str, pattern: str, refresh_s: float = REFRESH_S) -> TopicWatch:
-        """Return a watch on the topics of a namespace that match a pattern. It starts with the first call of `changes`."""
+        """Return a watch on the topics of a namespace that match a pattern. It starts with the first call of `next_change`."""
         return TopicWatch(self._lookup, next(self._ids), namespace, pattern, refresh_s, self._timing.request)
 
     # --- schemas ----------------------------------------------------------------------------------------------------
 
     async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
         """Return the schema of a topic in this version (None: the latest); None if the topic has none. Raises ClusterError."""
-        return await retrying(
+        return await retry(
             lambda: schema_registry.fetch(self._lookup, topic, version, self._timing.request), self._timing.operation
         )
 
     async def register_schema(self, topic: str, schema: Schema) -> bytes:
         """Add a schema to an existing topic if it is new; return its version. Raises ClusterError, FATAL if incompatible."""
-        return await retrying(
+        return await retry(
             lambda: schema_registry.register(self._lookup, topic, schema, self._timing.request), self._timing.operation
         )
 
@@ -156,13 +156,13 @@ class BaseClient:
 
     async def reader_subscription(self, start: EntryId) -> Subscription:
         """Return the subscription of a reader that begins at this entry. Raises ClusterError."""
-        await retrying(self._pool.service, self._timing.operation)  # the client's role is known only when it is connected
+        await retry(self._pool.service, self._timing.operation)  # the client's role is known only when it is connected
         return reader(start, self._pool.auth.principal)
 
     async def check_producing(self, topic: str) -> None:
         """Check the permission to produce to this concrete topic; raise AccessDenied without it. Changes nothing there."""
         key = next(self._ids)
-        await retrying(lambda: check_produce_permission(self._lookup, key, topic, self._timing.request), self._timing.operation)
+        await retry(lambda: check_produce_permission(self._lookup, key, topic, self._timing.request), self._timing.operation)
 
     async def check_consuming(self, topic: str, subscription: str) -> None:
         """Check the permission to consume from this concrete topic with this subscription. Changes nothing there.
@@ -171,7 +171,7 @@ class BaseClient:
         """
         key = next(self._ids)
         probe = lambda: check_consume_permission(self._lookup, key, topic, subscription, self._timing.request)  # noqa: E731
-        await retrying(probe, self._timing.operation)
+        await retry(probe, self._timing.operation)
 
     async def close(self) -> None:
         """Close all connections. The caller must close producers and consumers first."""

@@ -32,7 +32,7 @@ class Registrable(PushHandler, Protocol):
     async def register(self, connection: Connection) -> None:
         """Register at this broker. Raises MqbridgeError; after a RequestTimeout the broker may have registered it."""
 
-    def begin(self, connection: Connection) -> None:
+    def on_registered(self, connection: Connection) -> None:
         """Note that the registration has succeeded."""
 
     def is_final(self, error: ClusterError, delay: float) -> bool:
@@ -98,7 +98,7 @@ class BrokerRegistration:
         if table.get(self._key) is not self._registrable:
             raise ConnectionLost(f"the broker closed the {self._what} of {self._topic} while it was being opened")
         self.connection = connection
-        self._registrable.begin(connection)
+        self._registrable.on_registered(connection)
 
     async def _find(self) -> Connection:
         assigned, self._assigned = self._assigned, None

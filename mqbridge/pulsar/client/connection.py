@@ -79,7 +79,7 @@ class Connection:
         self.endpoint = Endpoint(self._meter.measure, self._on_frames, self._on_lost)
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self.server_version = ""
-        self.watches_topics = False
+        self.supports_topic_watches = False
         """True if the broker announced support for topic list watchers."""
         self.producers: dict[int, PushHandler] = {}
         self.consumers: dict[int, ConsumerPushHandler] = {}
@@ -263,7 +263,7 @@ class Connection:
         if self._connected.done():
             raise RemoteProtocolError(f"{self.endpoint.peer} sent CONNECTED twice")
         self.server_version = command.connected.server_version
-        self.watches_topics = command.connected.feature_flags.supports_topic_watchers
+        self.supports_topic_watches = command.connected.feature_flags.supports_topic_watchers
         if command.connected.max_message_size > 0:
             self.max_message_size = command.connected.max_message_size
             self._meter.allow(self.max_message_size)

@@ -6,8 +6,9 @@ exchanges the commands with the broker.
 The receiver queue is bounded by memory, and permits are granted accordingly (see `flow_permits.py`). If messages suddenly become
 much larger and the queue overflows, the consumer drops its entries and subscribes again.
 
-To redeliver entries of an ordered subscription, the consumer sends a new SUBSCRIBE. REDELIVER without ids does not work: brokers
-send entries that they were already reading with the new epoch, so the order breaks and an acknowledgement covers a gap.
+To get entries of an ordered subscription redelivered, the consumer sends a new SUBSCRIBE. The command for this purpose,
+REDELIVER_UNACKNOWLEDGED_MESSAGES without ids, does not work: a broker also sends the later entries that it was already reading,
+and marks them with the new epoch. So the order would break, and a cumulative acknowledgement would cover undelivered entries.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from mqbridge.pulsar.client.consumer_state import ConsumerState, State
 from mqbridge.pulsar.client.entry_receiver import EntryReceiver
 from mqbridge.pulsar.client.entry_runs import EntryRun
 from mqbridge.pulsar.client.flow_permits import ReceiveBudget
-from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
+from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retry
 from mqbridge.pulsar.client.receiver_queue import ReceiverQueue
 from mqbridge.pulsar.client.stall_detector import StallDetector
 from mqbridge.pulsar.client.subscription import Subscription, Types
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsumerHandler:
-    """Base class of `EntryConsumer`. Create it inside a running loop."""
+    """Base class of `EntryConsumer`: registration at brokers, and processing of their commands. Create it in a running loop."""
 
     def __init__(
         self,
@@ -54,12 +55,13 @@ class ConsumerHandler:
         self.topic = topic
         self.subscription = subscription
         self.registrations = 0
-        """Number of successful SUBSCRIBEs."""
+        """Number of successful SUBSCRIBE commands."""
         self.at_end = False
-        """True if the topic was terminated and everything in it was delivered."""
+        """True once the broker has reported that the topic is terminated and has no more entries for the subscription."""
         self.ended: ClusterError | None = None
-        """The error that ended the consumer."""
+        """The error that ended the consumer; None while it has not ended."""
         self.closed = False
+        """True once `close` was called."""
         self.on_change: Callable[[], None] | None = None
         """Callback for every change that may let `receive` or `wait_active` return."""
         self._id = consumer_id
@@ -71,11 +73,12 @@ class ConsumerHandler:
             start=subscription.reader_from,
         )
         self._cursor: EntryId | None = None
-        """The broker's cursor at the last SUBSCRIBE, if it was requested."""
+        """The broker's cursor at the last SUBSCRIBE; None if it was not requested or is unknown."""
         self._is_reader = subscription.reader_from is not None
         budget = budget or ReceiveBudget(subscription.max_bytes)
-        self._inbox = ReceiverQueue(state, not self._is_reader, budget, subscription.chunk_limits)
+        self._receiver_queue = ReceiverQueue(state, not self._is_reader, budget, subscription.chunk_limits)
         self._changed = asyncio.Event()
+        """Set by every change that may let a waiting method return."""
         self._registration = BrokerRegistration(
             lookup,
             self,
@@ -87,17 +90,24 @@ class ConsumerHandler:
             request_timeout_s,
         )
         self._acks = Acknowledger(
-            consumer_id, topic, subscription, state, self._inbox, self._connection, self.redeliver, request_timeout_s
+            consumer_id, topic, subscription, state, self._receiver_queue, self._connection, self.redeliver, request_timeout_s
         )
         self._receiver = EntryReceiver(
-            state, self._inbox, self._acks, name.partition_index, subscription.chunk_limits.expiry_s, self._connection, self.wake
+            state,
+            self._receiver_queue,
+            self._acks,
+            name.partition_index,
+            subscription.chunk_limits.expiry_s,
+            self._connection,
+            self.wake,
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self._unsubscribing = False
+        """True while `unsubscribe` waits for the broker's response."""
         self.deactivations = 0
         """Number of times that this consumer of a failover subscription has become passive."""
         self._stall_detector = StallDetector(
-            topic, subscription.silence_s, self._is_listening, self._last_unreceived, self._resubscribe
+            topic, subscription.silence_s, self._can_receive, self._find_unreceived, self._resubscribe
         )
 
     @property
@@ -107,13 +117,16 @@ class ConsumerHandler:
 
     @property
     def generation(self) -> int:
-        """A number that changes when delivered entries will be redelivered; acknowledgements of older entries have no effect."""
+        """A number that changes whenever delivered entries will be redelivered.
+
+        Acknowledgements of entries that were delivered under an earlier number have no effect.
+        """
         return self._state.generation
 
     @property
     def held_bytes(self) -> int:
-        """Memory of queued entries, of taken entries that are still charged, and of the chunks of incomplete messages."""
-        return self._inbox.permits.held + self._inbox.chunks.held_bytes
+        """Bytes of memory of queued entries, of taken entries that are still charged, and of chunks of incomplete messages."""
+        return self._receiver_queue.permits.held + self._receiver_queue.chunks.held_bytes
 
     def wake(self) -> None:
         """Wake all waiting tasks and call `on_change`."""
@@ -121,53 +134,54 @@ class ConsumerHandler:
         if self.on_change is not None:
             self.on_change()
 
-    async def _wait(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
-    def _grant(self) -> None:
+    def _grant_permits(self) -> None:
         connection = self._registration.connection
         if connection is not None and connection.alive:
-            permits = self._inbox.permits.grant()
+            permits = self._receiver_queue.permits.grant()
             if permits:
                 connection.endpoint.send(commands.flow(self._id, permits))
 
     # --- commands of the broker -------------------------------------------------------------------------------------
 
     def on_run(self, run: EntryRun) -> None:
-        """Receive a run of entries."""
-        self._received(self._receiver.add_run(run))
+        """Process a run of entries, see `entry_runs.py`."""
+        self._on_received(self._receiver.add_run(run))
 
-    def _received(self, has_grown: bool) -> None:
-        """Note received entries; `has_grown` is True if they made the queue longer."""
+    def _on_received(self, queue_has_grown: bool) -> None:
+        """Wake waiting tasks if received entries were queued; grant permits if all of them were dropped or are chunks."""
         self._stall_detector.has_news = True
-        if not has_grown:
-            self._grant()
+        if not queue_has_grown:
+            self._grant_permits()
             return
         self.wake()
-        if self._inbox.permits.overflowed and len(self._inbox) > 1:
+        if self._receiver_queue.permits.overflowed and len(self._receiver_queue) > 1:
             self._overflow()
 
     def on_push(self, frame: Frame) -> None:
-        """Process an entry, a change of the active consumer, or the end of the registration."""
+        """Process a command of the broker: an entry, a change of the active consumer, or the end of the topic or registration."""
         match frame.type:
             case BaseCommand.MESSAGE:
-                self._received(self._receiver.add(frame))
+                self._on_received(self._receiver.add(frame))
             case BaseCommand.ACTIVE_CONSUMER_CHANGE:
-                self._on_active(frame.command.active_consumer_change.is_active)
+                self._on_active_change(frame.command.active_consumer_change.is_active)
             case BaseCommand.REACHED_END_OF_TOPIC:
                 log.info("%s was terminated and has been read to its end", self.topic)
                 self.at_end = True
                 self.wake()
             case BaseCommand.TOPIC_MIGRATED:
                 if self._registration.on_migrated(frame.command.topicMigrated):
-                    self._state.migrated()
+                    self._state.on_migrated()
                     self._forget()
-            case _:
+            case _:  # CLOSE_CONSUMER
                 log.info("%s: the broker closed the consumer, looking up the topic's new owner", self.topic)
                 self._registration.on_closed(frame.command.close_consumer)
                 self._detach(closed=True)
-                if self._state.progress is not State.SEEKING and not self._unsubscribing:  # else the seek or unsubscribe reopens
+                # `seek` and `unsubscribe` make the broker close the consumer, and reopen it themselves.
+                if self._state.progress is not State.SEEKING and not self._unsubscribing:
                     self._reopen()
 
     def on_lost(self, error: Exception) -> None:
@@ -181,30 +195,30 @@ class ConsumerHandler:
         log.warning(
             "%s: dropping the queued entries, whose %d bytes exceed the limit, and subscribing again", self.topic, self.held_bytes
         )
-        self._inbox.overflow()
+        self._receiver_queue.overflow()
         self._resubscribe()
 
-    def _on_active(self, active: bool) -> None:
-        """Process a change of the active consumer.
+    def _on_active_change(self, active: bool) -> None:
+        """Process a change of the active consumer of a failover subscription.
 
-        Brokers keep the permits of a passive consumer. The permits of dropped entries must be granted again, else nothing is
-        delivered.
+        A broker keeps the permits that a passive consumer has not used. But the permits of the entries that are dropped here are
+        used up. They must be granted again, otherwise nothing is delivered when this consumer becomes active.
         """
         self._stall_detector.has_news = active
         if active:
-            self._state.activated()
+            self._state.on_activated()
         else:
-            self._acks.flush()  # they are for entries of the active time; later acks could move the next consumer's cursor
-            self._state.deactivated()
+            self._acks.flush()  # sent later, these acknowledgements could move the cursor of the next active consumer
+            self._state.on_deactivated()
             self.deactivations += 1
             self._forget()
-        self._grant()
+        self._grant_permits()
         self.wake()
 
     # --- redelivery -------------------------------------------------------------------------------------------------
 
     def redeliver(self, entries: Sequence[EntryId] = ()) -> None:
-        """Request the redelivery of these entries; on ordered subscriptions, of all unacknowledged entries."""
+        """Request the redelivery of these entries; on an ordered subscription, of all unacknowledged entries instead."""
         self._acks.flush()
         if not self.subscription.ordered:
             self._acks.send_redeliver(entries)
@@ -212,68 +226,70 @@ class ConsumerHandler:
         self._resubscribe(self._rewind)
 
     def _rewind(self) -> None:
-        """Set the positions back, so that everything unacknowledged is redelivered."""
+        """Set the positions back, so that the next SUBSCRIBE redelivers everything unacknowledged."""
         self._state.rewind()
-        self._inbox.rewind()
+        self._receiver_queue.rewind()
         self._acks.stop_timers()
 
-    async def _last_unreceived(self) -> EntryId | None:
+    async def _find_unreceived(self) -> EntryId | None:
         """Return the topic's last entry; None if it was received or acknowledged, or if the topic is empty."""
-        answer = await retrying(self._requests.last, self._request_timeout_s)
-        last = ids.entry_id(answer.last_message_id)
-        known = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to)
-        if answer.HasField("consumer_mark_delete_position"):
-            known = max(known, ids.entry_id(answer.consumer_mark_delete_position))
-        return last if last > known and last[1] >= 0 else None
+        response = await retry(self._requests.last_message_id, self._request_timeout_s)
+        last = ids.entry_id(response.last_message_id)
+        received = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to)
+        if response.HasField("consumer_mark_delete_position"):
+            received = max(received, ids.entry_id(response.consumer_mark_delete_position))
+        return last if last > received and last[1] >= 0 else None
 
-    def _is_listening(self) -> bool:
-        """Return True if the broker can deliver: the consumer is subscribed, has permits, and its queue is empty."""
-        connection, inbox = self._connection(), self._inbox
-        is_live = connection is not None and connection.alive and self._state.takes_entries
-        return is_live and not inbox and not inbox.chunks and inbox.permits.outstanding > 0
+    def _can_receive(self) -> bool:
+        """Return True if the broker could deliver now: the consumer is subscribed, has permits, and its queue is empty."""
+        connection, receiver_queue = self._connection(), self._receiver_queue
+        is_live = connection is not None and connection.alive and self._state.accepts_entries
+        return is_live and not receiver_queue and not receiver_queue.chunks and receiver_queue.permits.outstanding > 0
 
     # --- subscribing ------------------------------------------------------------------------------------------------
 
     async def open(self, timeout: float) -> None:
-        """Subscribe for the first time. Raises ClusterError."""
-        await retrying(self._registration.attach, timeout)
+        """Subscribe for the first time, with retries for `timeout` seconds. Raises ClusterError."""
+        await retry(self._registration.attach, timeout)
         if self.subscription.ordered:
-            self._stall_detector.begin()
+            self._stall_detector.schedule_check()
 
-    def _resubscribe(self, change: Callable[[], None] | None = None) -> None:
-        """Detach, call `change` to set the positions, and subscribe.
+    def _resubscribe(self, set_positions: Callable[[], None] | None = None) -> None:
+        """Detach, call `set_positions`, and subscribe in the background.
 
-        The old consumer is closed at the broker first, so that none of its entries arrives later.
+        Before the new SUBSCRIBE the consumer is closed at the broker, so that no entry of the old SUBSCRIBE arrives later.
         """
         self._registration.close_before_next()
         self._detach()
-        if change is not None:
-            change()
+        if set_positions is not None:
+            set_positions()
         self._reopen()
 
     def _detach(self, *, closed: bool = False) -> None:
+        """Leave the connection and drop the queued entries; `closed` is True if the broker closed the consumer."""
         self._registration.detach()
         generation = self._state.generation
-        skips_delivered = self._state.detached(self._inbox.first_open(self._state.delivered), closed=closed)
+        skips_delivered = self._state.on_detached(self._receiver_queue.earliest_open_chunk(self._state.delivered), closed=closed)
         if generation == self._state.generation:
-            self._inbox.drop()
-        else:
-            self._inbox.rewind()
-        self._acks.disconnected(skips_delivered=skips_delivered)
+            self._receiver_queue.drop()
+        else:  # the state was set back: delivered entries are redelivered too
+            self._receiver_queue.rewind()
+        self._acks.on_disconnected(skips_delivered=skips_delivered)
 
     def _forget(self) -> None:
         """Drop queued entries and pending acknowledgements, because all positions are discarded."""
-        self._inbox.forget()
+        self._receiver_queue.forget()
         self._acks.forget()
 
     def _reopen(self) -> None:
+        """Subscribe in the background. Before the first successful SUBSCRIBE do nothing: `open` repeats the attempts."""
         if self.registrations:
             self._registration.reopen()
 
     async def register(self, connection: Connection) -> None:
         """Send SUBSCRIBE, and request the cursor if the state needs it. No entry arrives before permits are granted."""
-        self._inbox.permits.reset()
-        start = self._state.subscribing()
+        self._receiver_queue.permits.reset()
+        start = self._state.begin_subscribe()
         command = self.subscription.command(self.topic, self._id, start, self._state.epoch)
         with explain_subscribe_denial(self.topic, self.subscription.name, connection.principal):
             await connection.request(
@@ -285,23 +301,27 @@ class ConsumerHandler:
         needs_cursor = self._state.needs_cursor
         self._cursor = await self._requests.cursor(connection, not self._is_reader) if needs_cursor else None
         if self._state.link is not State.SUBSCRIBING:
-            # For example, a redelivery was requested meanwhile, so start and epoch of this SUBSCRIBE are outdated.
+            # For example, a redelivery was requested meanwhile, so start and epoch of this SUBSCRIBE are outdated. After a
+            # RequestTimeout `BrokerRegistration` closes the consumer at this broker before it subscribes again.
             raise RequestTimeout(f"the consumer of {self.topic} must subscribe again: its start changed during SUBSCRIBE")
 
-    def begin(self, connection: Connection) -> None:  # noqa: ARG002 - part of the protocol
-        """Repeat an acknowledgement that may be lost, and grant permits. Discard all positions if the subscription was reset."""
+    def on_registered(self, connection: Connection) -> None:  # noqa: ARG002 - part of the protocol
+        """Start to receive after a successful SUBSCRIBE: repeat an acknowledgement that may be lost, and grant permits.
+
+        If the subscription was reset, all positions are discarded first.
+        """
         self.registrations += 1
-        if self._state.subscribed(self._cursor):
+        if self._state.on_subscribed(self._cursor):
             log.warning(
                 "%s: subscription %s was reset to %s, continuing from there", self.topic, self.subscription.name, self._cursor
             )
             self._forget()
         self._acks.flush()
-        self._grant()
+        self._grant_permits()
         self.wake()
 
     def is_final(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - part of the protocol
-        """Return True for a FATAL or REFUSED error. "Consumer busy" is neither: the broker may still have our old consumer."""
+        """Return True for a FATAL or REFUSED error. The broker's ConsumerBusy is neither: it may still have our old consumer."""
         failure = codes.of(error.code).subscribing if isinstance(error, ServerRefused) else error.failure
         return failure in (Failure.FATAL, Failure.REFUSED)
 
@@ -320,23 +340,24 @@ class ConsumerHandler:
 
     @property
     def stalls(self) -> int:
-        """Number of detected stalls, see `stall_detector`."""
+        """Number of detected stalls, see `stall_detector.py`."""
         return self._stall_detector.stalls
 
     def end(self, error: ClusterError) -> None:
-        """End the consumer with this error."""
+        """End the consumer; waiting and later calls raise this error."""
         self.ended = error
         self._stall_detector.end()
         self._registration.ended = True
         self._detach()
-        self._inbox.permits.close()
-        self._state.ended()
+        self._receiver_queue.permits.close()
+        self._state.on_ended()
         self.wake()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Send the pending acknowledgements and close the consumer; wait for the broker until this deadline (loop time).
+        """Send the pending acknowledgements and close the consumer at the broker.
 
-        The broker redelivers unacknowledged entries to other consumers.
+        Wait for the broker's response until `deadline` (loop time), or for one request timeout if it is None. The broker
+        redelivers unacknowledged entries to other consumers.
         """
         if self.closed:
             return

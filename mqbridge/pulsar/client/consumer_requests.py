@@ -12,37 +12,46 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 
 class ConsumerStats(NamedTuple):
-    """Statistics of a consumer at its broker; rates are per second."""
+    """The broker's statistics of a consumer. All rates are per second."""
 
     name: str
     type: str
     address: str
+    """This client's socket address, as the broker sees it."""
     connected_since: str
     available_permits: int
     unacked_messages: int
     blocked: bool
     """True if the broker has stopped delivery because too many messages are unacknowledged."""
     backlog: int
+    """Number of messages of the subscription that are not acknowledged."""
     rate_out: float
+    """Messages delivered."""
     bytes_out: float
+    """Bytes delivered."""
     rate_redelivered: float
+    """Messages redelivered."""
     rate_expired: float
+    """Messages of the subscription that expired."""
 
 
 class ConsumerRequests:
-    """Requests of one consumer. `connection` returns its current connection. All calls raise ClusterError."""
+    """Requests of one consumer. The function `connection` returns the consumer's current connection, or raises ClusterError.
+
+    All methods raise ClusterError.
+    """
 
     def __init__(self, consumer_id: int, topic: str, connection: Callable[[], Connection], timeout_s: float) -> None:
         self._id, self._topic, self._connection, self._timeout_s = consumer_id, topic, connection, timeout_s
 
     async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
-        """Return the last acknowledged entry, requested over this connection; None if the broker does not report it.
+        """Return the subscription's cursor: its last acknowledged entry; None if the broker does not report it.
 
-        A reader (`is_durable` False) without a reported position is new: its cursor is the newest message. Raises ConnectionLost
-        or RequestTimeout.
+        A reader (`is_durable` is False) without a reported position is new: its cursor is the newest message. The request uses
+        the given connection, because the registration is still in progress. Raises ConnectionLost or RequestTimeout.
         """
         try:
-            answer: pb.CommandGetLastMessageIdResponse = await connection.request(
+            response: pb.CommandGetLastMessageIdResponse = await connection.request(
                 lambda request_id: commands.get_last_message_id(request_id, self._id),
                 BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
                 f"the cursor of {self._topic}",
@@ -52,23 +61,23 @@ class ConsumerRequests:
             if error.failure in (Failure.FATAL, Failure.REFUSED):
                 return None
             raise RequestTimeout(f"the cursor of {self._topic} is unknown: {error}") from error
-        has_mark = answer.HasField("consumer_mark_delete_position")
-        mark = ids.entry_id(answer.consumer_mark_delete_position) if has_mark else ids.EARLIEST
-        if mark > ids.EARLIEST:
-            return mark
-        return None if is_durable else ids.entry_id(answer.last_message_id)
+        has_cursor = response.HasField("consumer_mark_delete_position")
+        cursor = ids.entry_id(response.consumer_mark_delete_position) if has_cursor else ids.EARLIEST
+        if cursor > ids.EARLIEST:
+            return cursor
+        return None if is_durable else ids.entry_id(response.last_message_id)
 
-    async def last(self) -> pb.CommandGetLastMessageIdResponse:
-        """Return the broker's response about the newest message of the topic."""
-        answer: pb.CommandGetLastMessageIdResponse = await self._request(
+    async def last_message_id(self) -> pb.CommandGetLastMessageIdResponse:
+        """Return the broker's response with the newest message of the topic and the cursor of the subscription."""
+        response: pb.CommandGetLastMessageIdResponse = await self._request(
             lambda request_id: commands.get_last_message_id(request_id, self._id),
             BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
             "the last message id",
         )
-        return answer
+        return response
 
     async def seek(self, entry: EntryId | None, publish_time: int | None) -> None:
-        """Set the cursor of the subscription to an entry or to a publish time (ms)."""
+        """Set the cursor of the subscription to an entry, or to a publish time in milliseconds since the epoch."""
         await self._request(
             lambda request_id: commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
             BaseCommand.SUCCESS,
@@ -76,7 +85,7 @@ class ConsumerRequests:
         )
 
     async def unsubscribe(self, force: bool) -> None:
-        """Delete the subscription; with `force` also if it has other consumers."""
+        """Delete the subscription; with `force` also if other consumers are connected to it."""
         await self._request(
             lambda request_id: commands.unsubscribe(request_id, self._id, force), BaseCommand.SUCCESS, "UNSUBSCRIBE"
         )

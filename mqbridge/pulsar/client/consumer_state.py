@@ -1,30 +1,38 @@
-"""State machine of one consumer and its positions in the topic: a table per axis, a method per transition. No IO.
+"""State machine of one consumer, and the consumer's positions in the topic.
+
+The state has three independent axes. Each axis has a table of its transitions, and a method for each event. No IO happens here.
 
     link   DETACHED -> SUBSCRIBING -> SUBSCRIBED -> DETACHED -> ... -> ENDED
-           Each SUBSCRIBE has a number, the `epoch`, which the broker repeats on entries.
+           Each SUBSCRIBE has a number, the `epoch`. The broker sends it back with each entry.
     role   STANDBY <-> ACTIVE
            The broker's last ACTIVE_CONSUMER_CHANGE on a failover subscription. Other types are always ACTIVE.
-    progress  FRESH -> READING -> FRESH -> ...;  SEEKING while a SEEK has no response
-           FRESH: nothing was delivered in this generation. A generation begins whenever positions are set back or become invalid.
+    progress  AT_START -> READING -> AT_START -> ...;  SEEKING while a SEEK has no response
+           AT_START: nothing was delivered in this generation. A generation is a count that grows whenever the positions are set
+           back or become invalid.
 
 An entry is accepted only while the consumer is SUBSCRIBED, ACTIVE and not SEEKING, and only from the current epoch. If one
-consumer has the whole topic in order, only entries after `delivered` are accepted: entries that the broker repeats after a lost
-connection are skipped.
+consumer receives the whole topic in order, only entries after `delivered` are accepted. So entries that the broker repeats after
+a lost connection are skipped.
 
     delivered      the last entry delivered to the application in this generation
     acked_up_to    the application has acknowledged everything up to this entry; never after `delivered`
     last_sent_ack  the last cumulative acknowledgement that was sent
-    reader_start   where a reader begins before its first delivery; the first SUBSCRIBE replaces LATEST by the cursor
+    reader_start   the entry at which a reader subscribes until its first delivery. LATEST is replaced after the first SUBSCRIBE
+                   by the broker's cursor, which is the newest entry at that time.
 
-    last_sent_ack <= acked_up_to <= delivered, if one consumer has the whole topic and acknowledges cumulatively
+If one consumer receives the whole topic and acknowledges cumulatively, last_sent_ack <= acked_up_to <= delivered.
 
 All positions are discarded together when the next position is decided elsewhere: by a seek, by another consumer that becomes
 active (failover), by an operator's reset, or by the migration of the topic to another cluster.
 
-On a reset the broker closes the consumer, and its cursor is then before `last_sent_ack`, or before the first entry of the
-generation. An acknowledgement in flight when the broker closed the consumer looks the same; then entries are delivered twice.
-After a lost connection an older cursor means lost acknowledgements (a killed broker forgets those of the last seconds): then the
-positions stay, and `last_sent_ack` is sent again.
+The cursor is the broker's position of the subscription: the last entry that is acknowledged there. It is requested with a
+SUBSCRIBE, and it may be older than expected: before `last_sent_ack` or before the first entry of the generation. There are
+two cases:
+
+- The broker has closed the consumer: the subscription was reset, so all positions are discarded. An acknowledgement that was in
+  flight when the broker closed the consumer looks like a reset; then some entries are delivered twice.
+- The connection was lost: acknowledgements were lost with it (a killed broker forgets those of the last seconds). The positions
+  stay, and `last_sent_ack` is sent again.
 """
 
 from enum import Enum, auto
@@ -36,7 +44,7 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageIdData
 
 
 class State(Enum):
-    """States of all three axes."""
+    """The states of the three axes: link, role and progress."""
 
     DETACHED = auto()
     SUBSCRIBING = auto()
@@ -46,13 +54,13 @@ class State(Enum):
     STANDBY = auto()
     ACTIVE = auto()
 
-    FRESH = auto()
+    AT_START = auto()
     READING = auto()
     SEEKING = auto()
 
 
 class Event(Enum):
-    """Events of all three axes."""
+    """The events of the three axes: link, role and progress."""
 
     SUBSCRIBE = auto()
     SUCCESS = auto()
@@ -73,7 +81,7 @@ S, E = State, Event
 
 LINK = {
     (S.DETACHED, E.SUBSCRIBE): S.SUBSCRIBING,
-    (S.DETACHED, E.DETACH): S.DETACHED,  # the broker closes the consumer, then the connection ends
+    (S.DETACHED, E.DETACH): S.DETACHED,  # the broker has closed the consumer, and now its connection ends
     (S.DETACHED, E.END): S.ENDED,
     (S.SUBSCRIBING, E.SUBSCRIBE): S.SUBSCRIBING,  # the previous attempt has failed
     (S.SUBSCRIBING, E.SUCCESS): S.SUBSCRIBED,
@@ -93,19 +101,19 @@ ROLE = {
 }
 
 PROGRESS = {
-    (S.FRESH, E.DELIVER): S.READING,
-    (S.FRESH, E.REWIND): S.FRESH,
-    (S.FRESH, E.FORGET): S.FRESH,
-    (S.FRESH, E.SEEK): S.SEEKING,
+    (S.AT_START, E.DELIVER): S.READING,
+    (S.AT_START, E.REWIND): S.AT_START,
+    (S.AT_START, E.FORGET): S.AT_START,
+    (S.AT_START, E.SEEK): S.SEEKING,
     (S.READING, E.DELIVER): S.READING,
-    (S.READING, E.REWIND): S.FRESH,
-    (S.READING, E.FORGET): S.FRESH,
+    (S.READING, E.REWIND): S.AT_START,
+    (S.READING, E.FORGET): S.AT_START,
     (S.READING, E.SEEK): S.SEEKING,
     (S.SEEKING, E.FORGET): S.SEEKING,
-    (S.SEEKING, E.REWIND): S.SEEKING,  # the seek decides
+    (S.SEEKING, E.REWIND): S.SEEKING,  # the response to the SEEK will decide the positions
     (S.SEEKING, E.SEEK): S.SEEKING,
-    (S.SEEKING, E.SEEK_DONE): S.FRESH,
-    (S.FRESH, E.SEEK_DONE): S.FRESH,  # the second of two concurrent seeks
+    (S.SEEKING, E.SEEK_DONE): S.AT_START,
+    (S.AT_START, E.SEEK_DONE): S.AT_START,  # the second of two concurrent seeks
 }
 
 
@@ -116,22 +124,23 @@ def _next(table: dict[tuple[State, Event], State], state: State, event: Event) -
         raise LocalProtocolError(f"invalid transition of a Pulsar consumer: {event.name} in state {state.name}") from None
 
 
-def _last_whole(mark: MessageIdData) -> EntryId:
+def _last_complete(ack: MessageIdData) -> EntryId:
     """Return the last entry whose messages are all acknowledged by this cumulative acknowledgement."""
-    ledger, entry = entry_id(mark)
-    return ledger, entry - 1 if mark.ack_set else entry
+    ledger, entry = entry_id(ack)
+    return ledger, entry - 1 if ack.ack_set else entry
 
 
 class ConsumerState:
     """State of one consumer.
 
-    `in_order` is True if the consumer has the whole topic in order, with ascending ids. `start` is the start of a reader, None
-    for a durable subscription.
+    `in_order` is True if the consumer receives the whole topic in order, with ascending ids. `failover` is True for a failover
+    subscription. `start` is the entry at which a reader begins, None for a durable subscription.
     """
 
     def __init__(self, *, in_order: bool, failover: bool, start: EntryId | None) -> None:
-        self.link, self.role, self.progress = S.DETACHED, S.STANDBY if failover else S.ACTIVE, S.FRESH
+        self.link, self.role, self.progress = S.DETACHED, S.STANDBY if failover else S.ACTIVE, S.AT_START
         self.epoch = -1
+        """Number of the last SUBSCRIBE; -1 before the first one."""
         self.generation = 0
         """Number of the generation. Acknowledgements and responses that belong to an older one have no effect."""
         self.reader_start = start
@@ -143,36 +152,37 @@ class ConsumerState:
         """True if `last_sent_ack` may not have reached the broker and must be sent again."""
         self._in_order, self._is_reader = in_order, start is not None
         self._resume_at: EntryId = ids.EARLIEST
+        """The entry at which a reader subscribes after its first delivery. The broker sends it again, and `is_new` rejects it."""
         self._floor: EntryId = ids.EARLIEST
-        """The cursor that replaced LATEST: a reader subscribes at this entry, but does not deliver it."""
+        """The cursor that replaced LATEST, for a reader: it subscribes at this entry, but does not deliver it."""
         self._before_first: EntryId = ids.EARLIEST
-        """The entry before the first one of this generation, or a later cursor. An earlier cursor means that the subscription
-        was reset."""
+        """The entry before the first one of this generation, or a later cursor. A cursor before it is older than expected."""
         self._start_known = start != ids.LATEST
+        """True if `reader_start` is a definite entry, not LATEST."""
         self._closed = False
         """True if the broker has closed the consumer since the last SUBSCRIBE."""
         self._acks_individually = False
-        """True after the first individual acknowledgement by the application, which may send more of them."""
+        """True after the application's first individual acknowledgement; more of them are expected."""
 
     # --- link and role ----------------------------------------------------------------------------------------------
 
-    def subscribing(self) -> EntryId | None:
+    def begin_subscribe(self) -> EntryId | None:
         """Begin a SUBSCRIBE; return the start of a reader, None for a durable subscription."""
         self.link = _next(LINK, self.link, E.SUBSCRIBE)
         self.epoch += 1
-        return self.reader_start if self.progress is S.FRESH or not self._is_reader else self._resume_at
+        return self.reader_start if self.progress is S.AT_START or not self._is_reader else self._resume_at
 
     @property
     def needs_cursor(self) -> bool:
-        """True if `subscribed` needs the broker's cursor."""
+        """True if `on_subscribed` needs the broker's cursor: to replace a reader's LATEST, or to notice a reset."""
         if self._is_reader:
             return not self._start_known
         return self.last_sent_ack is not None or (self._closed and self._in_order and self.progress is S.READING)
 
-    def subscribed(self, cursor: EntryId | None) -> bool:
-        """Note a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker, None if unknown.
+    def on_subscribed(self, cursor: EntryId | None) -> bool:
+        """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker, None if unknown.
 
-        Return True if the subscription was reset by somebody else, so that all positions were discarded.
+        Return True if someone else has reset the subscription, so that this call has discarded all positions.
         """
         self.link = _next(LINK, self.link, E.SUCCESS)
         closed, self._closed = self._closed, False
@@ -183,21 +193,24 @@ class ConsumerState:
                 self._floor = cursor
                 self.delivered = max(self.delivered, cursor)
             return False
-        known = self._before_first if self.last_sent_ack is None else max(self._before_first, _last_whole(self.last_sent_ack))
-        if cursor is not None and cursor >= known:
+        expected = self._before_first
+        if self.last_sent_ack is not None:
+            expected = max(expected, _last_complete(self.last_sent_ack))
+        if cursor is not None and cursor >= expected:
             self._before_first = max(self._before_first, cursor)
             return False
-        if closed and cursor is not None and known[1] >= 0:  # else no cursor can have exactly this position
+        # With entry id -1, `expected` is before a ledger's first entry: even without a reset the cursor is in an earlier ledger.
+        if closed and cursor is not None and expected[1] >= 0:
             self.forget()
             return True
         self.ack_may_be_lost = self.last_sent_ack is not None
         return False
 
-    def detached(self, first_open: EntryId, *, closed: bool = False) -> bool:
-        """Note the end of the registration: `closed` by the broker, or by a lost connection, or by this client.
+    def on_detached(self, earliest_open_chunk: EntryId, *, closed: bool = False) -> bool:
+        """Record that the registration has ended. `closed` is True if the broker closed the consumer.
 
-        `first_open` is the result of `ReceiverQueue.first_open`. Return True if entries that were delivered are skipped when the
-        broker repeats them after the next SUBSCRIBE.
+        `earliest_open_chunk` is the result of `ReceiverQueue.earliest_open_chunk`. Return True if delivered entries are skipped
+        when the broker repeats them after the next SUBSCRIBE.
         """
         was_subscribed = self.link is S.SUBSCRIBED
         self.link = _next(LINK, self.link, E.DETACH)
@@ -205,82 +218,82 @@ class ConsumerState:
         if not self._in_order:
             self.delivered = ids.EARLIEST
         elif self._acks_individually:
-            # Individual acknowledgements may be lost (a killed broker also forgets those of earlier connections). No later
-            # acknowledgement covers them, so the entries must be delivered again.
+            # Individual acknowledgements may be lost: a killed broker forgets even those that came over earlier connections. A
+            # later acknowledgement does not include them, so the entries must be delivered again.
             self.rewind()
         if was_subscribed:
-            self._resume_at = min(self.delivered, first_open)
+            self._resume_at = min(self.delivered, earliest_open_chunk)
         return self._in_order and not self._acks_individually
 
-    def activated(self) -> None:
-        """Note that the broker delivers to this consumer."""
+    def on_activated(self) -> None:
+        """Record that the broker delivers to this consumer."""
         self.role = _next(ROLE, self.role, E.ACTIVATE)
 
-    def deactivated(self) -> None:
-        """Note that the broker delivers to another consumer, whose acknowledgements now move the cursor."""
+    def on_deactivated(self) -> None:
+        """Record that the broker delivers to another consumer, whose acknowledgements now move the cursor."""
         self.role = _next(ROLE, self.role, E.DEACTIVATE)
         self.forget()
 
-    def ended(self) -> None:
-        """Note the end of the consumer."""
+    def on_ended(self) -> None:
+        """Record that the consumer has ended for good."""
         self.link = _next(LINK, self.link, E.END)
 
     @property
-    def takes_entries(self) -> bool:
+    def accepts_entries(self) -> bool:
         """True if entries of the current epoch are accepted."""
         return self.link is S.SUBSCRIBED and self.role is S.ACTIVE and self.progress is not S.SEEKING
 
     # --- positions --------------------------------------------------------------------------------------------------
 
-    def is_current(self, epoch: int | None) -> bool:
-        """Return True if entries of this epoch are accepted (None: the broker does not send epochs)."""
-        return self.takes_entries and (epoch is None or epoch >= self.epoch)
+    def accepts_epoch(self, epoch: int | None) -> bool:
+        """Return True if entries of this epoch are accepted; `epoch` is None if the broker does not send epochs."""
+        return self.accepts_entries and (epoch is None or epoch >= self.epoch)
 
     def is_new(self, entry: EntryId) -> bool:
-        """Return False for an entry that was already delivered, before its connection was lost."""
+        """Return False for a redelivered entry that the application already has from an earlier connection."""
         return not self._in_order or entry > self.delivered
 
     def needs_ack(self, entry: EntryId) -> bool:
-        """Return True if the application has acknowledged the entry, but no acknowledgement was sent to the broker.
+        """Return True if the application has acknowledged the entry, but no acknowledgement of it was sent to the broker.
 
-        That happens if an earlier chunked message was incomplete at the time.
+        That happens if an earlier chunked message was incomplete: the cumulative acknowledgement had to stop before that message.
         """
         return (
             self._in_order
             and entry <= self.acked_up_to
-            and (self.last_sent_ack is None or entry > _last_whole(self.last_sent_ack))
+            and (self.last_sent_ack is None or entry > _last_complete(self.last_sent_ack))
         )
 
-    def skip(self, entry: EntryId) -> None:
-        """Note an entry that is not delivered: a repeated chunk, or an entry whose messages are all acknowledged."""
+    def record_skip(self, entry: EntryId) -> None:
+        """Record an entry that is not delivered: a repeated chunk, or an entry whose messages are all acknowledged."""
         self.last_skipped = max(self.last_skipped, entry)
 
-    def deliver(self, entry: EntryId, first_chunk: EntryId | None = None) -> None:
-        """Note the delivery of an entry to the application."""
-        if self.progress is S.FRESH:
-            ledger, begin = first_chunk or entry
-            self._before_first = ledger, begin - 1
-        if self.progress is not S.READING:  # READING stays READING
+    def record_delivery(self, entry: EntryId, first_chunk: EntryId | None = None) -> None:
+        """Record the delivery of an entry to the application; `first_chunk` is the first chunk if the message has chunks."""
+        if self.progress is S.AT_START:
+            ledger, first = first_chunk or entry
+            self._before_first = ledger, first - 1
+        if self.progress is not S.READING:  # saves the table lookup for most entries
             self.progress = _next(PROGRESS, self.progress, E.DELIVER)
         self.delivered = max(self.delivered, entry)
 
-    def acknowledged(self, entry: EntryId, *, whole: bool = True) -> bool:
-        """Note a cumulative acknowledgement before this entry; including the entry if `whole`.
+    def record_cumulative_ack(self, entry: EntryId, *, is_whole: bool = True) -> bool:
+        """Record that the application acknowledged all entries before this one, and this one too if `is_whole`.
 
-        Return False for an entry of another generation.
+        Change nothing and return False if the entry was not delivered in this generation.
         """
         if self.progress is not S.READING or entry > self.delivered:
             return False
-        self.acked_up_to = max(self.acked_up_to, entry if whole else (entry[0], entry[1] - 1))
+        self.acked_up_to = max(self.acked_up_to, entry if is_whole else (entry[0], entry[1] - 1))
         return True
 
-    def acknowledged_individually(self) -> None:
-        """Note the acknowledgement of a single entry on an ordered subscription."""
+    def record_individual_ack(self) -> None:
+        """Record that the application acknowledges entries one by one; this matters on ordered subscriptions only."""
         self._acks_individually = self._in_order
 
-    def ack_sent(self, mark: MessageIdData) -> None:
-        """Note that a cumulative acknowledgement is sent."""
-        self.last_sent_ack, self.ack_may_be_lost = mark, False
+    def record_sent_ack(self, ack: MessageIdData) -> None:
+        """Record that this cumulative acknowledgement is being sent."""
+        self.last_sent_ack, self.ack_may_be_lost = ack, False
 
     def rewind(self) -> None:
         """Set the positions back to the last acknowledged entry; a new SUBSCRIBE redelivers everything after it."""
@@ -296,25 +309,28 @@ class ConsumerState:
         self._resume_at = self._floor = self._before_first = ids.EARLIEST
         self.last_sent_ack, self.ack_may_be_lost, self._closed = None, False, False
 
-    def migrated(self) -> None:
-        """Note the migration to another cluster, which has other ids; a reader starts at the earliest entry there."""
+    def on_migrated(self) -> None:
+        """Record the migration to another cluster, whose entries have other ids; a reader starts at the earliest entry there."""
         self.forget()
         if self._is_reader:
             self.reader_start, self._start_known = ids.EARLIEST, True
 
-    def seeking(self) -> None:
-        """Begin a SEEK. Entries that arrive now may be from before or after the SEEK, and an acknowledgement would undo it."""
+    def begin_seek(self) -> None:
+        """Begin a SEEK. Entries that arrive from now on are rejected: the broker may have read them before or after the SEEK.
+
+        `last_sent_ack` is discarded, because sending it again would undo the SEEK.
+        """
         self.progress = _next(PROGRESS, self.progress, E.SEEK)
         self.last_sent_ack, self.ack_may_be_lost = None, False
 
-    def seek_done(self, to: EntryId | None) -> None:
-        """Note the end of a SEEK, even if its result is unknown.
+    def end_seek(self, to: EntryId | None) -> None:
+        """Record the end of a SEEK, also if its result is unknown.
 
-        `to` is None for a SEEK to a publish time: then the cursor shows the entry.
+        `to` is the entry of the SEEK. It is None for a SEEK to a publish time: then the cursor shows which entry that is.
         """
         self.forget()
         self.progress = _next(PROGRESS, self.progress, E.SEEK_DONE)
         if self._is_reader:
-            # If the connection is lost before the entry of a publish time is known, the reader starts at the earliest entry:
-            # it reads too much rather than too little.
+            # EARLIEST is for a SEEK to a publish time whose entry is still unknown when the connection is lost. The reader then
+            # reads too much rather than too little.
             self.reader_start, self._start_known = to or ids.EARLIEST, to is not None and to != ids.LATEST

@@ -10,12 +10,13 @@ import asyncio
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.pulsar.client.consumer_handler import ConsumerHandler
 from mqbridge.pulsar.client.consumer_requests import ConsumerStats
-from mqbridge.pulsar.client.lookup import retrying
+from mqbridge.pulsar.client.lookup import retry
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId
 
 NEGATIVE_ACK_DELAY_S = 60.0
+"""Default delay between a negative acknowledgement and the redelivery."""
 
 
 class EntryConsumer(ConsumerHandler):
@@ -26,7 +27,7 @@ class EntryConsumer(ConsumerHandler):
     @property
     def waiting(self) -> int:
         """Number of entries in the receiver queue, which `receive` would return at once."""
-        return len(self._inbox)
+        return len(self._receiver_queue)
 
     @property
     def last_delivered(self) -> EntryId:
@@ -41,16 +42,16 @@ class EntryConsumer(ConsumerHandler):
                 return entry
             if self.ended is not None:
                 raise self.ended
-            await self._wait()
+            await self._wait_for_change()
 
     def take(self) -> Entry | None:
         """Return the next entry unpacked, None if the receiver queue is empty."""
-        entry = self._inbox.take()
+        entry = self._receiver_queue.take()
         if entry is None:
             return None
         if self.subscription.ack_timeout_s is not None:
             self._acks.start_ack_timeout(entry.id)
-        self._grant()
+        self._grant_permits()
         entry.unpack()
         return entry
 
@@ -59,32 +60,32 @@ class EntryConsumer(ConsumerHandler):
 
         Returns at least one entry unless the receiver queue is empty. Their memory stays charged until `release_taken`.
         """
-        entries = self._inbox.take_many(max_bytes, max_memory, max_entries)
+        entries = self._receiver_queue.take_many(max_bytes, max_memory, max_entries)
         for entry in entries:
             entry.unpack()
         if self.subscription.ack_timeout_s is not None:
             for entry in entries:
                 self._acks.start_ack_timeout(entry.id)
-        self._grant()
+        self._grant_permits()
         return entries
 
     @property
     def share(self) -> int:
-        """Bytes of memory that the entries of this consumer may take."""
-        return self._inbox.permits.share
+        """Bytes of memory that the entries of this consumer may take: its share of the budget."""
+        return self._receiver_queue.permits.share
 
     def release_taken(self) -> None:
         """Release the memory of the entries from `take_many`, because they were dropped or the caller accounts for them."""
-        if self._inbox.permits.deferred:
-            self._inbox.permits.release_deferred()
-            self._grant()
+        if self._receiver_queue.permits.deferred:
+            self._receiver_queue.permits.release_deferred()
+            self._grant_permits()
 
     async def wait_active(self, active: bool) -> None:
         """Wait until this consumer of a failover subscription is active or, with `active` False, passive. Raises as `receive`."""
         while self.active is not active:
             if self.ended is not None:
                 raise self.ended
-            await self._wait()
+            await self._wait_for_change()
 
     async def wait_deactivated(self, deactivations: int) -> None:
         """Wait until the consumer has become passive, even if it is active again by now. Raises as `receive`.
@@ -94,18 +95,18 @@ class EntryConsumer(ConsumerHandler):
         while self.active and self.deactivations == deactivations:
             if self.ended is not None:
                 raise self.ended
-            await self._wait()
+            await self._wait_for_change()
 
     async def changed(self, timeout: float) -> None:
-        """Wait until an entry is queued or the consumer's state has changed, at most `timeout` seconds."""
-        if not self._inbox and self.ended is None:
+        """Wait as `changed_within` does, but return at once if an entry is queued or the consumer has ended."""
+        if not self._receiver_queue and self.ended is None:
             await self.changed_within(timeout)
 
     async def changed_within(self, timeout: float) -> None:
-        """Wait for the next change: a new entry or a change of state. Wait at most `timeout` seconds."""
-        timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)  # takes a third of the time of asyncio.timeout
+        """Wait for the next change, a new entry or a change of the consumer's state; at most `timeout` seconds."""
+        timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)  # a third of the CPU time of asyncio.timeout
         try:
-            await self._wait()
+            await self._wait_for_change()
         finally:
             timer.cancel()
 
@@ -119,12 +120,12 @@ class EntryConsumer(ConsumerHandler):
         """Acknowledge message `index` of the batch of `count` in this entry."""
         self._acks.acknowledge_messages(entry, 1 << index, count)
 
-    def acknowledge_messages(self, entry: EntryId, done: int, count: int) -> bool:
-        """Acknowledge the messages in the bit mask `done`, of the entry's `count` messages.
+    def acknowledge_messages(self, entry: EntryId, acknowledged: int, count: int) -> bool:
+        """Acknowledge the messages whose bits are set in `acknowledged`, of the entry's `count` messages.
 
         Return True if the whole entry is acknowledged now.
         """
-        return self._acks.acknowledge_messages(entry, done, count)
+        return self._acks.acknowledge_messages(entry, acknowledged, count)
 
     def acknowledge_up_to(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
         """Acknowledge all earlier entries and this entry, or only its messages up to `index`; for ordered subscriptions.
@@ -138,23 +139,26 @@ class EntryConsumer(ConsumerHandler):
         self._acks.flush()
 
     async def confirm_acks(self) -> None:
-        """Send the pending acknowledgements and wait for their receipts. Raises ClusterError; they are then sent again."""
+        """Send the pending acknowledgements and wait for their receipts.
+
+        Raises ClusterError; the acknowledgements without a receipt will then be sent again.
+        """
         await self._acks.confirm(self._live_connection())
 
     def negative_acknowledge(self, entry: EntryId, delay_s: float = NEGATIVE_ACK_DELAY_S) -> None:
-        """Request redelivery after a delay, as `redeliver` does. On shared subscriptions the broker counts redeliveries."""
+        """Call `redeliver` for this entry after the delay. On shared subscriptions the broker counts redeliveries."""
         self._acks.negative_acknowledge(entry, delay_s)
 
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def last_id(self) -> EntryId:
-        """Return the newest entry of the topic, (-1, -1) if it is empty. Raises ClusterError."""
-        answer = await retrying(self._requests.last, self._request_timeout_s)
-        return ids.entry_id(answer.last_message_id)
+        """Return the id of the topic's newest entry, (-1, -1) if the topic is empty. Raises ClusterError."""
+        response = await retry(self._requests.last_message_id, self._request_timeout_s)
+        return ids.entry_id(response.last_message_id)
 
     async def last_message(self) -> tuple[int, int, int]:
-        """Return ledger and entry of the newest message, and its index in the batch, -1 without a batch. Raises ClusterError."""
-        last = (await retrying(self._requests.last, self._request_timeout_s)).last_message_id
+        """Return ledger, entry and batch index of the newest message; the index is -1 without a batch. Raises ClusterError."""
+        last = (await retry(self._requests.last_message_id, self._request_timeout_s)).last_message_id
         return (*ids.entry_id(last), last.batch_index)
 
     async def has_more(self) -> bool:
@@ -162,12 +166,13 @@ class EntryConsumer(ConsumerHandler):
 
         Raises ClusterError.
         """
-        return bool(self._inbox) or await self._last_unreceived() is not None
+        return bool(self._receiver_queue) or await self._find_unreceived() is not None
 
     async def seek(self, entry: EntryId | None = None, *, publish_time: int | None = None) -> None:
-        """Move the subscription to this entry, or to the first entry published at this time (ms) or later. Raises ClusterError.
+        """Move the cursor to this entry, or to the first entry published at `publish_time` or later. Raises ClusterError.
 
-        Pending acknowledgements are dropped: they would move the subscription again.
+        `publish_time` is in milliseconds since the epoch. Pending acknowledgements are discarded: they would move the cursor
+        again.
         """
 
         async def seek_once() -> None:
@@ -175,24 +180,27 @@ class EntryConsumer(ConsumerHandler):
                 await self._requests.seek(entry, publish_time)
             except ClusterError:
                 if self._connection() is None:
-                    self._reopen()  # the broker has closed the consumer to seek, and its response was lost
+                    self._reopen()  # the broker closed the consumer, as for every seek, but its response was lost
                 raise
 
-        self._state.seeking()
+        self._state.begin_seek()
         self._acks.forget()
-        self._inbox.drop()
+        self._receiver_queue.drop()
         try:
-            await retrying(seek_once, self._request_timeout_s)
+            await retry(seek_once, self._request_timeout_s)
         finally:
-            self._state.seek_done(entry)
+            self._state.end_seek(entry)
             self._resubscribe(self._forget)
 
     async def stats(self) -> ConsumerStats:
         """Return the broker's statistics of this consumer. Raises ClusterError."""
-        return await retrying(self._requests.stats, self._request_timeout_s)
+        return await retry(self._requests.stats, self._request_timeout_s)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and end this consumer. Raises ClusterError, also for other consumers unless `force` is set."""
+        """Delete the subscription and end this consumer.
+
+        Raises ClusterError; also if the subscription has other consumers, unless `force` is set.
+        """
         self._unsubscribing = True
         try:
             await self._requests.unsubscribe(force)

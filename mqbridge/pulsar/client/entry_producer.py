@@ -229,24 +229,24 @@ class EntryProducer:
         self._epoch += 1
         command = self.settings.command(self.topic, self._id, self.name, self._epoch, self.topic_epoch)
         with explain_topic_denial("produce to", self.topic, connection.principal, PRODUCE):
-            answer: pb.CommandProducerSuccess = await connection.request(
+            response: pb.CommandProducerSuccess = await connection.request(
                 lambda request_id: commands.producer(request_id, command),
                 BaseCommand.PRODUCER_SUCCESS,
                 f"PRODUCER for {self.topic}",
                 self._request_timeout_s,
             )
-        if not answer.producer_ready:
-            answer = await self._wait_for_access(connection, answer.request_id)
-        if answer.HasField("topic_epoch"):
-            self.topic_epoch = answer.topic_epoch
-        self._send_queue.schema_version = answer.schema_version
+        if not response.producer_ready:
+            response = await self._wait_for_access(connection, response.request_id)
+        if response.HasField("topic_epoch"):
+            self.topic_epoch = response.topic_epoch
+        self._send_queue.schema_version = response.schema_version
         if not self._opened.done():
-            self.name = self._send_queue.name = answer.producer_name
-            self.last_sequence_id = self._send_queue.last_stored_sequence = answer.last_sequence_id
-        elif self.settings.sole_sender and not self._send_queue.is_own_sequence(answer.last_sequence_id):
-            self._replaced_at = answer.last_sequence_id
+            self.name = self._send_queue.name = response.producer_name
+            self.last_sequence_id = self._send_queue.last_stored_sequence = response.last_sequence_id
+        elif self.settings.sole_sender and not self._send_queue.is_own_sequence(response.last_sequence_id):
+            self._replaced_at = response.last_sequence_id
         # Another producer may have used the name meanwhile. A broker with deduplication drops all ids up to this one.
-        self._send_queue.next_sequence = max(self._send_queue.next_sequence, answer.last_sequence_id + 1)
+        self._send_queue.next_sequence = max(self._send_queue.next_sequence, response.last_sequence_id + 1)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
         log.info("%s: another producer has exclusive access, waiting", self.topic)
@@ -257,7 +257,7 @@ class EntryProducer:
             self._exclusive_wait = None
             self._deadline = self._loop.time() + self._open_timeout_s
 
-    def begin(self, connection: Connection) -> None:
+    def on_registered(self, connection: Connection) -> None:
         """Send the waiting entries over the new connection; end the producer if another one has used its name."""
         self.registrations += 1
         if self._replaced_at is not None:

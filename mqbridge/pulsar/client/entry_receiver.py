@@ -19,76 +19,85 @@ from mqbridge.pulsar.wire.ids import full_mask
 
 
 class EntryReceiver:
-    """Receiver of one consumer. It calls `wake` when an expired message is queued as an entry."""
+    """Receiver of one consumer's entries. It calls `wake` when an expired message is queued as an entry.
+
+    `partition` is the topic's partition index, -1 for an unpartitioned topic. `connection` returns the current connection.
+    """
 
     def __init__(
         self,
         state: ConsumerState,
-        inbox: ReceiverQueue,
+        receiver_queue: ReceiverQueue,
         acks: Acknowledger,
         partition: int,
         chunk_expiry_s: float,
         connection: Callable[[], Connection | None],
         wake: Callable[[], None],
     ) -> None:
-        self._state, self._inbox, self._acks, self._partition = state, inbox, acks, partition
+        self._state, self._receiver_queue, self._acks, self._partition = state, receiver_queue, acks, partition
         self._chunk_expiry_s, self._connection, self._wake = chunk_expiry_s, connection, wake
         self._loop = asyncio.get_running_loop()
         self._chunk_timer: asyncio.TimerHandle | None = None
 
     def add(self, frame: Frame) -> bool:
         """Process a MESSAGE; return True if the queue has grown."""
-        message, before = frame.command.message, len(self._inbox)
+        message, before = frame.command.message, len(self._receiver_queue)
         entry = decode_entry(frame.data, frame.rest)
         entry.ledger, entry.entry = ids.entry_id(message.message_id)
         entry.redelivery_count = message.redelivery_count
         epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None
         words = message.ack_set
         self._add(entry, entry_memory(entry, len(frame.data)), epoch, ids.from_words(words) if words else None)
-        return len(self._inbox) > before
+        return len(self._receiver_queue) > before
 
     def add_run(self, run: EntryRun) -> bool:
         """Process a run; return True if the queue has grown.
 
-        If all entries are new, a run costs little more than one entry.
+        The entries of a run are queued together if all are new and none can be partly acknowledged or a redelivered chunk. Then a
+        run costs little more than one entry. Otherwise they are processed one by one.
         """
-        inbox, state, before = self._inbox, self._state, len(self._inbox)
-        if state.is_current(run.epoch) and state.is_new(run.first) and not (self._acks.partial or inbox.awaits_chunks):
+        receiver_queue, state, before = self._receiver_queue, self._state, len(self._receiver_queue)
+        if (
+            state.accepts_epoch(run.epoch)
+            and state.is_new(run.first)
+            and not (self._acks.partial or receiver_queue.awaits_chunks)
+        ):
             for entry in run.entries:
                 entry.partition = self._partition
-            inbox.permits.received(run.messages, *run.charges)
-            inbox.add_run(run)
+            receiver_queue.permits.received(run.messages, *run.charges)
+            receiver_queue.add_run(run)
         else:
             for entry, size in zip(run.entries, run.charges, strict=True):
                 self._add(entry, size, run.epoch, None)
-        return len(inbox) > before
+        return len(receiver_queue) > before
 
     def _add(self, entry: Entry, size: int, epoch: int | None, mask: int | None) -> None:
-        """Process an entry that takes `size` bytes of memory.
+        """Process an entry of this SUBSCRIBE `epoch` that takes `size` bytes of memory.
 
-        `mask` is the broker's mask of the entry's unacknowledged messages, None if it sent none.
+        `mask` is the broker's mask of the entry's unacknowledged messages, None if the broker sent no mask.
         """
-        inbox, entry_id = self._inbox, entry.id
+        receiver_queue, entry_id = self._receiver_queue, entry.id
         entry.partition = self._partition
-        inbox.permits.received(mask.bit_count() if mask else entry.count, size)
-        if not self._state.is_current(epoch):
-            inbox.permits.release(size)
+        receiver_queue.permits.received(mask.bit_count() if mask else entry.count, size)
+        if not self._state.accepts_epoch(epoch):
+            receiver_queue.permits.release(size)
         elif (mask is not None or self._acks.partial) and self._mask_acknowledged(entry, mask):
-            inbox.permits.release(size)
-            self._state.skip(entry_id)
+            receiver_queue.permits.release(size)
+            self._state.record_skip(entry_id)
             self._acks.acknowledge_undelivered((entry_id,))
         else:
-            if undelivered := inbox.add(entry, size, self._loop.time()):
+            if undelivered := receiver_queue.add(entry, size, self._loop.time()):
                 self._acks.acknowledge_undelivered(undelivered)
-            if inbox.chunks and self._chunk_timer is None:
+            if receiver_queue.chunks and self._chunk_timer is None:
                 self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
 
     def _mask_acknowledged(self, entry: Entry, mask: int | None) -> bool:
-        """Mark the messages that are acknowledged at the broker (`mask`) or in this client; return True if all are.
+        """Mark the messages that are acknowledged at the broker (`mask`) or by this client; return True if all of them are.
 
-        A broker may not store acknowledgements of single messages. A damaged entry counts as one unacknowledged message.
+        This client's mask is needed because a broker may not store acknowledgements of single messages. A damaged entry is
+        delivered as one unacknowledged message.
         """
-        unacknowledged = self._acks.partial.redelivered(entry.id)
+        unacknowledged = self._acks.partial.on_redelivered(entry.id)
         if (mask is None and unacknowledged is None) or entry.defect is not None:
             return False
         if mask is None or unacknowledged is None:
@@ -104,16 +113,16 @@ class EntryReceiver:
     def _expire_chunks(self) -> None:
         """Expire messages whose chunks did not arrive in time.
 
-        Without permits or a connection no chunk could arrive: then their timers start again.
+        If no chunk could arrive, because there are no permits or no connection, the time of all messages starts again.
         """
-        inbox, now = self._inbox, self._loop.time()
+        receiver_queue, now = self._receiver_queue, self._loop.time()
         self._chunk_timer = None
-        if self._connection() is None or inbox.permits.outstanding <= 0:
-            inbox.chunks.restart_timers(now)
-        self._acks.acknowledge_undelivered(inbox.add_joined(inbox.chunks.expire(now)))
-        if inbox:
+        if self._connection() is None or receiver_queue.permits.outstanding <= 0:
+            receiver_queue.chunks.restart_timers(now)
+        self._acks.acknowledge_undelivered(receiver_queue.add_joined(receiver_queue.chunks.expire(now)))
+        if receiver_queue:
             self._wake()
-        if inbox.chunks:
+        if receiver_queue.chunks:
             self._chunk_timer = self._loop.call_later(self._chunk_expiry_s / 4, self._expire_chunks)
 
     def stop(self) -> None:

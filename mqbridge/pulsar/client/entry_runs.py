@@ -1,7 +1,8 @@
 """Runs of entries: ordinary entries of one consumer that arrived in one read of the socket, in ascending order.
 
-The compiled module parses ordinary entries (see `native/src/pulsar/delivered.rs`) without an object per frame. `wire/frame.py`
-and `wire/entry.py` parse all other entries, and all entries if the compiled module is not installed.
+The compiled module builds the runs. It parses ordinary entries (`native/src/pulsar/delivered.rs` defines them) without an object
+for each frame. `wire/frame.py` and `wire/entry.py` parse all other entries, and all entries if the compiled module is not
+installed.
 """
 
 from collections.abc import Sequence
@@ -13,15 +14,15 @@ from mqbridge.pulsar.wire.ids import EntryId
 
 
 class EntryRun(Protocol):
-    """Entries without chunks, all of whose messages are to be delivered."""
+    """Several entries of one consumer. None is a chunk, and none has messages that are already acknowledged at the broker."""
 
     consumer: int
-    """Consumer id at the connection."""
+    """Id of the consumer, by which the connection finds it."""
     epoch: int | None
     """Epoch of the SUBSCRIBE for which the broker read the entries; None if the broker does not send it."""
     entries: list[Entry]
     charges: list[int]
-    """Memory of each entry, in bytes."""
+    """Bytes of memory of each entry, to charge to the permits."""
     messages: int
     """Number of messages in all entries."""
     first: EntryId
@@ -29,9 +30,9 @@ class EntryRun(Protocol):
 
 
 def group_runs(frames: list[bytes]) -> Sequence[bytes | EntryRun]:
-    """Return the frames with ordinary entries grouped into runs.
+    """Group the frames that contain ordinary entries into runs; return runs and all other frames, in the order received.
 
-    Entries of one consumer keep their order, and so do other frames; only entries of different consumers may be reordered.
+    Only entries of different consumers may change their order.
     """
     if native.compiled is None:
         return frames

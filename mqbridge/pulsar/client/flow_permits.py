@@ -1,12 +1,14 @@
 """Flow permits of a consumer, granted so that the received entries stay within a memory budget.
 
-Pulsar's permits (FLOW) count messages, not bytes, and cannot be revoked. A broker with n permits reads n whole entries at a time,
-however many messages each contains, and sends them all. So n is the free part of the budget divided by the estimated size of an
-entry. The estimate is the largest possible size until the first entry; then it rises at once and falls slowly. After a read of
-batches the number of permits is usually negative; the next grant compensates for this.
+Pulsar's permits (granted with FLOW) count messages, not bytes, and cannot be revoked. A broker with n permits reads n entries at
+once and sends them all, however many messages each entry contains. So this client grants n permits, where n is the free part of
+the budget divided by the estimated size of an entry. Until the first entry the estimate is the largest possible size. Then a
+larger entry raises the estimate at once, and smaller entries lower it slowly. After a read of batches the number of outstanding
+permits is usually negative, because each message uses one; the next grant compensates for this.
 
-Consumers of one application share a budget. Each may hold and request up to its share, and all together up to the budget. But a
-consumer that holds nothing may always request one message, else it might never receive any; that message is not counted.
+Several consumers can share a budget. Each of them may hold and request bytes up to its share, and all together up to the budget.
+One exception: a consumer that holds nothing may always request one message, otherwise it might never receive any. The bytes
+expected for that message are not counted.
 """
 
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
@@ -15,13 +17,15 @@ from mqbridge.pulsar.wire.entry import ENTRY_BYTES, PROPERTY_BYTES, Entry
 MAX_OUTSTANDING = 100_000
 """Maximum number of messages that are granted but not received: even empty messages take memory."""
 MAX_GRANT = 0x7FFFFFFF
+"""Maximum number of permits of one FLOW: brokers read the number as a signed 32-bit integer."""
 _DECAY = 0.05
-"""The estimate falls by this fraction of its difference to a smaller entry."""
+"""For each smaller entry, the estimate falls by this fraction of the difference."""
 _MIN_DECAY = _DECAY / 1024
+"""Minimum after several overflows, see `slow_decay`."""
 
 
 def entry_memory(entry: Entry, size: int) -> int:
-    """Return the memory that an entry received in `size` bytes takes when it is unpacked, which is its maximum."""
+    """Return the bytes of memory that an entry takes when it is unpacked, its maximum; it was received in `size` bytes."""
     metadata = entry.metadata
     if (unpacked := metadata.uncompressed_size) > size:
         size = max(size, min(unpacked, MAX_UNCOMPRESSED_BYTES))
@@ -29,7 +33,7 @@ def entry_memory(entry: Entry, size: int) -> int:
 
 
 class ReceiveBudget:
-    """Memory budget of one or several consumers, in bytes. `consumers` is their expected minimum number."""
+    """Memory budget of one or several consumers, in bytes. At least `consumers` consumers are expected to share it."""
 
     __slots__ = ("committed", "consumers", "held", "max_bytes", "members")
 
@@ -39,7 +43,7 @@ class ReceiveBudget:
         self.held = 0
         """Bytes received and not yet released."""
         self.committed = 0.0
-        """Bytes held plus the estimated bytes of granted messages."""
+        """Bytes held, plus the estimated bytes of messages that are granted but not received."""
 
     @property
     def share(self) -> int:
@@ -48,7 +52,7 @@ class ReceiveBudget:
 
 
 class FlowPermits:
-    """The permits of one consumer at the broker."""
+    """The permits of one consumer at the broker, and the memory that is charged for its entries."""
 
     __slots__ = (
         "_budget",
@@ -67,9 +71,15 @@ class FlowPermits:
         self._budget = budget
         budget.members.add(self)
         self._largest = max_message_bytes
-        self._estimate = self._committed = 0.0
+        self._estimate = 0.0
+        """Estimated bytes of memory of the next entry; 0 until the first entry."""
+        self._committed = 0.0
+        """This consumer's part of the budget's `committed`."""
         self._decay = _DECAY
-        self._newest = self._exempt = 0
+        self._newest = 0
+        """Bytes of memory of the newest entry, which never causes an overflow."""
+        self._exempt = 0
+        """Bytes of memory of the largest message joined from chunks, which never causes an overflow."""
         self.held = 0
         """Bytes received and not yet released, including deferred ones."""
         self.deferred = 0
@@ -84,11 +94,11 @@ class FlowPermits:
 
     @property
     def overflowed(self) -> bool:
-        """True if the budget is exceeded, not counting the newest entry: entries are much larger than estimated."""
+        """True if the budget is exceeded because entries are much larger than estimated; the newest entry is not counted."""
         return self._budget.held - max(self._newest, self._exempt) > self._budget.max_bytes
 
     def reset(self) -> None:
-        """Discard the granted permits, as the broker does with a new SUBSCRIBE."""
+        """Set the outstanding permits to 0, as the broker does at a new SUBSCRIBE."""
         self.outstanding = 0
         self._update(0)
 
@@ -100,7 +110,7 @@ class FlowPermits:
         self._budget.members.discard(self)
 
     def received(self, messages: int, *sizes: int) -> None:
-        """Charge received entries of these sizes in bytes, which contain `messages` messages."""
+        """Charge received entries that contain `messages` messages; `sizes` are the entries' bytes of memory."""
         self.outstanding -= messages
         self._newest = sizes[-1]
         estimate = self._estimate
@@ -110,15 +120,15 @@ class FlowPermits:
         self._update(sum(sizes))
 
     def slow_decay(self) -> None:
-        """Halve the decay of the estimate, until `reset_decay`; called when all queued entries were dropped after an overflow.
+        """Halve the speed at which the estimate falls, until `reset_decay`; called when an overflow drops all queued entries.
 
-        Otherwise the small entries, redelivered before the large ones, would lower the estimate again, and the consumer would
+        Small entries that are redelivered before the large ones would otherwise lower the estimate again, and the consumer would
         overflow for ever.
         """
         self._decay = max(self._decay / 2, _MIN_DECAY)
 
     def reset_decay(self) -> None:
-        """Restore the normal decay, because the dropped entries were delivered."""
+        """Let the estimate fall at its normal speed again, because the dropped entries were delivered."""
         self._decay = _DECAY
 
     def charge(self, size: int) -> None:
@@ -140,7 +150,7 @@ class FlowPermits:
         self._update(-deferred)
 
     def _update(self, size: int) -> None:
-        """Add `size` to the held bytes, and update the committed bytes of the budget."""
+        """Add `size` to the held bytes, and update the budget's committed bytes; one expected message is not counted."""
         budget, before = self._budget, self._committed
         self.held += size
         expected = self.outstanding - 1
@@ -149,10 +159,10 @@ class FlowPermits:
         budget.committed += self._committed - before
 
     def grant(self) -> int:
-        """Return the number of messages to request now; 0 if a FLOW is not worthwhile yet or the budget is used up.
+        """Add permits to the outstanding ones and return their number; 0 if the budget is used up or a FLOW is not worthwhile.
 
-        With no message outstanding, a FLOW is worthwhile when half of the limit is free, so that the broker reads several
-        entries at once.
+        A FLOW is worthwhile if it lets the broker read several entries at once. So without outstanding permits, half of the limit
+        must be free. With outstanding permits, the new ones must be at least half of the number that is wanted in all.
         """
         budget, held = self._budget, self.held
         limit = min(float(budget.share), budget.max_bytes - budget.committed + self._committed)

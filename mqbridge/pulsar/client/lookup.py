@@ -27,7 +27,7 @@ FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
 T = TypeVar("T")
 
 
-async def retrying(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
+async def retry(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
     """Repeat `operation` with backoff until it succeeds; return its result.
 
     Raises its last error if that is FATAL or REFUSED, or if the next attempt would be after `timeout` seconds.
@@ -60,7 +60,7 @@ class TopicList(NamedTuple):
 
 
 class Lookup:
-    """Lookups at the brokers of one cluster. Each call makes one attempt and raises ClusterError; `retrying` repeats it."""
+    """Lookups at the brokers of one cluster. Each call makes one attempt and raises ClusterError; `retry` repeats it."""
 
     def __init__(self, pool: ConnectionPool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._pool = pool
@@ -74,20 +74,20 @@ class Lookup:
         connection, address = await (self._pool.reach(service) if service else self._pool.service())
         authoritative = False
         for _ in range(MAX_REDIRECTS):
-            answer: pb.CommandLookupTopicResponse = await connection.request(
+            response: pb.CommandLookupTopicResponse = await connection.request(
                 lambda request_id: commands.lookup(request_id, topic, authoritative),  # noqa: B023 - used before it changes
                 BaseCommand.LOOKUP_RESPONSE,
                 f"the lookup of {topic}",
                 self._timeout,
             )
-            if answer.response == answer.Failed or not answer.HasField("response"):
+            if response.response == response.Failed or not response.HasField("response"):
                 with explain_topic_denial("look up", topic, connection.principal, EITHER):
-                    raise self._refused(answer.error, answer.message, f"looking up {topic}")
-            proxied = answer.proxy_through_service_url
-            connection = await self._follow(answer.brokerServiceUrl, answer.brokerServiceUrlTls, address if proxied else None)
-            if answer.response == answer.Connect:
+                    raise self._refused(response.error, response.message, f"looking up {topic}")
+            proxied = response.proxy_through_service_url
+            connection = await self._follow(response.brokerServiceUrl, response.brokerServiceUrlTls, address if proxied else None)
+            if response.response == response.Connect:
                 return Owner(connection, proxied)
-            authoritative = answer.authoritative
+            authoritative = response.authoritative
         raise ClusterError(f"looking up {topic}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on its owner")
 
     async def assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
@@ -120,30 +120,30 @@ class Lookup:
         With `create` the request may create the topic, where the broker allows that.
         """
         connection, _ = await self._pool.service()
-        answer: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
+        response: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
             lambda request_id: commands.partition_metadata(request_id, topic, create),
             BaseCommand.PARTITIONED_METADATA_RESPONSE,
             f"the partitions of {topic}",
             self._timeout,
         )
-        if answer.response == answer.Success and answer.HasField("response"):
-            return answer.partitions
-        if answer.error == codes.TOPIC_NOT_FOUND and answer.HasField("error"):
+        if response.response == response.Success and response.HasField("response"):
+            return response.partitions
+        if response.error == codes.TOPIC_NOT_FOUND and response.HasField("error"):
             return None
         with explain_topic_denial("look up", topic, connection.principal, EITHER):
-            raise self._refused(answer.error, answer.message, f"asking for the partitions of {topic}")
+            raise self._refused(response.error, response.message, f"asking for the partitions of {topic}")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
         """Return the persistent topics of a namespace. The broker may ignore the pattern."""
         connection, _ = await self._pool.service()
         with explain_denial("list the topics of", namespace, namespace, connection.principal, EITHER):
-            answer: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
+            response: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
                 lambda request_id: topic_lists.topics_of_namespace(request_id, namespace, pattern, known_hash),
                 BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
                 f"the topics of {namespace}",
                 self._timeout,
             )
-        return TopicList(list(answer.topics) if answer.changed else None, answer.topics_hash)
+        return TopicList(list(response.topics) if response.changed else None, response.topics_hash)
 
     async def service(self) -> Connection:
         """Return a connection to one of the service addresses, for requests that any broker can answer."""

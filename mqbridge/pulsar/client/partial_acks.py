@@ -2,20 +2,21 @@
 
 A mask is needed to acknowledge the entry with its last message, and to drop acknowledged messages if the entry is redelivered.
 
-An entry is released when the broker may deliver it to any consumer of the subscription: it was sent back for redelivery, or the
-connection was lost. Another consumer may then acknowledge it, and this one gets no notice. So only a limited number of released
-entries is kept. If a forgotten entry is redelivered here, all its messages are delivered again.
+A delivered entry is held by this consumer until the broker may deliver it to any consumer of the subscription: then it is
+released. That happens when this consumer requests its redelivery, or loses its connection. Another consumer may then acknowledge
+the entry, and this consumer does not learn that the mask is no longer needed. So only a limited number of masks of released
+entries is kept. If an entry whose mask was dropped is redelivered to this consumer, all its messages are delivered again.
 """
 
 from collections.abc import Iterable
 
 from mqbridge.pulsar.wire.ids import EntryId
 
-MAX_HELD = 50_000
-"""Maximum number of entries that are not released: the broker's default limit of unacknowledged messages per consumer
-(maxUnackedMessagesPerConsumer)."""
-MAX_RELEASED = 1_000
-"""Maximum number of released entries; the oldest are forgotten."""
+MAX_HELD_ENTRIES = 50_000
+"""Maximum number of held entries; beyond it the oldest is released. The value is the broker's default limit of unacknowledged
+messages per consumer (maxUnackedMessagesPerConsumer)."""
+MAX_RELEASED_ENTRIES = 1_000
+"""Maximum number of released entries; beyond it the oldest masks are dropped."""
 
 
 class PartialAcks:
@@ -31,32 +32,32 @@ class PartialAcks:
         return len(self._held) + len(self._released)
 
     def unacknowledged(self, entry: EntryId) -> int | None:
-        """Return the mask of the entry's unacknowledged messages; None if none of its messages is known as acknowledged."""
+        """Return the mask of the entry's unacknowledged messages; None if it has no mask: all count as unacknowledged."""
         mask = self._held.get(entry)
         return self._released.get(entry) if mask is None else mask
 
     def set(self, entry: EntryId, mask: int) -> None:
-        """Set the mask of the entry's unacknowledged messages: some of them, not all."""
+        """Set the mask of an entry of which some messages are acknowledged and others are not."""
         if entry in self._released:
             self._released[entry] = mask
             return
         self._held[entry] = mask
-        if len(self._held) > MAX_HELD:
+        if len(self._held) > MAX_HELD_ENTRIES:
             self.release([next(iter(self._held))])
 
     def complete(self, entry: EntryId) -> None:
-        """Note that the whole entry is acknowledged."""
+        """Drop the mask of an entry, because the whole entry is acknowledged."""
         if self._held.pop(entry, None) is None:
             self._released.pop(entry, None)
 
     def complete_up_to(self, entry: EntryId) -> None:
-        """Note that this entry and all before it are acknowledged."""
+        """Drop the masks of this entry and all before it, because they are acknowledged."""
         for table in (self._held, self._released):
             for each in [each for each in table if each <= entry]:
                 del table[each]
 
-    def redelivered(self, entry: EntryId) -> int | None:
-        """Note a redelivery to this consumer; return the mask of the entry's unacknowledged messages, None for all."""
+    def on_redelivered(self, entry: EntryId) -> int | None:
+        """Hold an entry again that was redelivered to this consumer; return its mask, None if it has none."""
         mask = self._released.pop(entry, None)
         if mask is None:
             return self._held.get(entry)
@@ -64,12 +65,12 @@ class PartialAcks:
         return mask
 
     def release(self, entries: Iterable[EntryId]) -> None:
-        """Note that the broker may now deliver these entries to any consumer of the subscription."""
+        """Release these entries, because the broker may now deliver them to any consumer of the subscription."""
         for entry in entries:
             mask = self._held.pop(entry, None)
             if mask is not None:
                 self._released[entry] = mask
-        while len(self._released) > MAX_RELEASED:
+        while len(self._released) > MAX_RELEASED_ENTRIES:
             del self._released[next(iter(self._released))]
 
     def release_all(self) -> None:
@@ -77,6 +78,6 @@ class PartialAcks:
         self.release(list(self._held))
 
     def clear(self) -> None:
-        """Discard everything, because all positions are discarded."""
+        """Drop all masks, because all positions were discarded."""
         self._held.clear()
         self._released.clear()

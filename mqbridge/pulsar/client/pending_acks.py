@@ -1,8 +1,8 @@
-"""Pending acknowledgements, collected so that few commands are sent.
+"""Pending acknowledgements of one consumer, collected so that one ACK command contains many of them.
 
-Only the latest cumulative acknowledgement is stored. Individual ones are entries, each with the mask of its unacknowledged
-messages. Without batch-index acknowledgement (a broker setting that is off by default) an entry is acknowledged only when all its
-messages are acknowledged.
+Of the cumulative acknowledgements only the latest is stored. An individual acknowledgement is an entry with the mask of its
+unacknowledged messages. Without batch-index acknowledgement (a broker setting that is off by default) an entry is acknowledged
+only when all its messages are acknowledged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,11 +11,12 @@ from mqbridge.pulsar.client.partial_acks import PartialAcks
 from mqbridge.pulsar.wire.ids import EntryId, entry_id, from_words, full_mask, message_id, to_words
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageIdData
 
-IDS_PER_COMMAND = 1000
+MAX_IDS_PER_COMMAND = 1000
+"""Maximum number of entries in one command."""
 
 
 class PendingAcks:
-    """Acknowledgements that are not sent yet."""
+    """Acknowledgements that are not sent yet. `batch_index` is True to acknowledge single messages of a batch at the broker."""
 
     __slots__ = (
         "_acks_batch_indexes",
@@ -31,7 +32,7 @@ class PendingAcks:
         self._individual: dict[EntryId, int] = {}
         """Entry -> mask of its unacknowledged messages."""
         self.partial = PartialAcks()
-        """Entries of which some messages are acknowledged, whether that was sent or not."""
+        """Partly acknowledged entries, whether their acknowledgements were sent or not."""
 
     def __len__(self) -> int:
         return len(self._individual) + (self._cumulative is not None)
@@ -48,7 +49,7 @@ class PendingAcks:
         self._individual[entry] = 0
 
     def add_messages(self, entry: EntryId, acknowledged: int, count: int) -> bool:
-        """Add the acknowledgement of the messages in the bit mask `acknowledged`, of a batch of `count` messages.
+        """Add the acknowledgement of the messages whose bits are set in `acknowledged`, of a batch of `count` messages.
 
         Return True if the whole entry is acknowledged now.
         """
@@ -67,34 +68,36 @@ class PendingAcks:
         return self.add_messages(entry, 1 << index, count)
 
     def add_cumulative(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
-        """Add the acknowledgement of everything up to this entry, or up to its message `index`.
+        """Add the acknowledgement of all earlier entries and this entry, or only its messages up to `index` of `count`.
 
-        If `index` is in the middle of the batch and there is no batch-index acknowledgement, only the earlier entries are
-        acknowledged.
+        If `index` is not the last message and there is no batch-index acknowledgement, only the earlier entries are acknowledged.
         """
         mask = 0 if index is None else full_mask(count) & ~full_mask(index + 1)
         if mask and not self._acks_batch_indexes:
             entry, mask = (entry[0], entry[1] - 1), 0
-        # In the same entry, the smaller mask of unacknowledged messages is the later position.
+        # Keep the later of two cumulative acknowledgements. In the same entry, the later one has the smaller mask.
         if self._cumulative is None or (entry, -mask) > (self._cumulative[0], -self._cumulative[1]):
             self._cumulative = entry, mask
         if self.partial:
             self.partial.complete_up_to((entry[0], entry[1] - 1) if mask else entry)
 
     def take_cumulative(self) -> MessageIdData | None:
-        """Take the cumulative acknowledgement to send now."""
-        taken, self._cumulative = self._cumulative, None
-        return None if taken is None else message_id(*taken[0], to_words(taken[1]))
+        """Remove and return the cumulative acknowledgement; None if there is none."""
+        cumulative, self._cumulative = self._cumulative, None
+        return None if cumulative is None else message_id(*cumulative[0], to_words(cumulative[1]))
 
     def take_individual(self) -> Iterator[list[MessageIdData]]:
-        """Take the individual acknowledgements to send now, one group per command."""
+        """Remove and return the individual acknowledgements, in one group per command."""
         pending, self._individual = self._individual, {}
         message_ids = [message_id(*entry, to_words(mask)) for entry, mask in pending.items()]
-        for start in range(0, len(message_ids), IDS_PER_COMMAND):
-            yield message_ids[start : start + IDS_PER_COMMAND]
+        for start in range(0, len(message_ids), MAX_IDS_PER_COMMAND):
+            yield message_ids[start : start + MAX_IDS_PER_COMMAND]
 
     def put_back(self, group: Iterable[MessageIdData]) -> None:
-        """Add individual acknowledgements that were not confirmed. Messages acknowledged since then stay acknowledged."""
+        """Add individual acknowledgements again, because the broker did not confirm them.
+
+        Messages that were acknowledged in the meantime stay acknowledged.
+        """
         for data in group:
             entry, mask = entry_id(data), from_words(data.ack_set)
             self._individual[entry] = self._individual.get(entry, mask) & mask

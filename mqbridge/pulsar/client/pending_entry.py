@@ -11,7 +11,7 @@ from mqbridge.pulsar.wire.frame import FRAME_PADDING
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
-COMMAND_RESERVE = 2 << 10
+COMMAND_RESERVE_BYTES = 2 << 10
 """Bytes of the frame's padding that are reserved for the command; the rest is for the metadata."""
 
 
@@ -89,10 +89,10 @@ class PendingEntry:
         """Encode the frame up to the payload. Raises ClusterError (REFUSED) if the entry is too large for the broker."""
         payload = self.payload
         if len(payload) > max_message_size:
-            raise too_large(len(payload), max_message_size)
+            raise too_large_error(len(payload), max_message_size)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, self.chunked is not None)
-        if len(prefix) > FRAME_PADDING - COMMAND_RESERVE and len(prefix) + len(payload) > max_message_size:
-            raise too_large(len(prefix) + len(payload), max_message_size)
+        if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
+            raise too_large_error(len(prefix) + len(payload), max_message_size)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
@@ -142,7 +142,7 @@ class ChunkedMessage:
         self.pending = 0
 
 
-def too_large(size: int, limit: int) -> ClusterError:
+def too_large_error(size: int, limit: int) -> ClusterError:
     """Return the error for an entry that exceeds the broker's limit."""
     hint = "raise maxMessageSize at the broker (and its bookies), use compression, or let the producer send chunks"
     return ClusterError(f"an entry of {size} bytes exceeds the broker's limit of {limit}: {hint}", Failure.REFUSED)

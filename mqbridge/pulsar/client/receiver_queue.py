@@ -1,15 +1,16 @@
 """Receiver queue of a consumer: received entries before delivery, their permits, and chunks of incomplete messages.
 
-A chunked message has the id of its last chunk, so other messages may lie between its chunks. Until the message is acknowledged:
+A chunked message has the id of its last chunk, and other messages may lie between its chunks. Two rules hold until a chunked
+message M is acknowledged:
 
-- no cumulative acknowledgement may reach its first chunk, and a reader that subscribes again must begin at that chunk;
-- if other chunked messages after its first chunk are acknowledged, all their chunks are acknowledged one by one: if only some
-  of the chunks were redelivered, the message could not be joined again.
+- No cumulative acknowledgement may include M's first chunk, and a reader that subscribes again must begin at that chunk.
+- If a chunked message after M's first chunk is acknowledged, its chunks are acknowledged one by one, all of them: if only some of
+  them were redelivered, the message could not be joined again.
 
-The same is true for chunks that were dropped with a lost connection, until they are redelivered.
+The same rules hold for chunks that were dropped with a lost connection, until they are redelivered.
 
 A message whose last chunks do not arrive in time expires. It is delivered as a defective entry, usually after entries with later
-ids. It counts as unacknowledged until the application acknowledges it, or an entry that was delivered after it.
+ids. It counts as unacknowledged until the application acknowledges it, or acknowledges an entry that was delivered after it.
 """
 
 from collections import deque
@@ -26,21 +27,28 @@ from mqbridge.pulsar.wire.ids import EntryId
 
 
 class ReceiverQueue:
-    """Receiver queue of one consumer; `state` decides which entries are new. `acknowledges` is False for readers."""
+    """Receiver queue of one consumer.
+
+    `state` decides which entries are new. `acknowledges` is False for readers, which never acknowledge.
+    """
 
     def __init__(self, state: ConsumerState, acknowledges: bool, budget: ReceiveBudget, chunk_limits: ChunkLimits) -> None:
         self.permits = FlowPermits(budget, DEFAULT_MAX_MESSAGE_SIZE)
         self.chunks = ChunkJoiner(chunk_limits)
         self._state, self._acknowledges = state, acknowledges
         self._queue: deque[tuple[Entry, int]] = deque()
+        """Each entry with the bytes of memory that the permits are charged for it."""
         self._chunks_of: dict[EntryId, tuple[EntryId, ...]] = {}
         """Last chunk -> all chunks, for each chunked message that is queued or unacknowledged."""
         self._expired: dict[EntryId, EntryId] = {}
-        """Last chunk -> last entry delivered before it, for each expired message, in order; LATEST while it is queued."""
+        """Last chunk -> last entry delivered before it, for each expired message, in the order of the queue.
+
+        The value is LATEST while the message is queued.
+        """
         self._dropped: list[EntryId] = []
-        """First chunks of messages that were received over an earlier connection and are not redelivered yet."""
+        """First chunks of the messages whose chunks were dropped with an earlier connection and are not redelivered yet."""
         self._overflowed_at: EntryId | None = None
-        """The last entry that was queued at an overflow, until a later entry is delivered."""
+        """The last entry in the queue when it overflowed; None once a later entry was delivered."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -53,7 +61,7 @@ class ReceiverQueue:
     # --- adding and taking ------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
-        """Add an entry whose memory is already charged to the permits; `now` is loop time.
+        """Add an entry; `size` is its memory in bytes, already charged to the permits, and `now` the loop time.
 
         Return the entries that the caller must acknowledge, because they will not be delivered (again).
         """
@@ -74,7 +82,7 @@ class ReceiverQueue:
         self._queue.extend(zip(run.entries, run.charges, strict=True))
 
     def add_joined(self, joined: Iterable[JoinedMessage]) -> tuple[EntryId, ...]:
-        """Add messages that were joined from chunks or have expired.
+        """Add messages that were joined from chunks, and messages that have expired.
 
         Return the entries that the caller must acknowledge, because they will not be delivered.
         """
@@ -82,7 +90,7 @@ class ReceiverQueue:
         for entry, chunks, is_expired in joined:
             if entry is None:
                 undelivered += chunks
-                self._state.skip(chunks[-1])
+                self._state.record_skip(chunks[-1])
             elif self._state.is_new(entry.id) or (is_expired and entry.id not in self._chunks_of):
                 entry.first_chunk = chunks[0]
                 self._chunks_of[entry.id] = chunks
@@ -92,7 +100,7 @@ class ReceiverQueue:
                 self.permits.charge(size)
                 self._queue.append((entry, size))
             elif self._acknowledges and entry.id not in self._chunks_of:
-                undelivered += chunks  # the application has acknowledged it, but that was lost with the connection
+                undelivered += chunks  # the application has acknowledged the message; its connection was lost too early
         return undelivered
 
     def take(self) -> Entry | None:
@@ -105,9 +113,10 @@ class ReceiverQueue:
         return entry
 
     def take_many(self, max_bytes: int, max_memory: int, max_entries: int) -> list[Entry]:
-        """Take the next entries without unpacking them, up to any of the three limits; at least one unless the queue is empty.
+        """Take the next entries without unpacking them, until one of the three limits is reached.
 
-        Their memory stays charged until `FlowPermits.release_deferred`.
+        `max_bytes` limits their size as received, `max_memory` their memory when unpacked. At least one entry is taken unless
+        the queue is empty. The memory stays charged until `FlowPermits.release_deferred`.
         """
         entries: list[Entry] = []
         queue, size, memory = self._queue, 0, 0
@@ -120,14 +129,14 @@ class ReceiverQueue:
         if self._chunks_of:
             for entry in entries:
                 self._deliver(entry)
-        elif entries:
+        elif entries:  # without chunks, only the first and the latest entry change the state
             self._deliver(entries[0])
-            self._state.deliver(max(entry.id for entry in entries))
+            self._state.record_delivery(max(entry.id for entry in entries))
             self._check_overflow()
         return entries
 
     def _deliver(self, entry: Entry) -> None:
-        self._state.deliver(entry.id, entry.first_chunk)
+        self._state.record_delivery(entry.id, entry.first_chunk)
         self._check_overflow()
         if self._chunks_of:
             if not self._acknowledges:
@@ -136,12 +145,13 @@ class ReceiverQueue:
                 self._expired[entry.id] = self._state.delivered
 
     def _check_overflow(self) -> None:
+        """End the state after an overflow, once all entries that it dropped were delivered."""
         if self._overflowed_at is not None and self._state.delivered > self._overflowed_at:
             self._overflowed_at = None
             self.permits.reset_decay()
 
     def drop(self) -> None:
-        """Drop everything: the broker will redeliver it."""
+        """Drop the queued entries and the incomplete messages, which the broker will redeliver."""
         self._dropped += self.chunks.first_chunk_ids()
         for entry, size in self._queue:
             self.permits.release(size)
@@ -150,19 +160,19 @@ class ReceiverQueue:
         self.chunks.clear()
 
     def overflow(self) -> None:
-        """Note an overflow: the queue exceeds its budget, and the caller will have all entries redelivered."""
+        """Record that the queue exceeds its budget; the caller then drops all entries and subscribes again."""
         self._overflowed_at = max(entry.id for entry, _ in self._queue)
         self.permits.slow_decay()
 
     def rewind(self) -> None:
-        """Drop everything, because the broker will redeliver all unacknowledged entries."""
+        """Drop everything as `drop` does, and also the chunk ids of delivered messages: they will be redelivered."""
         self.drop()
         self._dropped += [chunks[0] for chunks in self._chunks_of.values()]
         self._chunks_of.clear()
         self._expired.clear()
 
     def forget(self) -> None:
-        """Drop everything, including the expected redeliveries, because all positions are discarded."""
+        """Drop everything as `rewind` does, and expect no redelivery of dropped chunks, because all positions were discarded."""
         self.rewind()
         self._dropped.clear()
 
@@ -180,29 +190,31 @@ class ReceiverQueue:
         return self._chunks_of.pop(entry_id, (entry_id,))
 
     def _is_covered(self, last: EntryId, up_to: EntryId) -> bool:
-        """Return True if a cumulative acknowledgement up to `up_to` includes the chunked message that ends at `last`."""
+        """Return True if a cumulative acknowledgement up to `up_to` includes the chunked message whose last chunk is `last`."""
         delivered_before = self._expired.get(last)
         return last <= up_to if delivered_before is None else delivered_before < up_to
 
     def pop_chunks_up_to(self, up_to: EntryId, acknowledged: EntryId) -> tuple[EntryId, list[EntryId]]:
-        """Remove the chunks of all messages up to `up_to`; if `acknowledged` is an expired message, also its chunks.
+        """Remove the chunks of the messages that a cumulative acknowledgement of the entry `acknowledged` includes.
 
-        Return the last entry that may be acknowledged cumulatively, and the chunks after it to acknowledge one by one.
+        These are the messages up to `up_to`. If `acknowledged` is an expired message, they are also this message and the expired
+        messages that were delivered before it. Return the last entry that may be acknowledged cumulatively, and the chunks after
+        it that the caller must acknowledge one by one.
         """
         removed = []
         while acknowledged in self._expired:
-            removed.append(self.pop_chunks(next(iter(self._expired))))  # also the expired messages delivered before it
+            removed.append(self.pop_chunks(next(iter(self._expired))))
         removed += [self.pop_chunks(last) for last in list(self._chunks_of) if self._is_covered(last, up_to)]
-        ledger, entry = first = self.first_open(up_to)
+        ledger, entry = first = self.earliest_open_chunk(up_to)
         if first > up_to:
             return up_to, []
         safe = ledger, entry - 1
         return safe, [chunk for chunks in removed for chunk in chunks if chunk > safe]
 
-    def first_open(self, up_to: EntryId) -> EntryId:
-        """Return the earliest first chunk of the open messages that begin at or before `up_to`; `LATEST` if there is none.
+    def earliest_open_chunk(self, up_to: EntryId) -> EntryId:
+        """Return the earliest first chunk of the open messages that begin at or before `up_to`; LATEST if there is none.
 
-        Open messages are those that end after `up_to`, are expired or incomplete, or have dropped chunks.
+        A chunked message is open if it ends after `up_to`, is expired or incomplete, or has dropped chunks.
         """
         firsts = [
             chunks[0]

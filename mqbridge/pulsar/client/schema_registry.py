@@ -19,28 +19,28 @@ class RegisteredSchema(NamedTuple):
 async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: float) -> RegisteredSchema | None:
     """Return the schema of a topic in this version (None: the latest); None if the topic has no schema. Raises ClusterError."""
     connection = await lookup.service()
-    answer: pb.CommandGetSchemaResponse = await connection.request(
+    response: pb.CommandGetSchemaResponse = await connection.request(
         lambda request_id: get_schema(request_id, topic, version),
         BaseCommand.GET_SCHEMA_RESPONSE,
         f"the schema of {topic}",
         timeout,
     )
-    if answer.HasField("error_code"):
-        if answer.error_code == codes.TOPIC_NOT_FOUND:
+    if response.HasField("error_code"):
+        if response.error_code == codes.TOPIC_NOT_FOUND:
             return None
-        raise codes.refused(answer.error_code, answer.error_message, f"asking for the schema of {topic}")
-    return RegisteredSchema(Schema.from_wire(answer.schema), answer.schema_version)
+        raise codes.refused(response.error_code, response.error_message, f"asking for the schema of {topic}")
+    return RegisteredSchema(Schema.from_wire(response.schema), response.schema_version)
 
 
 async def register(lookup: Lookup, topic: str, schema: Schema, timeout: float) -> bytes:
     """Register a schema at the broker that owns the topic; return the schema's version. Raises ClusterError."""
     owner = await lookup.owner(topic)
-    answer: pb.CommandGetOrCreateSchemaResponse = await owner.connection.request(
+    response: pb.CommandGetOrCreateSchemaResponse = await owner.connection.request(
         lambda request_id: get_or_create_schema(request_id, topic, schema),
         BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
         f"the registration of a schema for {topic}",
         timeout,
     )
-    if answer.HasField("error_code"):
-        raise codes.refused(answer.error_code, answer.error_message, f"registering a schema for {topic}")
-    return answer.schema_version
+    if response.HasField("error_code"):
+        raise codes.refused(response.error_code, response.error_message, f"registering a schema for {topic}")
+    return response.schema_version

@@ -21,9 +21,9 @@ MAX_INTERVAL_S = 300.0
 
 
 class StallDetector:
-    """Stall detector of one consumer, active from `begin` to `end`.
+    """Stall detector of one consumer, active from the first `schedule_check` to `end`.
 
-    `is_listening` returns True if an entry could arrive now. `last_unreceived` returns the topic's last entry, or None if it was
+    `can_receive` returns True if an entry could arrive now. `find_unreceived` returns the topic's last entry, or None if it was
     received. `resubscribe` sends a new SUBSCRIBE; it is called at most once for the same last entry.
     """
 
@@ -31,8 +31,8 @@ class StallDetector:
         self,
         topic: str,
         silence_s: float,
-        is_listening: Callable[[], bool],
-        last_unreceived: Callable[[], Awaitable[EntryId | None]],
+        can_receive: Callable[[], bool],
+        find_unreceived: Callable[[], Awaitable[EntryId | None]],
         resubscribe: Callable[[], None],
     ) -> None:
         self.has_news = True
@@ -40,14 +40,14 @@ class StallDetector:
         self.stalls = 0
         """Number of detected stalls."""
         self._topic, self._silence_s = topic, silence_s
-        self._is_listening, self._last_unreceived, self._resubscribe = is_listening, last_unreceived, resubscribe
+        self._can_receive, self._find_unreceived, self._resubscribe = can_receive, find_unreceived, resubscribe
         self._interval_s = silence_s
         self._resubscribed_for: EntryId | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended = False
 
-    def begin(self) -> None:
+    def schedule_check(self) -> None:
         """Schedule the next check."""
         if not self._ended:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
@@ -65,15 +65,15 @@ class StallDetector:
 
     def _on_timer(self) -> None:
         had_news, self.has_news = self.has_news, False
-        if had_news or not self._is_listening():
+        if had_news or not self._can_receive():
             self._interval_s = self._silence_s
-            self.begin()
+            self.schedule_check()
         else:
             self._task = spawn(self._check(), f"stall check of {self._topic}")
 
     async def _check(self) -> None:
         try:
-            last = await self._last_unreceived()
+            last = await self._find_unreceived()
         except (ClusterError, ProtocolError) as error:
             log.log(
                 level_of(error, logging.INFO),
@@ -83,10 +83,10 @@ class StallDetector:
             )
         else:
             self._evaluate(last)
-        self.begin()
+        self.schedule_check()
 
     def _evaluate(self, last: EntryId | None) -> None:
-        if self.has_news or not self._is_listening():
+        if self.has_news or not self._can_receive():
             return
         if last is None or last == self._resubscribed_for:
             self._interval_s = min(2 * self._interval_s, max(MAX_INTERVAL_S, self._silence_s))

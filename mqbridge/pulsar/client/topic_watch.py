@@ -57,11 +57,11 @@ class TopicWatch:
         self._backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
 
     @property
-    def watching(self) -> bool:
+    def receives_pushes(self) -> bool:
         """True while the broker pushes changes."""
         return self._connection is not None
 
-    async def changes(self) -> TopicChange:
+    async def next_change(self) -> TopicChange:
         """Wait for the next change and return it. Raises ClusterError (FATAL).
 
         The first change has all existing topics; it is returned even if there are none.
@@ -101,11 +101,11 @@ class TopicWatch:
 
     async def _subscribe(self) -> None:
         connection = await self._lookup.service()
-        if not connection.watches_topics:
+        if not connection.supports_topic_watches:
             self._refused = True
             return
         try:
-            answer = await self._watch(connection)
+            response = await self._watch(connection)
         except ServerRefused as error:
             if self._watched_pattern == self._match_all:
                 log.info("%s: falling back to polling the topic list", error)
@@ -118,13 +118,13 @@ class TopicWatch:
         if connection.watchers.get(self._id) is self:
             self._connection = connection
         # If the hash equals the one in the request, the response contains no names.
-        if answer.topics_hash != self._hash:
-            self._names, self._hash = set(answer.topic), answer.topics_hash
+        if response.topics_hash != self._hash:
+            self._names, self._hash = set(response.topic), response.topics_hash
 
     async def _watch(self, connection: Connection) -> pb.CommandWatchTopicListSuccess:
         connection.watchers[self._id] = self
         try:
-            answer: pb.CommandWatchTopicListSuccess = await connection.request(
+            response: pb.CommandWatchTopicListSuccess = await connection.request(
                 lambda request_id: topic_lists.watch_topic_list(
                     request_id, self._id, self._namespace, self._watched_pattern, self._hash
                 ),
@@ -135,7 +135,7 @@ class TopicWatch:
         except BaseException:
             connection.watchers.pop(self._id, None)
             raise
-        return answer
+        return response
 
     async def _list(self) -> None:
         found = await self._lookup.topics(self._namespace, self._watched_pattern, self._hash)

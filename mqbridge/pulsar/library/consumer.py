@@ -18,7 +18,7 @@ from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Position
 from mqbridge.pulsar.client.consumer_requests import ConsumerStats
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.lookup import retrying
+from mqbridge.pulsar.client.lookup import retry
 from mqbridge.pulsar.library.received_entry import ReceivedEntry, open_entry
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer
 from mqbridge.pulsar.library.topic_names import TopicNames, concrete_name, full_name
@@ -178,7 +178,7 @@ class Consumer:
 
     async def _confirm(self, consumer: EntryConsumer) -> None:
         if consumer.ended is None:
-            await retrying(consumer.confirm_acks, self._request_timeout_s)
+            await retry(consumer.confirm_acks, self._request_timeout_s)
             await consumer.last_id()  # the broker answers after it has read all earlier acknowledgements of the connection
 
     def schema_version(self, message: ReceivedMessage) -> bytes:

@@ -58,7 +58,7 @@ class TopicConsumer:
         """Subscribe to every partition. Raises ClusterError after closing everything again."""
         try:
             if self._watch is not None:
-                self._topics |= (await self._watch.changes()).added
+                self._topics |= (await self._watch.next_change()).added
             self._budget.consumers = len(self._topics)
             for topic in sorted(self._topics):
                 await self._subscribe(topic, missing_is_fatal=self._watch is None)
@@ -165,7 +165,7 @@ class TopicConsumer:
     async def _apply_topic_changes(self, watch: TopicWatch) -> None:
         while True:
             try:
-                change = await watch.changes()
+                change = await watch.next_change()
             except ClusterError as error:
                 self._ended = error
                 self.wake()

@@ -279,8 +279,8 @@ async def test_chunks_do_not_expire_while_nothing_could_come(broker: Broker, cli
     sender.plain(b"in the way")
     sender.chunk("a", 0)
     await asyncio.sleep(0.2)
-    assert (consumer.waiting, len(consumer._inbox.chunks)) == (1, 1)
-    assert consumer._inbox.permits.outstanding <= 0
+    assert (consumer.waiting, len(consumer._receiver_queue.chunks)) == (1, 1)
+    assert consumer._receiver_queue.permits.outstanding <= 0
     await consumer.receive()
     sender.chunk("a", 1)
     sender.chunk("a", 2)
@@ -363,7 +363,7 @@ async def test_a_defect_that_the_application_has_does_not_come_twice(broker: Bro
     await until(lambda: consumer.registrations == 2)
     sender.chunk("a", 0, 0)
     sender.plain(b"later", 1)
-    await until(lambda: not consumer._inbox.chunks)
+    await until(lambda: not consumer._receiver_queue.chunks)
     assert consumer.waiting == 0
     sender.plain(b"last")
     assert await take(consumer) == (2, False)
@@ -567,7 +567,7 @@ async def test_what_could_not_be_told_because_of_chunks_is_told_when_it_comes_ag
     broker.link.drop()
     await until(lambda: consumer.registrations == 2)
     sender.chunk("a", 0, 1)
-    await until(lambda: consumer._inbox.chunks)
+    await until(lambda: consumer._receiver_queue.chunks)
     consumer.acknowledge_up_to((1, 4))
     consumer.flush_acks()
     await until(lambda: len(acknowledged(broker)) == 2)

@@ -112,17 +112,17 @@ class Life:
     # --- the session ------------------------------------------------------------------------------------------------
 
     def subscribe(self) -> None:
-        self.state.subscribing()
+        self.state.begin_subscribe()
         cursor = (1, self.mark) if self.state.needs_cursor else None
-        assert not self.state.subscribed(cursor)
+        assert not self.state.on_subscribed(cursor)
         self.connected, self.next = self, self.mark + 1
         self.acks.flush()
 
     def leave(self) -> None:
         self.connected = None
-        skips_delivered = self.state.detached(self.inbox.first_open(self.state.delivered))
+        skips_delivered = self.state.on_detached(self.inbox.earliest_open_chunk(self.state.delivered))
         self.inbox.drop()
-        self.acks.disconnected(skips_delivered=skips_delivered)
+        self.acks.on_disconnected(skips_delivered=skips_delivered)
 
     def lose(self) -> None:
         self.hears = self.random.random() < 0.5

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.pulsar.client.pending_acks import IDS_PER_COMMAND, PendingAcks
+from mqbridge.pulsar.client.pending_acks import MAX_IDS_PER_COMMAND, PendingAcks
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
@@ -308,6 +308,6 @@ def test_cumulative_inside_a_batch():
 
 def test_many_are_cut_for_commands():
     acks = PendingAcks(batch_index=False)
-    for entry in range(IDS_PER_COMMAND + 1):
+    for entry in range(MAX_IDS_PER_COMMAND + 1):
         acks.add_entry((1, entry))
-    assert [len(group) for group in acks.take_individual()] == [IDS_PER_COMMAND, 1]
+    assert [len(group) for group in acks.take_individual()] == [MAX_IDS_PER_COMMAND, 1]

@@ -51,7 +51,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: self.state.link in (State.DETACHED, State.SUBSCRIBING))
     @rule(fails=st.booleans())
     def subscribe(self, fails: bool) -> None:
-        start = self.state.subscribing()
+        start = self.state.begin_subscribe()
         if fails:
             return
         begin = self.cursor + 1
@@ -62,7 +62,7 @@ class ConsumerLife(RuleBasedStateMachine):
             begin = max(0, start[1]) if start[0] == self.ledger else 0
         cursor = (self.ledger, begin - 1) if self.reads else (self.ledger, self.cursor)
         self.subscribed_once = True
-        if self.state.subscribed(cursor if self.state.needs_cursor else None):
+        if self.state.on_subscribed(cursor if self.state.needs_cursor else None):
             self.unsent = None
         self._send_acks()
         self._deliver_from(begin if self.reads else self.cursor + 1)
@@ -73,7 +73,7 @@ class ConsumerLife(RuleBasedStateMachine):
     def _leave(self, *, closed: bool) -> None:
         self.late += self.wire
         self.wire, self.queue = [], []
-        self.state.detached(LATEST, closed=closed)
+        self.state.on_detached(LATEST, closed=closed)
 
     @precondition(lambda self: self.subscribed)
     @rule(forgets=st.integers(0, 3))
@@ -100,7 +100,7 @@ class ConsumerLife(RuleBasedStateMachine):
         """The new cluster has smaller ids."""
         self.ledger, self.length, self.cursor = self.ledger - 1, LENGTH, -1
         self.owed = set(range(LENGTH))
-        self.state.migrated()
+        self.state.on_migrated()
         self.unsent = None
         self._leave(closed=True)
 
@@ -136,7 +136,7 @@ class ConsumerLife(RuleBasedStateMachine):
             self._arrive(*self.late.pop())
 
     def _arrive(self, epoch: int, entry: EntryId) -> None:
-        if self.state.is_current(epoch) and self.state.is_new(entry):
+        if self.state.accepts_epoch(epoch) and self.state.is_new(entry):
             self.queue.append(entry)
 
     @precondition(lambda self: self.queue)
@@ -150,9 +150,9 @@ class ConsumerLife(RuleBasedStateMachine):
             assert entry > self.last, "twice in a run, or out of order"
             self.last = entry
             self.owed.discard(entry[1])
-            self.state.deliver(entry)
+            self.state.record_delivery(entry)
 
-    @precondition(lambda self: self.wire and self.state.takes_entries)
+    @precondition(lambda self: self.wire and self.state.accepts_entries)
     @rule(count=st.integers(1, 8), acknowledges=st.booleans())
     def consume(self, count: int, acknowledges: bool) -> None:
         """What usually happens, in one step, so that examples get somewhere."""
@@ -168,7 +168,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @rule(entry=st.integers(0, 2 * LENGTH))
     def acknowledge(self, entry: int) -> None:
         place = self.ledger, entry
-        if self.state.acknowledged(place):
+        if self.state.record_cumulative_ack(place):
             assert place <= self.last, "not handed out in this run"
             self.unsent = max(place, self.unsent or place)
 
@@ -183,7 +183,7 @@ class ConsumerLife(RuleBasedStateMachine):
             mark, self.unsent = message_id(*self.unsent), None
         if mark is None:
             return
-        self.state.ack_sent(mark)
+        self.state.record_sent_ack(mark)
         ledger, entry = ids.entry_id(mark)
         assert ledger == self.ledger, "of another cluster"
         skipped = self.owed & set(range(entry + 1))
@@ -201,7 +201,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: self.subscribed)
     @rule(to=st.integers(0, LENGTH), closed=st.booleans(), late=st.booleans())
     def seek(self, to: int, closed: bool, late: bool) -> None:
-        self.state.seeking()
+        self.state.begin_seek()
         if late and self.wire:
             self._arrive(*self.wire[0])
             assert not self.queue or self.queue[-1] != self.wire[0][1]
@@ -209,7 +209,7 @@ class ConsumerLife(RuleBasedStateMachine):
         self.cursor, self.unsent = to - 1, None
         if closed:
             self._leave(closed=True)
-        self.state.seek_done((self.ledger, to))
+        self.state.end_seek((self.ledger, to))
         if not closed:
             self._leave(closed=False)
 
@@ -219,7 +219,7 @@ class ConsumerLife(RuleBasedStateMachine):
         """Another consumer takes over; it acknowledges, or seeks."""
         if self.subscribed:
             self._send_acks()
-        self.state.deactivated()
+        self.state.on_deactivated()
         self.unsent, self.queue, self.wire = None, [], []
         self._set_cursor(max(-1, min(self.cursor - back, self.length - 1)))
         self.owed = set(range(self.cursor + 1, self.length))
@@ -229,17 +229,17 @@ class ConsumerLife(RuleBasedStateMachine):
     def become_active(self) -> None:
         if self.state.role is State.STANDBY and self.subscribed:
             self._deliver_from(self.cursor + 1)
-        self.state.activated()
+        self.state.on_activated()
 
     @precondition(lambda self: self.subscribed)
     @rule(really=st.integers(0, 9))
     def end(self, really: int) -> None:
         if really == 9:
             self._leave(closed=False)
-            self.state.ended()
-            assert not self.state.takes_entries
+            self.state.on_ended()
+            assert not self.state.accepts_entries
             with pytest.raises(LocalProtocolError):
-                self.state.subscribing()
+                self.state.begin_subscribe()
 
     # --- always, and in the end -------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ async def test_however_little_there_is_room_for_an_entry_is_lent(broker: Broker,
 
 async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=10_000))
-    permits = consumer._inbox.permits
+    permits = consumer._receiver_queue.permits
     usual = permits._decay
     for entry in range(2):
         broker.link.message(0, 1, entry, bytes(9000))

@@ -78,13 +78,13 @@ async def feed(frames: list[bytes]) -> None:
     producer = EntryProducer(lookup, 0, TOPIC, ProducerSettings())
     await producer._registration.cancel_attempt()
     consumer = EntryConsumer(lookup, 1, TOPIC, Subscription("s", Types.Failover))
-    consumer._state.subscribing()
-    consumer._state.activated()
+    consumer._state.begin_subscribe()
+    consumer._state.on_activated()
     for role, table in ((producer, connection.producers), (consumer, connection.consumers)):
         table[role._id] = role
         role._registration.connection = connection
         role._registration.reopen = lambda _=0.0: None  # type: ignore[method-assign]  # what follows is another connection's
-        role.begin(connection)
+        role.on_registered(connection)
     connection.watchers[2] = TopicWatch(lookup, 2, "a/b", ".*", 60.0, 1.0)
     sent = producer.send(MessageMetadata(), b"x")
     for data in frames:

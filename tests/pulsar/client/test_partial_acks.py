@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.pulsar.client import partial_acks
-from mqbridge.pulsar.client.partial_acks import MAX_RELEASED, PartialAcks
+from mqbridge.pulsar.client.partial_acks import MAX_RELEASED_ENTRIES, PartialAcks
 from mqbridge.pulsar.client.pending_acks import PendingAcks
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from tests.pulsar.client.broker import Broker, until
@@ -13,19 +13,19 @@ TOPIC = "persistent://public/default/t"
 
 def test_entries_that_others_finish_are_forgotten_in_the_end():
     acks = PendingAcks(batch_index=True)
-    for entry in range(5 * MAX_RELEASED):
+    for entry in range(5 * MAX_RELEASED_ENTRIES):
         acks.add_messages((1, entry), 0b001, 3)
         acks.partial.release([(1, entry)])
-    assert len(acks.partial) == MAX_RELEASED
-    newest = (1, 5 * MAX_RELEASED - 1)
-    assert acks.partial.redelivered(newest) == 0b110
-    assert acks.partial.redelivered((1, 0)) is None, "it comes as a whole"
+    assert len(acks.partial) == MAX_RELEASED_ENTRIES
+    newest = (1, 5 * MAX_RELEASED_ENTRIES - 1)
+    assert acks.partial.on_redelivered(newest) == 0b110
+    assert acks.partial.on_redelivered((1, 0)) is None, "it comes as a whole"
 
 
 def test_what_the_application_has_is_kept_whatever_is_given_back():
     acks = PendingAcks(batch_index=False)
     acks.add_messages((1, 0), 0b001, 3)
-    for entry in range(1, 2 * MAX_RELEASED):
+    for entry in range(1, 2 * MAX_RELEASED_ENTRIES):
         acks.add_messages((1, entry), 0b001, 3)
         acks.partial.release([(1, entry)])
     assert acks.add_messages((1, 0), 0b110, 3), "the first message was not forgotten"
@@ -35,16 +35,16 @@ def test_what_was_given_back_and_came_again_is_held_again():
     partial = PartialAcks()
     partial.set((1, 0), 0b10)
     partial.release_all()
-    assert partial.redelivered((1, 0)) == 0b10
-    for entry in range(1, 2 * MAX_RELEASED):
+    assert partial.on_redelivered((1, 0)) == 0b10
+    for entry in range(1, 2 * MAX_RELEASED_ENTRIES):
         partial.set((1, entry), 1)
         partial.release([(1, entry)])
     assert partial.unacknowledged((1, 0)) == 0b10
 
 
 def test_even_what_is_never_given_back_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(partial_acks, "MAX_HELD", 10)
-    monkeypatch.setattr(partial_acks, "MAX_RELEASED", 5)
+    monkeypatch.setattr(partial_acks, "MAX_HELD_ENTRIES", 10)
+    monkeypatch.setattr(partial_acks, "MAX_RELEASED_ENTRIES", 5)
     partial = PartialAcks()
     for entry in range(100):
         partial.set((1, entry), 1)
@@ -65,16 +65,16 @@ async def test_sessions_and_redeliveries_give_back(broker: Broker, client):
     """Another consumer of the subscription finishes what this one began: over and over, without a trace."""
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     partial = consumer._acks.partial
-    for entry in range(3 * MAX_RELEASED):
+    for entry in range(3 * MAX_RELEASED_ENTRIES):
         consumer.acknowledge_message((1, entry), 0, 3)
         if entry % 2:
             consumer.redeliver([(1, entry - 1), (1, entry)])
-        if entry % 500 == 0 and entry <= MAX_RELEASED:  # a lost session forgets them all
+        if entry % 500 == 0 and entry <= MAX_RELEASED_ENTRIES:  # a lost session forgets them all
             sessions = consumer.registrations
             broker.link.drop()
             await until(lambda before=sessions: consumer.registrations > before)
-    consumer.redeliver([(1, 3 * MAX_RELEASED - 1)])
-    assert len(partial) == MAX_RELEASED
+    consumer.redeliver([(1, 3 * MAX_RELEASED_ENTRIES - 1)])
+    assert len(partial) == MAX_RELEASED_ENTRIES
     await consumer.seek((1, 0))
     assert len(partial) == 0
     await consumer.close()

@@ -291,9 +291,9 @@ async def test_a_lost_watch_is_watched_anew_and_what_changed_meanwhile_is_told(c
     one, two = (f"persistent://{NAMESPACE}/{name}" for name in ("one", "two"))
     catalog.counts[one] = 0
     watch = client.watch_topics(NAMESPACE, ".*")
-    assert await watch.changes() == ({one}, set())
-    following = asyncio.ensure_future(watch.changes())
-    await until(lambda: watch.watching)
+    assert await watch.next_change() == ({one}, set())
+    following = asyncio.ensure_future(watch.next_change())
+    await until(lambda: watch.receives_pushes)
     catalog.counts = {two: 0}
     broker.link.drop()
     assert await asyncio.wait_for(following, PATIENCE_S) == ({two}, {one})
@@ -307,10 +307,10 @@ async def test_a_report_that_comes_before_an_older_list_is_not_forgotten(catalog
     gone, kept = (f"persistent://{NAMESPACE}/{name}" for name in ("gone", "kept"))
     catalog.counts = {gone: 2, kept: 0}
     watch = client.watch_topics(NAMESPACE, ".*")
-    assert (await watch.changes()).added == {gone, kept}
+    assert (await watch.next_change()).added == {gone, kept}
     held: list = []
     broker.on[BaseCommand.GET_TOPICS_OF_NAMESPACE] = lambda link, frame: held.append((link, frame))
-    following = asyncio.ensure_future(watch.changes())
+    following = asyncio.ensure_future(watch.next_change())
     await until(lambda: held)
     for left in ({f"{gone}-partition-1": 0, kept: 0}, {kept: 0}):
         former, catalog.counts = set(catalog.names), left
@@ -335,8 +335,8 @@ async def test_a_pattern_that_is_too_long_makes_it_watch_the_whole_namespace(cat
     wanted, other = (f"persistent://{NAMESPACE}/{name}" for name in ("wanted" + "x" * 50, "other"))
     catalog.counts |= {wanted: 0, other: 0}
     watch = client.watch_topics(NAMESPACE, f"{NAMESPACE}/wanted{'x' * 50}")
-    assert (await watch.changes()).added == {wanted}
-    assert watch.watching
+    assert (await watch.next_change()).added == {wanted}
+    assert watch.receives_pushes
     await watch.close()
 
 
@@ -346,10 +346,10 @@ async def test_a_broker_that_will_not_watch_is_asked_for_the_list(catalog, broke
     )
     catalog.counts[TOPIC] = 0
     watch = client.watch_topics(NAMESPACE, f"{NAMESPACE}/.*", refresh_s=0.01)
-    assert (await watch.changes()).added == {TOPIC}
+    assert (await watch.next_change()).added == {TOPIC}
     catalog.counts["persistent://public/default/u"] = 0
-    assert (await asyncio.wait_for(watch.changes(), PATIENCE_S)).added == {"persistent://public/default/u"}
-    assert not watch.watching
+    assert (await asyncio.wait_for(watch.next_change(), PATIENCE_S)).added == {"persistent://public/default/u"}
+    assert not watch.receives_pushes
     assert [asked.topics_hash for asked in broker.asked[BaseCommand.GET_TOPICS_OF_NAMESPACE]][1] == topics_hash([TOPIC])
     await watch.close()
 
