@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from mqbridge import native
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.pulsar.adapter.batches import count_of, keep_messages, mask_of, masks_of, position_of
+from mqbridge.pulsar.adapter.batches import (
+    deliverable_count,
+    deliverable_mask,
+    first_deliverable_position,
+    keep_messages,
+    masks_by_entry,
+)
 from mqbridge.pulsar.client.entry_runs import EntryRun, group_runs
 from mqbridge.pulsar.mapping.stored import decode, decode_entries
 from mqbridge.pulsar.wire import ids
@@ -52,7 +58,11 @@ MORE = ("publish_time", "is_chunk", "first_chunk", "chunks_before", "partition")
 
 def facts(entry: Entry) -> dict[str, Any]:
     found = {name: getattr(entry, name) for name in (*NAMES, *MORE)}
-    return found | {"mask": mask_of(entry), "due": count_of(entry), "position": position_of(entry)}
+    return found | {
+        "mask": deliverable_mask(entry),
+        "due": deliverable_count(entry),
+        "position": first_deliverable_position(entry),
+    }
 
 
 def check_frame(data: bytes) -> EntryRun | None:
@@ -165,8 +175,8 @@ def test_what_is_acknowledged_and_what_is_damaged_is_noted_on_it() -> None:
     assert run is not None
     [entry] = run.entries
     assert keep_messages(entry, 1)
-    assert (entry.ack_set, mask_of(entry), position_of(entry)) == ((0b110,), 0b110, (3, 0, 1))
-    assert masks_of([entry], [1]) == {(3, 0): 0b100}
+    assert (entry.ack_set, deliverable_mask(entry), first_deliverable_position(entry)) == ((0b110,), 0b110, (3, 0, 1))
+    assert masks_by_entry([entry], [1]) == {(3, 0): 0b100}
     assert [message.position for message in decode_entries([entry])] == [(3, 0, 1), (3, 0, 2)]
     damaged = check_frame(message_frame(Entry(metadata, b"no framing, but long enough")))
     assert damaged is not None

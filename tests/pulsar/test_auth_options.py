@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter import auth as auths
-from mqbridge.pulsar.adapter.auth import GROUP, AuthOptions
+from mqbridge.pulsar.adapter.auth import ENTRY_POINT_GROUP, AuthOptions
 from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.client.auth import Auth, BasicAuth, TlsAuth, TokenAuth
 from mqbridge.secret import Secret
@@ -30,9 +30,9 @@ class Vault(Auth):
 
 @pytest.fixture
 def vault(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint("vault", f"{__name__}:Vault", GROUP)
-    broken = EntryPoint("broken", "no_such_module:nothing", GROUP)
-    monkeypatch.setattr(auths, "entry_points", lambda group: [entry, broken] if group == GROUP else [])
+    entry = EntryPoint("vault", f"{__name__}:Vault", ENTRY_POINT_GROUP)
+    broken = EntryPoint("broken", "no_such_module:nothing", ENTRY_POINT_GROUP)
+    monkeypatch.setattr(auths, "entry_points", lambda group: [entry, broken] if group == ENTRY_POINT_GROUP else [])
 
 
 def cluster(**options: Any) -> PulsarCluster:

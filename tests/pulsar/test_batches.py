@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.message import Partition
-from mqbridge.pulsar.adapter.batches import FORMAT, keep_messages, make_batch, mask_of, masks_of
+from mqbridge.pulsar.adapter.batches import FORMAT, deliverable_mask, keep_messages, make_batch, masks_by_entry
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
@@ -35,7 +35,7 @@ def test_messages_of_a_batch_are_found_in_their_entries(found, data):
     batch = make_batch(PARTITION, found)
     messages = batch.messages
     indexes = sorted(data.draw(st.sets(st.integers(0, len(messages) - 1))))
-    masks = masks_of(found, indexes)
+    masks = masks_by_entry(found, indexes)
     expected: dict[tuple[int, int], int] = {}
     for index in indexes:
         ledger, entry, at = messages[index].position
@@ -49,7 +49,7 @@ def test_messages_of_a_batch_are_found_in_their_entries(found, data):
 @given(st.integers(1, 20), st.integers(0, 20), st.integers(0, 20), st.integers(0, (1 << 20) - 1))
 def test_what_is_left_of_an_entry(count, begin, end, mask):
     entry = entry_of(0, count, mask & full_mask(count))
-    before = mask_of(entry)
+    before = deliverable_mask(entry)
     left = [index for index in range(count) if before >> index & 1 and begin <= index < end]
     assert keep_messages(entry, begin, end) == bool(left)
     if left:
@@ -69,14 +69,14 @@ def test_an_entry_that_tells_no_possible_number_of_messages_is_one(told):
     batch = make_batch(PARTITION, [entry])
     assert (batch.count, batch.first) == (1, (1, 2, 0))
     assert [message.defect is not None for message in batch.messages] == [True]
-    assert masks_of([entry], [0]) == {(1, 2): 1}
+    assert masks_by_entry([entry], [0]) == {(1, 2): 1}
 
 
 def test_many_messages_of_an_entry_that_is_due_in_part():
     """More than an hour's work if each of them is looked for from the first one on."""
     count = 100_000
     entry = entry_of(0, count, full_mask(count) & ~1)
-    masks = masks_of([entry], range(1, count - 1, 2))
+    masks = masks_by_entry([entry], range(1, count - 1, 2))
     assert masks == {(1, 0): sum(1 << number for number in range(2, count, 2))}
 
 
@@ -86,7 +86,7 @@ def test_what_a_producer_calls_removed_is_counted_and_delivered():
     entry = Entry(MessageMetadata(num_messages_in_batch=3), join_batch(singles), ledger=1, entry=2)
     batch = make_batch(PARTITION, [entry])
     assert batch.count == len(batch.messages) == 3
-    assert masks_of([entry], [2]) == {(1, 2): 0b100}
+    assert masks_by_entry([entry], [2]) == {(1, 2): 0b100}
     assert [message.payload for message in decode(entry)] == [b"1", b"2"]
 
 
@@ -97,7 +97,7 @@ def test_nothing_is_allocated_for_what_a_producer_says():
         entry.unpack()
         batch = make_batch(PARTITION, [entry])
         assert [message.defect is not None for message in batch.messages] == [True]
-        assert masks_of([entry], [0]) == {(1, 2): 1}
+        assert masks_by_entry([entry], [0]) == {(1, 2): 1}
         assert keep_messages(entry, 0, 1 << 31)
         assert not keep_messages(entry_of(3, 5), 1 << 31)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20

@@ -16,11 +16,12 @@ from mqbridge.config.problems import nearest
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth, BasicAuth, TlsAuth, TokenAuth
 from mqbridge.secret import HIDDEN, Secret
 
-GROUP = "mqbridge.pulsar_auth"
+ENTRY_POINT_GROUP = "mqbridge.pulsar_auth"
 BUILT_IN = {"token": {"token"}, "basic": {"user", "password"}, "tls": set[str]()}
 """Built-in methods and their required options."""
 
-Factory = Callable[[dict[str, Any]], Auth]
+AuthFactory = Callable[[dict[str, Any]], Auth]
+"""Function that a plugin registers: it takes the options of `auth` besides `method`."""
 
 
 class AuthOptions(BaseModel):
@@ -31,39 +32,40 @@ class AuthOptions(BaseModel):
     method: str = Field(
         default="",
         description="`token`, `basic`, `tls` (by the client certificate of `tls`), or the name of a plugin, whose options stand"
-        " beside it. It may be left out where `token` or `password` says it.",
+        " beside it. It may be left out if `token` or `password` is given.",
     )
     token: Secret | None = Field(
         default=None, description="For `token`: the token; a file or command is asked at every connection."
     )
-    user: str | None = Field(default=None, min_length=1, description="For `basic`.")
-    password: Secret | None = Field(default=None, description="For `basic`.")
+    user: str | None = Field(default=None, min_length=1, description="For `basic`: the name of the user.")
+    password: Secret | None = Field(default=None, description="For `basic`: the password of the user.")
 
     @model_validator(mode="wrap")
     @classmethod
-    def _method_and_options(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _check_method_and_options(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Derive a missing method from the options, and check that the method has exactly the options that it needs."""
         if isinstance(value, dict) and not value.get("method"):
             method = "token" if "token" in value else "basic" if "password" in value else None
             if method is None:
-                raise ValueError(f"give method: one of {', '.join(_known())}")
+                raise ValueError(f"give method: one of {', '.join(_method_names())}")
             value = {**value, "method": method}
-        made = handler(value)
-        given = made.given.keys()
-        if made.method in BUILT_IN:
-            needed = BUILT_IN[made.method]
-            if missing := sorted(needed - given):
-                raise ValueError(f"method {made.method} needs {' and '.join(missing)}")
-            if unknown := sorted(given - needed):
+        options = handler(value)
+        given = options.given_options.keys()
+        if options.method in BUILT_IN:
+            required = BUILT_IN[options.method]
+            if missing := sorted(required - given):
+                raise ValueError(f"method {options.method} needs {' and '.join(missing)}")
+            if unknown := sorted(given - required):
                 raise ValueError(
-                    f"method {made.method} has no option {unknown[0]!r}. {nearest(unknown[0], needed) or ''}".rstrip(". ")
+                    f"method {options.method} has no option {unknown[0]!r}. {nearest(unknown[0], required) or ''}".rstrip(". ")
                 )
         else:
-            made.make(None)
-        return made
+            options.make(None)  # the plugin's factory checks its options
+        return options
 
     @property
     def plugin_options(self) -> dict[str, Any]:
-        """Options of a plugin's method."""
+        """The options that only a plugin knows: all keys that are not fields of this model."""
         return dict(self.__pydantic_extra__ or {})
 
     def make(self, certificate: Path | None) -> Auth:
@@ -75,10 +77,10 @@ class AuthOptions(BaseModel):
                 return BasicAuth(self.user, self.password)
             case "tls" if certificate is not None:
                 return TlsAuth(certificate)
-        return _plugin(self.method)(self.given)
+        return _load_plugin(self.method)(self.given_options)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given_options(self) -> dict[str, Any]:
         """Options besides `method` that are set."""
         own = {name: value for name, value in self if name != "method" and name in type(self).model_fields and value is not None}
         return {**own, **self.plugin_options}
@@ -88,31 +90,33 @@ class AuthOptions(BaseModel):
         return ((name, getattr(self, name)) for name in type(self).model_fields)
 
     @model_serializer(mode="wrap")
-    def _shown(self, handler: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+    def _serialize(self, handler: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        """Hide the values of plugin options, any of which may be a secret."""
         return {**handler(self), **dict.fromkeys(self.plugin_options, HIDDEN)}
 
 
-def auth_of(options: AuthOptions | None, certificate: Path | None) -> Auth:
-    """Return the authentication method of a cluster."""
+def make_auth(options: AuthOptions | None, certificate: Path | None) -> Auth:
+    """Create the authentication method of a cluster; `NO_AUTH` without `auth` options."""
     return NO_AUTH if options is None else options.make(certificate)
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    """Return the entry points of installed plugins by method name."""
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
-def _known() -> list[str]:
+def _method_names() -> list[str]:
     return [*BUILT_IN, *sorted(_plugins())]
 
 
-def _plugin(method: str) -> Factory:
-    """Load the factory of a plugin. Raises ValueError if it does not exist or cannot be loaded."""
+def _load_plugin(method: str) -> AuthFactory:
+    """Load the factory of a plugin. Raises ValueError if the plugin is not installed or cannot be loaded."""
     entry = _plugins().get(method)
     if entry is None:
-        hint = nearest(method, _known()) or ""
-        raise ValueError(f"there is no method {method!r}, and no plugin {GROUP} of this name. {hint}".rstrip(". "))
+        hint = nearest(method, _method_names()) or ""
+        raise ValueError(f"there is no method {method!r}, and no plugin {ENTRY_POINT_GROUP} of this name. {hint}".rstrip(". "))
     try:
-        factory: Factory = entry.load()
+        factory: AuthFactory = entry.load()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"the plugin of method {method!r} cannot be loaded: {error}") from error
     return factory

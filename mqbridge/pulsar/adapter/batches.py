@@ -1,6 +1,7 @@
-"""Batches of entries: their counts, sizes and positions, computed without decoding the entries.
+"""Makes batches of entries; counts, sizes and positions are computed without decoding the entries.
 
-An entry may be delivered in part: `Entry.ack_set` is the mask of its messages to deliver.
+Only a part of an entry's messages may have to be delivered, because the others are acknowledged: `Entry.ack_set` is the mask of
+the messages to deliver.
 """
 
 from collections.abc import Sequence
@@ -13,31 +14,31 @@ from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
 
 FORMAT = "pulsar.entries"
-"""`Batch.data` is a sequence of `Entry`, unpacked."""
+"""`Batch.format` of these batches: `Batch.data` is a sequence of unpacked `Entry` objects."""
 MAX_ENTRIES = 5000
 """Maximum number of entries of a batch."""
 
 
-def mask_of(entry: Entry) -> int:
+def deliverable_mask(entry: Entry) -> int:
     """Return the mask of the messages to deliver: bit i is message i. A damaged entry is one message."""
     return full_mask(1) if entry.defect is not None else from_words(entry.ack_set) or full_mask(entry.count)
 
 
-def count_of(entry: Entry) -> int:
+def deliverable_count(entry: Entry) -> int:
     """Return the number of messages to deliver."""
-    return mask_of(entry).bit_count() if entry.ack_set else entry.count
+    return deliverable_mask(entry).bit_count() if entry.ack_set else entry.count
 
 
-def position_of(entry: Entry) -> Position:
+def first_deliverable_position(entry: Entry) -> Position:
     """Return the position of the first message to deliver."""
-    mask = mask_of(entry)
+    mask = deliverable_mask(entry)
     return (entry.ledger, entry.entry, (mask & -mask).bit_length() - 1)
 
 
 def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
     """Restrict the entry to the messages from `begin` to before `end`; return False if none is left."""
     count = entry.count
-    kept = mask_of(entry) & ~full_mask(min(begin, count)) & full_mask(count if end is None else min(end, count))
+    kept = deliverable_mask(entry) & ~full_mask(min(begin, count)) & full_mask(count if end is None else min(end, count))
     if kept != full_mask(count):
         entry.ack_set = tuple(to_words(kept))
     return kept != 0
@@ -49,45 +50,46 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
     return Batch(
         partition,
         lambda: decode_entries(entries),
-        count=sum(map(count_of, entries)),
+        count=sum(map(deliverable_count, entries)),
         size=sum(entry.size for entry in entries),
-        first=position_of(first),
+        first=first_deliverable_position(first),
         next=(last.ledger, last.entry + 1, 0) if following is None else following,
         format=FORMAT,
         data=entries,
         handle=handle,
         held_bytes=sum(entry.held_bytes for entry in entries),
+        # With the compiled module every batch is decoded anyway (see `PulsarOutbound.formats`), so a search would save nothing.
         may_contain=None if native.compiled is not None else lambda text: any(_may_contain(entry, text) for entry in entries),
         published_ms=first.publish_time or None,
     )
 
 
-def masks_of(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, int]:
-    """Return the masks, by entry, of the messages at these sorted indexes of the batch."""
+def masks_by_entry(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, int]:
+    """Translate sorted message indexes of a batch into a bit mask for each entry that contains one of the messages."""
     masks: dict[EntryId, int] = {}
     remaining, first_index = iter(indexes), 0
     index = next(remaining, None)
     for entry in entries:
-        deliverable, selected = _deliverable(entry), []
+        deliverable, selected = _deliverable_indexes(entry), []
         while index is not None and index < first_index + len(deliverable):
             selected.append(deliverable[index - first_index])
             index = next(remaining, None)
         if selected:
-            masks[entry.id] = _mask(selected)
+            masks[entry.id] = _mask_of_indexes(selected)
         first_index += len(deliverable)
     return masks
 
 
-def _deliverable(entry: Entry) -> Sequence[int]:
+def _deliverable_indexes(entry: Entry) -> Sequence[int]:
     """Return the indexes, within the entry, of its messages to deliver."""
-    mask = mask_of(entry)
-    if mask & (mask + 1) == 0:
+    mask = deliverable_mask(entry)
+    if mask & (mask + 1) == 0:  # all bits up to the highest are set
         return range(mask.bit_length())
     return [index for index, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
 
 
-def _mask(indexes: Sequence[int]) -> int:
-    """Return a mask of these ascending bits. Setting bits of a large int one by one would copy it for each of them."""
+def _mask_of_indexes(indexes: Sequence[int]) -> int:
+    """Return a mask with the bits at these ascending indexes. A bytearray, because each change of a large int would copy it."""
     data = bytearray(indexes[-1] // 8 + 1)
     for index in indexes:
         data[index >> 3] |= 1 << (index & 7)
@@ -95,5 +97,5 @@ def _mask(indexes: Sequence[int]) -> int:
 
 
 def _may_contain(entry: Entry, text: bytes) -> bool:
-    """Return True if the entry contains `text`: batches have properties in the payload, other entries in the metadata."""
+    """Return True if `text` occurs in the payload, where a batch has its properties, or else in the metadata."""
     return text in entry.payload or (not entry.is_batch and text in entry.metadata.SerializePartialToString())

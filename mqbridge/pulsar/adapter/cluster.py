@@ -1,4 +1,4 @@
-"""The cluster side of Pulsar's adapter: topics, positions, and the opening of inbounds and outbounds."""
+"""The `Cluster` of Pulsar's adapter: lists and creates topics, reads positions, and opens inbounds and outbounds."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking
-from mqbridge.pulsar.adapter.auth import auth_of
+from mqbridge.pulsar.adapter.auth import make_auth
 from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
 from mqbridge.pulsar.adapter.operations import PulsarOperations
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
-from mqbridge.pulsar.adapter.range_reader import RangeReader, bounds_of, whole_position
+from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds, with_batch_index
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 from mqbridge.pulsar.client.admin import Admin
@@ -45,8 +45,8 @@ class Pulsar:
         service = parse_service_url(config.service_url, tls=config.is_tls)
         self.connectivity = Connectivity(name, service)
         self._tls = config.make_tls(name)
-        self._auth = auth_of(config.auth, config.certificate)
-        tls = self._tls if config.is_tls else None
+        self._auth = make_auth(config.auth, config.certificate)
+        tls = self._tls if config.is_tls else None  # the REST interface may use TLS where brokers do not
         self._client = BaseClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
         if config.sends_credentials_unencrypted:
             log.warning(
@@ -64,7 +64,7 @@ class Pulsar:
 
     @property
     def operations(self) -> Operations:
-        """Operations for people; without `admin_url` only the newest messages."""
+        """Administrative requests; without `admin_url` most of them raise ClusterError."""
         return self._operations
 
     async def connect(self) -> None:
@@ -74,7 +74,7 @@ class Pulsar:
             await self._client.connect()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close every connection."""
+        """Close every connection; stop waiting for that at `deadline` (loop time)."""
         self.connectivity.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
@@ -85,15 +85,15 @@ class Pulsar:
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of certificates and of the token, by name."""
+        """Expiry times of certificates and of the token (s since the epoch), by label."""
         expiries = dict(self._tls.expiries) if self._tls is not None else {}
-        if (ends := self.credentials_end) is not None:
-            expiries[self._auth.method] = ends
+        if (expires_at := self.credentials_expire_at) is not None:
+            expiries[self._auth.method] = expires_at
         return expiries
 
     @property
-    def credentials_end(self) -> float | None:
-        """Expiry time of the credentials that were read last, s since the epoch; None if never or unknown."""
+    def credentials_expire_at(self) -> float | None:
+        """Expiry time of the credentials that were read last, s since the epoch; None if they never expire or it is unknown."""
         return self._auth.expires_at
 
     # --- topics -----------------------------------------------------------------------------------------------------
@@ -109,10 +109,14 @@ class Pulsar:
         return sorted(topics)
 
     async def _namespaces(self) -> list[str]:
-        """Namespaces of all tenants for a super user, of the default tenant for its administrator, else the default namespace."""
+        """Return the namespaces that our credentials may list.
+
+        These are the namespaces of all tenants for a super user, those of the default namespace's tenant for an administrator of
+        that tenant, and otherwise, or without `admin_url`, the default namespace alone.
+        """
         default_namespace = self._config.namespace
         if self._admin is not None:
-            for tenant in (None, default_namespace.partition("/")[0]):
+            for tenant in (None, default_namespace.partition("/")[0]):  # None: all tenants
                 try:
                     return await self._admin.namespaces(tenant)
                 except AccessDenied as error:
@@ -131,7 +135,7 @@ class Pulsar:
         """Create a partitioned topic, or add partitions to it. Raises ClusterError (FATAL) if that is impossible."""
         full = self._topics.parse(topic)
         existing = await self._existing_partitions(full, partitions)
-        if existing is not None and max(existing, 1) >= partitions:
+        if existing is not None and max(existing, 1) >= partitions:  # the single partition of an unpartitioned topic counts as 0
             return
         if self._admin is None:
             await self._auto_create(str(full), partitions)
@@ -141,23 +145,30 @@ class Pulsar:
             await self._admin.grow(full, partitions)
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Check whether `create` can succeed: without `admin_url` brokers auto-create as configured, so one partition at most."""
+        """Raise ClusterError (FATAL) if `create` would fail.
+
+        Without `admin_url` only the broker's auto-creation is left: it grows no topic, and the broker's settings decide how many
+        partitions a new topic gets. So a topic that has too few partitions fails, and so does a missing one with more than one.
+        """
         full = self._topics.parse(topic)
         existing = await self._existing_partitions(full, partitions)
         if existing is not None and max(existing, 1) >= partitions:
             return
         if self._admin is not None:
-            await self._admin.policies(f"{full.tenant}/{full.namespace}")
+            await self._admin.policies(f"{full.tenant}/{full.namespace}")  # fails without the namespace or without permission
         elif existing is not None or partitions > 1:
-            what = "created with" if existing is None else "grown to"
+            action = "created with" if existing is None else "grown to"
             raise ClusterError(
-                f"topic {full} cannot be {what} {partitions} partitions: set admin_url of cluster {self.name!r} "
+                f"topic {full} cannot be {action} {partitions} partitions: set admin_url of cluster {self.name!r} "
                 "(its REST interface, such as http://host:8080), or do it yourself",
                 Failure.FATAL,
             )
 
     async def _existing_partitions(self, topic: TopicName, partitions: int) -> int | None:
-        """Return its number of partitions, None if it does not exist. Raises ClusterError (FATAL) for an impossible number."""
+        """Return the topic's current number of partitions: 0 for an unpartitioned topic, None for a missing one.
+
+        Raises ClusterError (FATAL) if the topic can never have `partitions` partitions.
+        """
         if partitions < 1:
             raise ClusterError(f"topic {topic} cannot have {partitions} partitions", Failure.FATAL)
         existing = await self._client.partitions(str(topic))
@@ -170,25 +181,25 @@ class Pulsar:
 
         A metadata request creates a partitioned topic; an unpartitioned one is created with its first producer.
         """
-        made = await self._client.partitions(topic, create=True)
-        if made == 0 and partitions == 1:
+        created = await self._client.partitions(topic, create=True)
+        if created == 0 and partitions == 1:
             producer = self._client.producer(topic)
             try:
                 await producer.opened()
             finally:
                 await producer.close()
-        if made is None or max(made, 1) < partitions:
-            problem = f"topic {topic} has {made} partitions instead of {partitions}"
+        if created is None or max(created, 1) < partitions:
+            problem = f"topic {topic} has {created} partitions instead of {partitions}"
             raise ClusterError(f"{problem}: set admin_url of cluster {self.name!r}, or create it yourself", Failure.FATAL)
 
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return first and next position of each partition, by a reader per partition."""
+        """Return the first and next position of each partition; a reader is opened on each of them."""
         partitions = await self._topics.partitions(topic)
         timeout_s = self._config.request_timeout
         names = map(self._topics.partition_topic_name, partitions)
-        all_bounds = await asyncio.gather(*(bounds_of(self._client, name, timeout_s) for name in names))
+        all_bounds = await asyncio.gather(*(request_bounds(self._client, name, timeout_s) for name in names))
         return {partition.name: bounds for partition, bounds in zip(partitions, all_bounds, strict=True)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
@@ -198,25 +209,28 @@ class Pulsar:
     # --- data -------------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read with a non-durable reader."""
+        """Read the range with a non-durable reader, see `RangeReader`."""
         source = next((each for each in await self._topics.partitions(topic) if each.name == partition), None)
         if source is None:
             raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
-        concrete = self._topics.partition_topic_name(source)
-        reader = RangeReader(self._client, source, concrete, begin, end, self._config.request_timeout)
+        topic_name = self._topics.partition_topic_name(source)
+        reader = RangeReader(self._client, source, topic_name, begin, end, self._config.request_timeout)
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Count entries; without `admin_url` a range that begins in a closed ledger is one unit up to the ledger of the end."""
-        begin, end = whole_position(begin), whole_position(end)
+        """Count the entries of the range by ledger.
+
+        Without `admin_url` the sizes of closed ledgers are unknown: everything before the ledger of `end` is then one unit.
+        """
+        begin, end = with_batch_index(begin), with_batch_index(end)
         is_one_ledger = begin[0] == end[0]
         entries = None if is_one_ledger else await self._operations.entries_of_ledgers(topic, partition)
         return unit_ranges_between(begin, end, entries)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Subscribe."""
+        """Subscribe to all partitions of the topics in `spec`."""
         inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh)
         await inbound.open()
         return inbound
@@ -224,13 +238,13 @@ class Pulsar:
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Check topics, permission to consume, and with `admin_url` that the subscription exists or may be created."""
         for topic in spec.topics:
-            first, *_ = await self._topics.partitions(topic)
+            first, *_ = await self._topics.partitions(topic)  # permissions are the same for all partitions
             await self._client.check_consuming(self._topics.partition_topic_name(first), spec.group)
             if self._admin is not None:
                 await self._operations.check_subscription(topic, spec.group)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Make an outbound of a topic."""
+        """Make an outbound to an existing topic; its producers are opened later."""
         targets = await self._topics.partitions(spec.topic)
         return PulsarOutbound(
             self,

@@ -18,11 +18,12 @@ from mqbridge.pulsar.wire.compression import CodecName
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 
 ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
-ADMIN_TLS_SCHEME = "https://"
+"""Default ports of a broker's REST interface."""
+ADMIN_SCHEME, ADMIN_TLS_SCHEME = SCHEMES
 
 
 class PulsarCluster(ClusterModel):
-    """A Pulsar cluster."""
+    """The configuration of one Pulsar cluster."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -64,29 +65,29 @@ class PulsarCluster(ClusterModel):
 
     @field_validator("service_url")
     @classmethod
-    def _is_service_url(cls, url: str) -> str:
+    def _check_service_url(cls, url: str) -> str:
         parse_service_url(url, tls=url.startswith(TLS_SCHEME))
         return url
 
     @field_validator("admin_url")
     @classmethod
-    def _is_admin_url(cls, url: str | None) -> str | None:
+    def _check_admin_url(cls, url: str | None) -> str | None:
         if url is not None:
             parse_admin_url(url)
         return url and url.rstrip("/")
 
     @field_serializer("admin_url")
-    def _without_user(self, url: str | None) -> str | None:
+    def _strip_user(self, url: str | None) -> str | None:
         return url and re.sub(r"://[^/,]*@", "://", url)
 
     @field_validator("namespace")
     @classmethod
-    def _is_namespace(cls, namespace: str) -> str:
+    def _check_namespace(cls, namespace: str) -> str:
         parse_topic("x", namespace)
         return namespace
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Self:
+    def _check_tls_and_auth(self) -> Self:
         if self.tls is not None and not self.is_tls:
             address = self.service_url.removeprefix(SCHEME)
             advice = f"write {TLS_SCHEME}{address}, with the port for TLS (usually 6651)"
@@ -104,7 +105,7 @@ class PulsarCluster(ClusterModel):
 
     @property
     def sends_credentials_unencrypted(self) -> bool:
-        """True if token or password are sent over a connection without TLS."""
+        """True if credentials other than a TLS certificate are sent over a connection without TLS."""
         has_plaintext = not self.is_tls or (self.admin_url is not None and not self.admin_url.startswith(ADMIN_TLS_SCHEME))
         return has_plaintext and self.auth is not None and self.auth.method != "tls"
 
@@ -115,28 +116,31 @@ class PulsarCluster(ClusterModel):
 
     def make_tls(self, cluster: str) -> Tls | None:
         """Make the TLS settings of brokers and the REST interface; None if neither uses TLS."""
-        is_admin_tls = self.admin_url is not None and self.admin_url.startswith(SCHEMES[1])
+        is_admin_tls = self.admin_url is not None and self.admin_url.startswith(ADMIN_TLS_SCHEME)
         if self.tls is None and not self.is_tls and not is_admin_tls:
             return None
         return (self.tls or TlsOptions()).make(cluster)
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """Parse `pulsar[+ssl]://host:6650[,host:6650][?admin=http://host:8080&NAME=VALUE]`; `admin` is guessed if missing."""
+        """Parse `pulsar[+ssl]://host:6650[,host:6650][?admin=http://host:8080&NAME=VALUE]`.
+
+        Without `admin`, the guess is that the REST interface is at the default port of the same hosts.
+        """
         service, settings = split_url(url, cls, without={"service_url"}, short=ADMIN)
         if "admin_url" in settings:
             return cls.model_validate(settings | {"service_url": service})
         is_tls = service.startswith(TLS_SCHEME)
         hosts = dict.fromkeys(address.host for address in parse_service_url(service, tls=is_tls))
-        scheme, port = (SCHEMES[1], ADMIN_TLS_PORT) if is_tls else (SCHEMES[0], ADMIN_PORT)
+        scheme, port = (ADMIN_TLS_SCHEME, ADMIN_TLS_PORT) if is_tls else (ADMIN_SCHEME, ADMIN_PORT)
         guessed = ",".join(f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}" for host in hosts)
-        made = cls.model_validate(settings | {"service_url": service, "admin_url": guessed})
-        made._admin_is_guessed = True  # noqa: SLF001 - its own
-        return made
+        cluster = cls.model_validate(settings | {"service_url": service, "admin_url": guessed})
+        cluster._admin_is_guessed = True  # noqa: SLF001 - a private field of this class
+        return cluster
 
     @property
     def admin_is_guessed(self) -> bool:
-        """True if `admin_url` was derived from the service URL."""
+        """True if `admin_url` was derived from the service URL, so nothing may listen there."""
         return self._admin_is_guessed
 
 

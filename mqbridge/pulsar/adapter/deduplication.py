@@ -1,4 +1,4 @@
-"""Deduplication by the broker, based on producer name and sequence ids: the policy in force, and a warning without it."""
+"""Finds out whether a topic's broker deduplicates by producer name and sequence ids, and warns if it does not."""
 
 import logging
 
@@ -9,15 +9,20 @@ from mqbridge.pulsar.wire.names import TopicName
 log = logging.getLogger(__name__)
 
 POLICY = "deduplicationEnabled"
+"""Name of the policy, the same for a topic and for a namespace."""
 
 
 async def is_deduplicated(admin: Admin, topic: TopicName) -> bool:
-    """Return the policy in force for an existing topic: its own, its namespace's, or the broker's. Raises ClusterError."""
+    """Return True if an existing topic deduplicates, by its own policy, else its namespace's, else the broker's setting.
+
+    Raises ClusterError.
+    """
     policy = None
     try:
         policy = await admin.applied_policy(topic, POLICY)
     except ServerRefused as error:
-        log.debug("topic policies cannot be read: %s", error)  # they are disabled, or the broker is too old for them
+        # Topic policies are disabled, or the broker is too old for them.
+        log.debug("cannot read the policies of %s, reading those of its namespace: %s", topic, error)
     if policy is None:
         policy = (await admin.policies(f"{topic.tenant}/{topic.namespace}")).get(POLICY)
     if policy is None:
@@ -26,7 +31,7 @@ async def is_deduplicated(admin: Admin, topic: TopicName) -> bool:
 
 
 class DeduplicationWarnings:
-    """Logs one warning per topic without deduplication."""
+    """Logs one warning for each topic without deduplication."""
 
     def __init__(self, admin: Admin | None) -> None:
         self._admin = admin

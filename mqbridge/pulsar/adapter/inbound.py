@@ -28,9 +28,9 @@ from mqbridge.pulsar.wire.codes import is_missing
 
 log = logging.getLogger(__name__)
 
-BATCHES_AHEAD = 8
+MIN_BATCHES_AHEAD = 8
 """Minimum number of batches that fit into the read-ahead budget: with fewer, a route would wait for a target's response after
-nearly each batch."""
+nearly every batch."""
 
 SUBSCRIPTION_TYPES = {
     "failover": Types.Failover,
@@ -38,13 +38,14 @@ SUBSCRIPTION_TYPES = {
     "shared": Types.Shared,
     "key_shared": Types.Key_Shared,
 }
+"""Option `subscription_type` -> number in the protocol."""
 
 
 class PulsarInbound:
     """A member of a subscription; `open` subscribes to all existing partitions."""
 
     def __init__(self, client: BaseClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
-        assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - by the registry
+        assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - validated with that model
         self._client, self._topics, self._spec, self._refresh_s = client, topics, spec, refresh_s
         self._options = spec.options or PulsarInboundOptions()
         self._type = SUBSCRIPTION_TYPES[self._options.subscription_type]
@@ -52,13 +53,14 @@ class PulsarInbound:
         self._consumer_name = self._options.consumer_name or f"mqbridge-{uuid.uuid4().hex[:12]}"
         self._budget = ReceiveBudget(spec.max_bytes)
         self._consumers: dict[Partition, EntryConsumer] = {}
-        self._held: dict[Partition, PulsarLane] = {}
+        self._latest_lanes: dict[Partition, PulsarLane] = {}
         self._new_lanes: asyncio.Queue[PulsarLane | Exception | None] = asyncio.Queue()
+        """Lanes for `lanes` to yield, an error for it to raise, or None to end it."""
         self._refresh_task: asyncio.Task[None] | None = None
         self._lane_tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Subscribe. On ClusterError (FATAL for a missing topic) everything is closed again."""
+        """Subscribe to all existing partitions. On ClusterError (FATAL for a missing topic) everything is closed again."""
         try:
             await self._subscribe_all(first=True)
         except BaseException:
@@ -67,7 +69,7 @@ class PulsarInbound:
         self._refresh_task = spawn(self._refresh_partitions(), f"new partitions for {self._spec.group}")
 
     async def lanes(self) -> AsyncIterator[PulsarLane]:
-        """Yield lanes as they are assigned."""
+        """Yield lanes as they are assigned. Raises the ClusterError of a consumer that cannot continue."""
         while (lane := await self._new_lanes.get()) is not None:
             if isinstance(lane, Exception):
                 raise lane
@@ -79,7 +81,7 @@ class PulsarInbound:
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + CLOSE_S
         await cancel(self._refresh_task, *self._lane_tasks)
-        for lane in self._held.values():
+        for lane in self._latest_lanes.values():
             lane.revoke()
         await asyncio.gather(*(consumer.close(deadline) for consumer in self._consumers.values()))
         self._new_lanes.put_nowait(None)
@@ -87,7 +89,8 @@ class PulsarInbound:
     # --- partitions -------------------------------------------------------------------------------------------------
 
     async def _subscribe_all(self, *, first: bool) -> None:
-        partitions = [await self._topics.partitions(topic, missing=not first) for topic in self._spec.topics]
+        """Subscribe to the partitions that have no consumer yet; `first` is True while the inbound opens."""
+        partitions = [await self._topics.partitions(topic, allow_missing=not first) for topic in self._spec.topics]
         self._budget.consumers = sum(map(len, partitions))
         for partition in itertools.chain(*partitions):
             if partition not in self._consumers:
@@ -116,14 +119,15 @@ class PulsarInbound:
         task.add_done_callback(self._lane_tasks.discard)
 
     async def _offer_lanes(self, partition: Partition, consumer: EntryConsumer) -> None:
-        """Offer a lane whenever the consumer becomes the active one."""
+        """Offer a lane whenever the consumer becomes the active one, and revoke it when another consumer does."""
         try:
             while True:
                 await consumer.wait_active(True)
-                lane = self._held[partition] = PulsarLane(
-                    partition, consumer, self._options.batch_bytes, self._budget.max_bytes // BATCHES_AHEAD
+                lane = self._latest_lanes[partition] = PulsarLane(
+                    partition, consumer, self._options.batch_bytes, self._budget.max_bytes // MIN_BATCHES_AHEAD
                 )
-                deactivations = consumer.deactivations  # it may end, and the next one begin, before a waiting task runs
+                # Counted, because the consumer may become passive and active again before this task runs.
+                deactivations = consumer.deactivations
                 self._new_lanes.put_nowait(lane)
                 await consumer.wait_deactivated(deactivations)
                 lane.revoke()
@@ -134,8 +138,9 @@ class PulsarInbound:
                 self._new_lanes.put_nowait(error)
 
     async def _drop(self, partition: Partition, consumer: EntryConsumer) -> None:
+        """Revoke the lane of a deleted partition, and close its consumer."""
         log.warning("%s was deleted; consuming continues when it is created again", partition)
-        if (lane := self._held.pop(partition, None)) is not None:
+        if (lane := self._latest_lanes.pop(partition, None)) is not None:
             lane.revoke()
         await consumer.close()
         del self._consumers[partition]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, keep_messages, make_batch, mask_of, masks_of
+from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, deliverable_mask, keep_messages, make_batch, masks_by_entry
 from mqbridge.pulsar.adapter.end_check import EndCheck
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.codes import is_missing
@@ -30,28 +30,36 @@ IDLE_CHECK_S = 1.0
 
 
 class Delivery:
-    """Handle of a batch: the consumer's generation, the last entry, and the unfinished entries (individual acknowledgement)."""
+    """Acknowledgement handle of a batch (`Batch.handle`).
 
-    __slots__ = ("end", "generation", "open")
+    generation      the consumer's generation at delivery; if that has changed since, the broker redelivers the batch
+    last_entry      on an ordered lane, acknowledging the batch acknowledges everything up to this entry
+    unacknowledged  entries whose messages are not all acknowledged; empty on an ordered lane
+    """
 
-    def __init__(self, generation: int, end: EntryId, entries: Iterable[Entry]) -> None:
-        self.generation, self.end = generation, end
-        self.open: dict[EntryId, Entry] = {entry.id: entry for entry in entries}
+    __slots__ = ("generation", "last_entry", "unacknowledged")
+
+    def __init__(self, generation: int, last_entry: EntryId, entries: Iterable[Entry]) -> None:
+        self.generation, self.last_entry = generation, last_entry
+        self.unacknowledged: dict[EntryId, Entry] = {entry.id: entry for entry in entries}
 
 
 class PulsarLane:
-    """One assigned partition; made by `PulsarInbound`."""
+    """The lane of one assigned partition; made by `PulsarInbound`.
 
-    def __init__(self, partition: Partition, consumer: EntryConsumer, batch_bytes: int, batch_memory: int) -> None:
+    A batch ends at `batch_bytes` of received payload or `batch_memory_bytes` of memory, whichever is reached first.
+    """
+
+    def __init__(self, partition: Partition, consumer: EntryConsumer, batch_bytes: int, batch_memory_bytes: int) -> None:
         self.partition = partition
         self.revoked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._consumer = consumer
-        self._batch_bytes, self._batch_memory = batch_bytes, batch_memory
+        self._batch_bytes, self._batch_memory_bytes = batch_bytes, batch_memory_bytes
         self._charged_batch: Batch | None = None
         """The last batch, while its bytes are charged to the consumer's budget."""
         self._ordered = consumer.subscription.ordered
-        self._end = EndCheck(partition, consumer)
+        self._end_check = EndCheck(partition, consumer)
         self._resume_at = 0.0
         """Loop time at which an ordered lane continues after a rejection with a delay."""
         self._seek_position: Position | None = None
@@ -60,28 +68,28 @@ class PulsarLane:
     @property
     def caught_up(self) -> bool:
         """True if the broker had no further entry at the last check and none has arrived since."""
-        return self._end.reached
+        return self._end_check.reached
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self) -> Batch:
-        """Return the next batch; waits."""
+        """Wait for the next batch and return it. Raises LaneRevoked, or the ClusterError that ended the consumer."""
         loop = self._loop
         self._release_charge()
         while True:
             if self.revoked.is_set() or is_missing(self._consumer.ended):
-                raise LaneRevoked(f"{self.partition} was taken away, released or deleted")
+                raise LaneRevoked(f"{self.partition} was revoked, released or deleted")
             if loop.time() < self._resume_at:
                 await self._consumer.changed_within(min(IDLE_CHECK_S, self._resume_at - loop.time()))
             elif self._consumer.waiting:
                 if entries := self._take_entries():
-                    self._charged_batch = batch = self._batch_of(entries)
+                    self._charged_batch = batch = self._make_batch(entries)
                     return batch
-                self._consumer.release_taken()
+                self._consumer.release_taken()  # all messages of the entry were before the target of a seek
             else:
                 await self._idle()
 
-    def _batch_of(self, entries: list[Entry]) -> Batch:
+    def _make_batch(self, entries: list[Entry]) -> Batch:
         """Make a batch of the entries taken last."""
         if not self._ordered:
             return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].id, entries))
@@ -89,7 +97,7 @@ class PulsarLane:
         return make_batch(self.partition, entries, Delivery(self._consumer.generation, end, ()), (ledger, entry + 1, 0))
 
     def _release_charge(self, batch: Batch | None = None) -> None:
-        """Stop charging the last batch to the consumer's budget, if it is this one (None: any)."""
+        """Stop charging the last batch to the consumer's budget; with a `batch`, only if that is the last one."""
         if self._charged_batch is not None and (batch is None or batch is self._charged_batch):
             self._charged_batch = None
             self._consumer.release_taken()
@@ -98,15 +106,18 @@ class PulsarLane:
         """Wait for an entry, and check for the end of the topic. Raises the error that ended the consumer."""
         if self._consumer.ended is not None:
             raise self._consumer.ended
-        pause = self._end.check()
+        pause = self._end_check.check()
         await self._consumer.changed(IDLE_CHECK_S if pause is None else pause)
 
     def _take_entries(self) -> list[Entry]:
         """Take the waiting entries within the limits; half of the budget stays free for the next ones."""
-        self._end.invalidate()
-        entries = self._consumer.take_many(min(self._batch_bytes, self._consumer.share // 2), self._batch_memory, MAX_ENTRIES)
+        self._end_check.invalidate()
+        entries = self._consumer.take_many(
+            min(self._batch_bytes, self._consumer.share // 2), self._batch_memory_bytes, MAX_ENTRIES
+        )
         if (begin := self._seek_position) is not None:
             self._seek_position = None
+            # The broker seeks to the beginning of an entry; leave out the entry's messages before the position.
             if entries[0].id == begin[:2] and not keep_messages(entries[0], begin[2]):
                 del entries[0]
         return entries
@@ -120,26 +131,27 @@ class PulsarLane:
         if self.revoked.is_set() or delivery.generation != self._consumer.generation:
             return
         if self._ordered:
-            self._consumer.acknowledge_up_to(delivery.end)
-            if batch.data[-1].id < delivery.end:  # a message given up late, whose id is before the others
+            self._consumer.acknowledge_up_to(delivery.last_entry)
+            # A chunked message that expired incomplete is delivered late, with an id before `last_entry`.
+            if batch.data[-1].id < delivery.last_entry:
                 self._consumer.acknowledge_up_to(batch.data[-1].id)
         elif indexes is None:
-            for entry_id in delivery.open:
+            for entry_id in delivery.unacknowledged:
                 self._consumer.acknowledge(entry_id)
-            delivery.open.clear()
+            delivery.unacknowledged.clear()
         else:
-            for entry_id, done in masks_of(batch.data, sorted(indexes)).items():
-                if (entry := delivery.open.get(entry_id)) is not None and self._acknowledge_messages(entry, done):
-                    del delivery.open[entry_id]
+            for entry_id, done in masks_by_entry(batch.data, sorted(indexes)).items():
+                if (entry := delivery.unacknowledged.get(entry_id)) is not None and self._acknowledge_messages(entry, done):
+                    del delivery.unacknowledged[entry_id]
 
     def _acknowledge_messages(self, entry: Entry, done: int) -> bool:
-        """Acknowledge these messages of the entry; return True if the whole entry is acknowledged now."""
-        mask = mask_of(entry)
+        """Acknowledge the messages in the bit mask `done`; return True if the whole entry is acknowledged now."""
+        mask = deliverable_mask(entry)
         if done == mask:
             self._consumer.acknowledge(entry.id)
             return True
-        already_done = full_mask(entry.count) & ~mask
-        return self._consumer.acknowledge_messages(entry.id, done | already_done, entry.count)
+        acknowledged_before = full_mask(entry.count) & ~mask
+        return self._consumer.acknowledge_messages(entry.id, done | acknowledged_before, entry.count)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the unacknowledged messages redelivered; an ordered lane also gets everything after them again."""
@@ -147,39 +159,39 @@ class PulsarLane:
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.generation != self._consumer.generation:
             return
-        self._end.expect_redelivery(delay_s)
+        self._end_check.expect_redelivery(delay_s)
         if self._ordered:
             self._resume_at = asyncio.get_running_loop().time() + delay_s
             self._consumer.redeliver()
         elif delay_s > 0:
-            for entry_id in delivery.open:
+            for entry_id in delivery.unacknowledged:
                 self._consumer.negative_acknowledge(entry_id, delay_s)
         else:
-            self._consumer.redeliver(list(delivery.open))
-        delivery.open.clear()
+            self._consumer.redeliver(list(delivery.unacknowledged))
+        delivery.unacknowledged.clear()
 
     # --- position and release ---------------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:
-        """Continue with this message; moves the subscription's cursor as well."""
+        """Continue with this message; moves the subscription's cursor as well. Raises LaneRevoked, ClusterError."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"{self.partition} was taken away or released")
+            raise LaneRevoked(f"{self.partition} was revoked or released")
         ledger, entry, *index = position
-        self._end.invalidate()
+        self._end_check.invalidate()
         self._resume_at = 0.0
         await self._consumer.seek((ledger, entry))
-        self._end.invalidate()  # a check that was answered during the seek is outdated
+        self._end_check.invalidate()  # a check that was answered during the seek is outdated
         self._seek_position = position if index and index[0] > 0 else None
 
     def revoke(self) -> None:
-        """End the assignment."""
+        """End the assignment: `receive` raises LaneRevoked from now on."""
         self.revoked.set()
-        self._end.stop()
+        self._end_check.stop()
         self._release_charge()
         self._consumer.wake()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the partition."""
+        """Revoke the lane, and close the consumer, which sends the pending acknowledgements."""
         if not self.revoked.is_set():
             self.revoke()
             await self._consumer.close(deadline)

@@ -1,6 +1,7 @@
-"""Operations for people on subscriptions and topics: members, backlog, moving a subscription, finding a time.
+"""Administrative requests about subscriptions and topics: members, backlog, moving a subscription, finding a publish time.
 
-All use the REST interface, where each partition is a topic of its own. Positions are whole entries.
+Nearly all use the REST interface, which treats each partition as a topic of its own. Returned positions are the beginnings of
+entries.
 """
 
 import asyncio
@@ -32,18 +33,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FAILOVER = "Failover"
-_POLICIES = {
+"""Subscription type as topic statistics spell it."""
+_STORAGE_POLICIES = {
     "retention_policies": "retention",
     "message_ttl_in_seconds": "message_ttl_s",
     "deduplicationEnabled": "deduplication",
     "compaction_threshold": "compaction_threshold",
     "schema_compatibility_strategy": "schema_compatibility",
 }
-"""Policies of the namespace that decide about the storage of messages -> our names."""
+"""Policies of a namespace that decide about the storage of messages -> their names in `settings`."""
 
 
 class PulsarOperations:
-    """Operations of one cluster; `bounds` returns a topic's bounds. All raise ClusterError, FATAL if `admin_url` is missing."""
+    """`Operations` of one cluster. They raise ClusterError, FATAL if they need a missing `admin_url`.
+
+    `bounds` is the method of the cluster that requests a topic's bounds.
+    """
 
     backlog_unit = "entries"
     """An entry may hold many messages."""
@@ -57,9 +62,12 @@ class PulsarOperations:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     async def groups(self, topic: str) -> list[str]:
-        """Return the subscriptions of the topic, except those of our readers, which brokers drop a moment after closing."""
+        """Return the subscriptions of the topic.
+
+        Those of our readers are left out: a broker drops them a moment after the reader is closed.
+        """
         await self._topics.require_partition_names(topic)
-        names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
+        names = await self._require_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not is_reader(name)]
 
     async def check_subscription(self, topic: str, group: str) -> None:
@@ -80,8 +88,11 @@ class PulsarOperations:
             )
 
     async def _auto_creates_subscriptions(self, namespace: str) -> bool:
-        """Read the policy of the namespace (for its tenant's administrators) or the setting of the brokers (for super users)."""
-        admin = self._need_admin("creating a group")
+        """Return True if brokers auto-create subscriptions in this namespace, by its policy or else by the brokers' setting.
+
+        Reading the policy requires an administrator of the tenant; reading the brokers' setting requires a super user.
+        """
+        admin = self._require_admin("creating a group")
         policy = (await admin.policies(namespace)).get("autoSubscriptionCreationOverride")
         if policy is not None:
             return bool(policy["allowAutoSubscriptionCreation"])
@@ -90,8 +101,8 @@ class PulsarOperations:
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the position after everything that the subscription has acknowledged without a gap."""
-        admin = self._need_admin("reading the positions of a group")
-        positions = await self._each(topic, admin.mark_delete_positions)
+        admin = self._require_admin("reading the positions of a group")
+        positions = await self._for_each_partition(topic, admin.mark_delete_positions)
         return {name: (each[group][0], each[group][1] + 1, 0) for name, each in positions.items() if group in each}
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
@@ -100,7 +111,7 @@ class PulsarOperations:
         return {name: stats.backlog[group] for name, stats in all_stats.items() if group in stats.backlog}
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the consumers by name. On a failover subscription only the active consumer holds a partition."""
+        """Return the consumers, sorted by name. On a failover subscription only the active consumer holds a partition."""
         partitions: dict[str, list[str]] = {}
         addresses: dict[str, str] = {}
         for name, stats in (await self._stats(topic, "listing the members of a group")).items():
@@ -117,7 +128,7 @@ class PulsarOperations:
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Reset the subscription, or create it. FATAL while it has consumers: the broker would disconnect them."""
-        admin, bounds = self._need_admin("moving a group"), await self._bounds(topic)
+        admin, bounds = self._require_admin("moving a group"), await self._bounds(topic)
         if members := await self.members(topic, group):
             names = ", ".join(member.id for member in members)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
@@ -125,56 +136,68 @@ class PulsarOperations:
             full = self._topics.parse(topic)
             raise ClusterError(f"topic {full} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
         await asyncio.gather(
-            *(_move(admin, self._concrete(topic, name), group, to, bounds[name]) for name, to in positions.items())
+            *(
+                _move_partition(admin, self._partition_topic(topic, name), group, to, bounds[name])
+                for name, to in positions.items()
+            )
         )
 
     # --- positions and settings -------------------------------------------------------------------------------------
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Return the positions at this publish time, by partition."""
-        admin = self._need_admin("finding a time")
+        """Return, by partition name, the position of the first entry published at this time (ms since the epoch) or later."""
+        admin = self._require_admin("finding a time")
         bounds = await self._bounds(topic)
-        entries = await self._each(topic, lambda concrete: admin.id_at(concrete, time_ms))
-        return {name: _within(entry, bounds[name]) for name, entry in entries.items()}
+        entries = await self._for_each_partition(topic, lambda concrete: admin.id_at(concrete, time_ms))
+        return {name: _clamp(entry, bounds[name]) for name, entry in entries.items()}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return the positions `count` entries before the end, over existing ledgers; without `admin_url` in the newest only."""
+        """Return the position `count` entries before the end, by partition name.
+
+        Without `admin_url` the sizes of earlier ledgers are unknown: then the position is in the newest ledger, at its beginning
+        if it holds fewer entries.
+        """
         ends = {name: bounds.next for name, bounds in (await self._bounds(topic)).items()}
         if (admin := self._admin) is None:
+            # `entry` is -1 if the partition never held a message; its end is returned then.
             return {name: (ledger, max(entry - count, min(entry, 0)), 0) for name, (ledger, entry, _) in ends.items()}
-        all_stats = await self._each(topic, admin.internal_stats)
+        all_stats = await self._for_each_partition(topic, admin.internal_stats)
         return {name: _count_back(stats["ledgers"], ends[name], count) for name, stats in all_stats.items()}
 
     async def entries_of_ledgers(self, topic: str, partition: str) -> dict[int, int] | None:
-        """Return the number of entries by ledger id of a partition; None without a REST interface."""
+        """Return the number of entries of each ledger of a partition, by ledger id; None without a REST interface.
+
+        None is also returned if a guessed `admin_url` does not work.
+        """
         if self._admin is None:
             return None
         try:
-            stats = await self._admin.internal_stats(self._concrete(topic, partition))
+            stats = await self._admin.internal_stats(self._partition_topic(topic, partition))
         except ClusterError as error:
             if not self._admin.is_guess:
                 raise
-            log.info("cannot count the ledgers of %s: %s", topic, error)
+            log.info("cannot read the ledger sizes of %s partition %s at the guessed admin_url: %s", topic, partition, error)
             return None
         counts = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in stats["ledgers"]}
-        newest, _, last = stats["lastConfirmedEntry"].partition(":")  # an open ledger has the count 0
+        # The statistics report an open ledger with 0 entries; the id of its last entry (LEDGER:ENTRY) shows the number.
+        newest, _, last = stats["lastConfirmedEntry"].partition(":")
         return counts | {int(newest): max(counts.get(int(newest), 0), int(last) + 1)}
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """Return the policies of the topic's namespace that decide about the storage of messages, as far as they are set."""
+        """Return the policies of the topic's namespace that decide about the storage of messages; unset ones are left out."""
         if self._admin is None:
             return {}
         await self._topics.require_partition_names(topic)
         full = self._topics.parse(topic)
         policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
-        values = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
-        return {name: _text(value) for name, value in values.items() if value is not None}
+        values = {ours: policies.get(theirs) for theirs, ours in _STORAGE_POLICIES.items()}
+        return {name: _setting_text(value) for name, value in values.items() if value is not None}
 
     # --- retention --------------------------------------------------------------------------------------------------
 
     async def create_group(self, topic: str, group: str) -> None:
-        """Create the subscription at the earliest message, in each partition without it."""
-        admin = self._need_admin("creating a subscription")
+        """Create the subscription at the earliest message of each partition where it is missing."""
+        admin = self._require_admin("creating a subscription")
 
         async def create(concrete: TopicName) -> None:
             try:
@@ -183,14 +206,14 @@ class PulsarOperations:
                 if error.code != HTTP_CONFLICT:
                     raise
 
-        await self._each(topic, create)
+        await self._for_each_partition(topic, create)
 
     def check_create_group(self) -> None:
         """Raise ClusterError without `admin_url`: only the REST interface creates subscriptions without consuming."""
-        self._need_admin("creating a subscription")
+        self._require_admin("creating a subscription")
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Return warnings about subscriptions, retention, time to live and backlog quota."""
+        """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`."""
         full = self._topics.parse(topic)
         if not self._topics.is_persistent(topic):
             return [f"{full} is not persistent: consumers that are not connected never get a message; use a persistent topic"]
@@ -206,20 +229,20 @@ class PulsarOperations:
         if names is None or planned:
             return write_warnings(full, policies, {name: set(planned) for name in names or (UNPARTITIONED,)})
         stats = await self._admin.stats_by_partition(full, len(names) if names != (UNPARTITIONED,) else 0)
-        subscriptions = {name: retaining_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
+        subscriptions = {name: retaining_subscriptions(stats.get(str(self._partition_topic(topic, name)))) for name in names}
         return write_warnings(full, policies, subscriptions)
 
     # --- deduplication ----------------------------------------------------------------------------------------------
 
     async def deduplicates(self, topic: str) -> bool:
-        """Return True if the policy in force enables deduplication."""
+        """Return True if deduplication is enabled for the topic, by its own policy, its namespace's or the broker's setting."""
         await self._topics.require_partition_names(topic)
-        return await is_deduplicated(self._need_admin("reading policies"), self._topics.parse(topic))
+        return await is_deduplicated(self._require_admin("reading policies"), self._topics.parse(topic))
 
     async def deduplicate(self, topic: str) -> None:
         """Enable deduplication by the topic's own policy; brokers apply it a moment after this returns."""
         await self._topics.require_partition_names(topic)
-        await self._need_admin("setting policies").set_topic_policy(self._topics.parse(topic), POLICY, value=True)
+        await self._require_admin("setting policies").set_topic_policy(self._topics.parse(topic), POLICY, value=True)
 
     async def warn_undeduplicated(self, topic: str) -> None:
         """Log one warning if the topic does not deduplicate."""
@@ -227,56 +250,67 @@ class PulsarOperations:
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
-    def _need_admin(self, what: str) -> Admin:
+    def _require_admin(self, action: str) -> Admin:
+        """Return the REST client. Raises ClusterError (FATAL) without one; `action` names in its text what was requested."""
         if self._admin is None:
             advice = f"add the admin_url of cluster {self._cluster!r} to its configuration"
-            raise ClusterError(f"{what} needs admin_url: {advice}", Failure.FATAL)
+            raise ClusterError(f"{action} needs admin_url: {advice}", Failure.FATAL)
         return self._admin
 
-    async def _stats(self, topic: str, what: str) -> dict[str, TopicStats]:
-        admin = self._need_admin(what)
-        return await self._each(topic, admin.stats)
+    async def _stats(self, topic: str, action: str) -> dict[str, TopicStats]:
+        """Return the topic's statistics by partition name."""
+        admin = self._require_admin(action)
+        return await self._for_each_partition(topic, admin.stats)
 
-    async def _each(self, topic: str, call: Callable[[TopicName], Awaitable[T]]) -> dict[str, T]:
+    async def _for_each_partition(self, topic: str, call: Callable[[TopicName], Awaitable[T]]) -> dict[str, T]:
+        """Call `call` with the topic name of each partition, concurrently; return the results by partition name."""
         names = await self._topics.require_partition_names(topic)
-        answers = await asyncio.gather(*(call(self._concrete(topic, name)) for name in names))
-        return dict(zip(names, answers, strict=True))
+        results = await asyncio.gather(*(call(self._partition_topic(topic, name)) for name in names))
+        return dict(zip(names, results, strict=True))
 
-    def _concrete(self, topic: str, name: str) -> TopicName:
+    def _partition_topic(self, topic: str, name: str) -> TopicName:
+        """Return the topic name of the partition with this name."""
         full = self._topics.parse(topic)
         return full if name == UNPARTITIONED else full.partition(int(name))
 
 
-async def _move(admin: Admin, concrete: TopicName, group: str, position: Position, bounds: Bounds) -> None:
+async def _move_partition(admin: Admin, concrete: TopicName, group: str, position: Position, bounds: Bounds) -> None:
+    """Move the subscription of one partition, and create it first if it is missing."""
     if group not in await admin.mark_delete_positions(concrete):
         await admin.create_subscription(concrete, group, EARLIEST)
     if position >= bounds.next:
-        await admin.skip_all(concrete, group)  # a reset to a future position goes to the newest entry instead
+        await admin.skip_all(concrete, group)  # a reset to a position after the newest entry goes to that entry instead
     else:
         await admin.reset_to(concrete, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
 
 
-def _within(entry: EntryId, bounds: Bounds) -> Position:
+def _clamp(entry: EntryId, bounds: Bounds) -> Position:
+    """Return the position of this entry, but not one outside of the partition's bounds."""
     return min(max((*entry, 0), bounds.first), bounds.next)
 
 
 def _count_back(ledgers: Sequence[Mapping[str, Any]], end: Position, count: int) -> Position:
-    """Return the position `count` entries before `end`; the newest ledger has a count in `ledgers` only once it is closed."""
-    ledger, missing = end[0], count - end[1]
+    """Return the position `count` entries before `end`, or the first position if there are fewer.
+
+    `ledgers` are the REST interface's statistics. They have the entry count of closed ledgers only; for the newest ledger, `end`
+    has it.
+    """
+    ledger, remaining = end[0], count - end[1]
     if ledger < 0:
         return end  # the topic never held anything
-    if missing <= 0:
+    if remaining <= 0:
         return (ledger, end[1] - count, 0)
     for stats in sorted(ledgers, key=lambda stats: int(stats["ledgerId"]), reverse=True):
         if int(stats["ledgerId"]) < end[0]:
             ledger, entries = int(stats["ledgerId"]), int(stats["entries"])
-            if entries >= missing:
-                return (ledger, entries - missing, 0)
-            missing -= entries
+            if entries >= remaining:
+                return (ledger, entries - remaining, 0)
+            remaining -= entries
     return (ledger, 0, 0)
 
 
-def _text(value: Any) -> str:
+def _setting_text(value: Any) -> str:
+    """Return a policy value as text for display."""
     if isinstance(value, dict):
         return ", ".join(f"{name}={each}" for name, each in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)

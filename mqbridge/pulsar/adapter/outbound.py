@@ -1,4 +1,4 @@
-"""Outbound to one topic: a producer per partition, opened at its first batch."""
+"""Outbound to one topic, with a producer per partition, which is opened by the first send to it or by `resume`."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S, EntryProducer
 from mqbridge.pulsar.client.pending_entry import SendReceipt
 from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.passthrough import encode_entries
-from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, unreadable
+from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, unreadable_failure
 from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
@@ -37,7 +37,7 @@ ASSIGNED_BY_PRODUCER: Iterable[SequenceIds] = itertools.repeat((None, None))
 
 
 class PulsarOutbound:
-    """Sends to one topic of `cluster`; `cluster` is also read to find what the topic already holds."""
+    """Sends to one topic. `resume` reads the topic through `cluster`; `targets` are the topic's partitions by index."""
 
     formats = () if native.compiled is not None else (FORMAT,)
 
@@ -51,15 +51,16 @@ class PulsarOutbound:
         max_message_size: int,
         warn_undeduplicated: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        assert spec.options is None or isinstance(spec.options, PulsarOutboundOptions)  # noqa: S101 - by the registry
+        assert spec.options is None or isinstance(spec.options, PulsarOutboundOptions)  # noqa: S101 - validated with that model
         options = spec.options or PulsarOutboundOptions()
         self.partitions = len(targets)
         self._cluster, self._targets = cluster, targets
         self._warn_undeduplicated = warn_undeduplicated
         self._fences = False
+        """True once producers are opened with exclusive access, see `resume`."""
         self._sender_sequence = None if spec.sender is None else SenderSequence(spec.sender, spec.topic)
         self._client, self._spec, self._options = client, spec, options
-        self._names = [topics.partition_topic_name(partition) for partition in targets]
+        self._topic_names = [topics.partition_topic_name(partition) for partition in targets]
         # If the broker refuses an entry, all of its messages fail, so only a single message may make an entry beyond the limit.
         self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, EntryProducer] = {}
@@ -69,7 +70,7 @@ class PulsarOutbound:
         self._closed = False
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Send in order; the receipt has the positions of the stored messages."""
+        """Encode the share into entries and queue them in order; the receipt has the positions of the stored messages."""
         if self._closed:
             return closed_outbound_future(repr(self._spec.topic))
         sequence_ids: Iterable[SequenceIds] = ASSIGNED_BY_PRODUCER
@@ -79,8 +80,8 @@ class PulsarOutbound:
             else:
                 entries, failures, sequence_ids = self._encode_numbered(self._sender_sequence, partition, share)
         except ClusterError as error:
-            return _failed(share, error)
-        producer = self._producers.get(partition) or self._open(partition)
+            return _failed_future(share, error)
+        producer = self._producers.get(partition) or self._open_producer(partition)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
         share.held_bytes = sum(len(entry.payload) for entry in entries)
         for entry, (first, last) in zip(entries, sequence_ids, strict=False):
@@ -89,11 +90,11 @@ class PulsarOutbound:
             )
             receipt.wait_for(sent, entry.indexes, partial(_positions, entry))
         if self._sender_sequence is not None:
-            receipt.future.add_done_callback(partial(self._sender_sequence.ended, partition))
+            receipt.future.add_done_callback(partial(self._sender_sequence.on_send_done, partition))
         return receipt.sent()
 
     def _encode(self, share: Share) -> EncodeResult:
-        """Encode a share as entries. Without the compiled module, whole batches of Pulsar entries are copied without decoding."""
+        """Encode a share as entries. Without the compiled module, an unchanged batch of Pulsar entries is copied undecoded."""
         batch, origin = share.batch, self._origin_of(share.batch.partition)
         if native.compiled is None and batch.format == FORMAT and share.indexes is None and not share.is_edited:
             return encode_entries(batch.data, origin, self._limits)
@@ -102,7 +103,10 @@ class PulsarOutbound:
     def _encode_numbered(
         self, sequence: SenderSequence, partition: int, share: Share
     ) -> tuple[*EncodeResult, Sequence[SequenceIds]]:
-        """Encode entries with sequence ids, without stored messages. Raises ClusterError before anything counts as sent."""
+        """Encode the messages that are not stored yet; return entries, failures and the entries' sequence ids.
+
+        Raises ClusterError before it counts anything as sent.
+        """
         source, messages = share.batch.partition, share.messages
         if not len(messages):
             return [], [], []
@@ -111,7 +115,7 @@ class PulsarOutbound:
             sequence.check_first(partition, source, first[1])
         stored = sequence.count_stored(partition, positions)
         entries, failures = encode(messages[stored:] if stored else messages, self._origin_of(source), self._limits, stored)
-        return entries, _unreadable(messages, stored) + failures, sequence.number(partition, entries, positions)
+        return entries, _unreadable_failures(messages, stored) + failures, sequence.assign_ids(partition, entries, positions)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Withdraw unsent entries; entries already sent to the broker stay in flight until their receipt."""
@@ -120,28 +124,29 @@ class PulsarOutbound:
             producer.withdraw(owners)
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition of a key by the configured hash; a binary key is hashed as base64, as by Java producers."""
+        """Return the partition index of a key by the configured hash (option `key_hash`)."""
         return self._hash(key) % self.partitions
 
-    def _open(self, partition: int) -> EntryProducer:
-        named = self._sender_sequence is not None
+    def _open_producer(self, partition: int) -> EntryProducer:
+        has_sender = self._sender_sequence is not None
         settings = ProducerSettings(
-            self._spec.sender if named else self._options.producer_name,
+            self._spec.sender if has_sender else self._options.producer_name,
             CODEC_NUMBERS[self._options.compression],
             access=pb.ExclusiveWithFencing if self._fences else pb.Shared,
             max_elapsed_s=self._spec.max_elapsed_s,
             retries_first_opening=True,
-            sole_sender=named,
+            sole_sender=has_sender,
             fails_in_order=self._spec.ordered,
         )
-        producer = self._producers[partition] = self._client.producer(self._names[partition], settings)
+        producer = self._producers[partition] = self._client.producer(self._topic_names[partition], settings)
         return producer
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the stored positions; without a sender's name, also fence off all earlier outbounds for good.
+        """Return the stored positions; without a sender's name, first take exclusive access to all partitions.
 
-        The broker closes shared producers as well, but a returning shared producer was seen to be accepted: closing it makes
-        the broker forget that there is an exclusive one.
+        That fences off for good every outbound that has taken exclusive access before. An outbound that never called `resume` has
+        shared producers; the broker closes those too, but was seen to accept one that reconnected: closing it makes the broker
+        forget the exclusive producer.
         """
         if self._sender_sequence is not None:
             return await self._resume_numbered(self._sender_sequence, source, since)
@@ -154,17 +159,21 @@ class PulsarOutbound:
     async def _resume_numbered(
         self, sequence: SenderSequence, source: Partition, since: Mapping[int, Position] | None
     ) -> Mapping[int, Position]:
-        """Resume by the last sequence ids of the name; the broker has none without deduplication or for a long idle name."""
+        """Derive the stored positions from the last sequence ids that the broker has for the sender's name.
+
+        The broker has none if the topic does not deduplicate, or if the name was idle for long. For those partitions the stored
+        messages are read instead.
+        """
         sequence.check_source(source)
         await self._close_producers()
         await self._open_all()
-        last = {partition: producer.last_sequence_id for partition, producer in self._producers.items()}
-        stored = {partition: position_of_sequence(last_id) for partition, last_id in last.items() if last_id >= 0}
+        last_ids = {partition: producer.last_sequence_id for partition, producer in self._producers.items()}
+        stored = {partition: position_of_sequence(last_id) for partition, last_id in last_ids.items() if last_id >= 0}
         if len(stored) < self.partitions:
             if self._warn_undeduplicated is not None:
                 await self._warn_undeduplicated(self._spec.topic)
-            stored.update(await self._last_stored(source, [each for each in last if each not in stored], since))
-        sequence.resumed(source, stored)
+            stored.update(await self._last_stored(source, [each for each in last_ids if each not in stored], since))
+        sequence.set_stored(source, stored)
         return stored
 
     async def _close_producers(self) -> None:
@@ -175,7 +184,7 @@ class PulsarOutbound:
         """Open the producers of all partitions and wait for them. Raises ClusterError (RETRY)."""
         for partition in range(self.partitions):
             if partition not in self._producers:
-                self._open(partition)
+                self._open_producer(partition)
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await asyncio.gather(*(producer.opened() for producer in self._producers.values()))
@@ -189,6 +198,7 @@ class PulsarOutbound:
     async def _last_stored(
         self, source: Partition, partitions: Iterable[int], since: Mapping[int, Position] | None
     ) -> dict[int, Position]:
+        """Return the last stored source positions, found by reading the partitions backward."""
         names = {index: self._targets[index].name for index in partitions}
         return await last_stored(self._cluster, self._spec.topic, names, source, since)
 
@@ -200,12 +210,14 @@ class PulsarOutbound:
         await asyncio.gather(*(producer.close(deadline=deadline) for producer in self._producers.values()))
 
 
-def _unreadable(messages: Sequence[Message], count: int) -> list[MessageFailure]:
-    """Return the failures of the unreadable messages among the first `count` stored ones: those were never stored."""
-    return [unreadable(index, messages[index].defect or "") for index in range(count) if messages[index].defect is not None]
+def _unreadable_failures(messages: Sequence[Message], count: int) -> list[MessageFailure]:
+    """Return failures for the messages with a defect among the first `count`, which are skipped as if they were stored."""
+    defects = ((index, messages[index].defect) for index in range(count))
+    return [unreadable_failure(index, defect) for index, defect in defects if defect is not None]
 
 
 def _java_hash(key: bytes) -> int:
+    """Return the Java hash of a key; a binary key is hashed as base64, as by Java producers."""
     try:
         return java_string_hash(key.decode())
     except UnicodeDecodeError:
@@ -213,11 +225,11 @@ def _java_hash(key: bytes) -> int:
 
 
 _JAVA_HASHES = BoundedCache[bytes, int](_java_hash)
-"""Cache of hashes: keys repeat, and hashing a key takes longer than a lookup."""
+"""Cache of Java hashes by key: keys repeat, and hashing a key takes longer than a lookup."""
 
 
-def _failed(share: Share, error: ClusterError) -> "asyncio.Future[Receipt]":
-    """Return the failed receipt of a share of which nothing was sent."""
+def _failed_future(share: Share, error: ClusterError) -> "asyncio.Future[Receipt]":
+    """Return the future of a share that was not sent: a FATAL error fails the future, any other fails every message."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     if error.failure is Failure.FATAL:
         future.set_exception(error)

@@ -12,20 +12,24 @@ from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EARLIEST
 
-EMPTY: Position = (-1, -1, 0)
-"""Both bounds of a partition that never held a message: before every position."""
-BATCH_BYTES = 1 << 20
-END_CHECK_S = 1.0
+EMPTY_PARTITION: Position = (-1, -1, 0)
+"""Both bounds of a partition that never held a message; it sorts before every position."""
+MAX_BATCH_BYTES = 1 << 20
+"""A batch ends with the entry that reaches this payload size."""
+END_CHECK_INTERVAL_S = 1.0
 """Interval between checks for the end of the topic while a range is incomplete and no entry arrives, in seconds."""
 
 
-async def bounds_of(client: BaseClient, topic: str, timeout_s: float) -> Bounds:
-    """Return first and next position of a concrete topic. If its first message is chunked, it begins at the first chunk."""
+async def request_bounds(client: BaseClient, topic: str, timeout_s: float) -> Bounds:
+    """Return the first and next position of a partition, by its full topic name. Raises ClusterError.
+
+    If the first message is chunked, the first position is that of its first chunk.
+    """
     consumer = await client.reader(topic, EARLIEST)
     try:
         ledger, entry = await consumer.last_id()
         if entry < 0:
-            return Bounds(EMPTY, EMPTY)
+            return Bounds(EMPTY_PARTITION, EMPTY_PARTITION)
         after: Position = (ledger, entry + 1, 0)
         if not await consumer.has_more():
             return Bounds(after, after)
@@ -39,15 +43,16 @@ async def bounds_of(client: BaseClient, topic: str, timeout_s: float) -> Bounds:
 
 
 class RangeReader:
-    """Reads one concrete topic from `begin` up to `end`; see `Cluster.read`."""
+    """Reads a partition from `begin` up to, not including, `end`; see `Cluster.read`. `topic` is its full topic name."""
 
     def __init__(
         self, client: BaseClient, partition: Partition, topic: str, begin: Position, end: Position | None, timeout_s: float
     ) -> None:
         self._client, self._partition, self._topic, self._timeout_s = client, partition, topic, timeout_s
-        self._begin, self._end = whole_position(begin), None if end is None else whole_position(end)
-        self._partial_message: Entry | None = None
-        """The next entry: a chunked message whose first chunks lie before the range."""
+        self._begin, self._end = with_batch_index(begin), None if end is None else with_batch_index(end)
+        self._deferred_entry: Entry | None = None
+        """An entry that was taken from the consumer, but begins the next batch. It is a chunked message whose first chunks lie
+        before the start of reading, so it must be completed first."""
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Yield the batches of the range."""
@@ -59,15 +64,16 @@ class RangeReader:
                 self._end = min(self._end, (last[0], last[1] + 1, 0))
             position = self._begin
             while self._end is None or position < self._end:
-                next_entry, self._partial_message = self._partial_message or consumer.take(), None
+                next_entry = self._deferred_entry or consumer.take()
+                self._deferred_entry = None
                 if next_entry is None:
                     if self._end is not None and not await consumer.has_more() and not consumer.waiting:
                         return
-                    await consumer.changed(END_CHECK_S)
+                    await consumer.changed(END_CHECK_INTERVAL_S)
                     if consumer.ended is not None and not consumer.waiting:
                         raise consumer.ended
                     continue
-                if position is self._begin:
+                if position is self._begin:  # nothing of the range was read yet
                     await self._check_gap(next_entry)
                 if next_entry.chunks_before:
                     next_entry = await self._complete_message(next_entry)
@@ -78,9 +84,10 @@ class RangeReader:
             await consumer.close()
 
     def _collect(self, consumer: EntryConsumer, entry: Entry | None, following: Position) -> tuple[Batch | None, Position]:
-        """Collect this entry and the waiting ones in the range into a batch; return it and the next position of the range.
+        """Collect this entry and the queued ones into a batch, as far as they are in the range.
 
-        The next position never decreases: a message whose last chunks are missing may arrive after later entries.
+        Return the batch, None without a message in the range, and the position where reading continues. `following` is that
+        position so far. It never decreases: a chunked message whose last chunks are missing may arrive after later entries.
         """
         entries: list[Entry] = []
         size = 0
@@ -91,18 +98,21 @@ class RangeReader:
                 entries.append(entry)
                 size += entry.size
             if is_last:
-                assert self._end is not None  # noqa: S101 - else no entry is the last
+                assert self._end is not None  # noqa: S101 - without an end no entry is the last
                 following = self._end
-            if is_last or size >= BATCH_BYTES or len(entries) >= MAX_ENTRIES:
+            if is_last or size >= MAX_BATCH_BYTES or len(entries) >= MAX_ENTRIES:
                 break
             entry = consumer.take()
             if entry is not None and entry.chunks_before:
-                self._partial_message = entry
+                self._deferred_entry = entry
                 break
         return (make_batch(self._partition, entries, following=following) if entries else None), following
 
     def _restrict(self, entry: Entry) -> tuple[bool, bool]:
-        """Leave out the messages outside of the range; return whether any is left, and whether the range ends here."""
+        """Leave out the messages of the entry that are outside of the range.
+
+        Return two flags: a message is left; the range ends with this entry or before it.
+        """
         begin, end = 0, None
         if entry.id == self._begin[:2]:
             begin = self._begin[2]
@@ -113,31 +123,32 @@ class RangeReader:
             if entry.id > self._end[:2] or (entry.id == self._end[:2] and self._end[2] == 0):
                 return False, True
             if entry.id == self._end[:2]:
-                end = self._end[2]
+                end = self._end[2]  # the range ends inside this entry
                 is_last = True
             else:
                 is_last = (entry.ledger, entry.entry + 1, 0) >= self._end
         return keep_messages(entry, begin, end), is_last
 
     async def _complete_message(self, entry: Entry) -> Entry:
-        """Read a chunked message whose last chunk is in the range and whose first chunks lie before it, from further back.
+        """Read a chunked message whose first chunks lie before the start of reading again, with a reader that starts earlier.
 
-        Chunks of other messages may lie between its own, so it may begin before the nearest start, or in an earlier ledger.
+        Without chunks of other messages between its own, the message begins at `nearest_start`. With them it begins earlier,
+        perhaps in an earlier ledger. Returns the given entry, which has a defect, if the chunks are missing.
         """
         ledger, first = entry.first_chunk or entry.id
         nearest_start = (ledger, first - entry.chunks_before)
         for start in dict.fromkeys((nearest_start, (ledger, 0), EARLIEST)):
             if start[1] < 0 and start != EARLIEST:
-                continue
+                continue  # the ledger has too few entries before the given one
             consumer = await self._client.reader(self._topic, start)
             try:
-                found = await self._receive(consumer)
-                while found.id < entry.id:
-                    found = await self._receive(consumer)
+                candidate = await self._receive(consumer)
+                while candidate.id < entry.id:
+                    candidate = await self._receive(consumer)
             finally:
                 await consumer.close()
-            if found.id == entry.id and not found.chunks_before:
-                return found
+            if candidate.id == entry.id and not candidate.chunks_before:
+                return candidate
         return entry
 
     async def _receive(self, consumer: EntryConsumer) -> Entry:
@@ -148,16 +159,19 @@ class RangeReader:
             raise ClusterError(f"the next entry of {self._topic} did not arrive within {self._timeout_s:g} s") from error
 
     async def _check_gap(self, entry: Entry) -> None:
-        """Raise GapError if the ledger of the range's begin is deleted; a ledger never loses single entries."""
+        """Raise GapError if the ledger in which the range begins was deleted. `entry` is the first entry read.
+
+        Only whole ledgers are deleted, so an entry of the same ledger proves that nothing is missing.
+        """
         if 0 <= self._begin[0] < (entry.first_chunk or entry.id)[0]:
-            first = (await bounds_of(self._client, self._topic, self._timeout_s)).first
+            first = (await request_bounds(self._client, self._topic, self._timeout_s)).first
             if self._begin[0] < first[0]:
                 raise GapError(
                     f"{self._partition} begins at {format_position(first)}, after {format_position(self._begin)}", first
                 )
 
 
-def whole_position(position: Position) -> Position:
-    """Return the position with its index in the batch, 0 if it has none."""
+def with_batch_index(position: Position) -> Position:
+    """Return a position of three components: add the index 0 in the batch if it is missing."""
     ledger, entry, *index = position
     return (ledger, entry, index[0] if index else 0)

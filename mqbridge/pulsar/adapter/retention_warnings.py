@@ -1,8 +1,8 @@
-"""Retention of a topic's messages, and warnings about messages that brokers delete before they are consumed.
+"""Reads the retention policies of topics, and warns about messages that brokers delete before they are consumed.
 
 A broker deletes a closed ledger (closed by rollover, an unload or a restart) once every subscription has acknowledged it and its
-retention is over. A topic without subscriptions and without retention loses messages that were written a moment ago.
-A time to live and an evicting backlog quota acknowledge on behalf of slow subscriptions.
+retention time is over. A topic without subscriptions and without retention loses messages that were written a moment ago.
+A time to live and an evicting backlog quota make the broker acknowledge messages that a slow subscription has not consumed.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,13 +14,16 @@ from mqbridge.pulsar.client.subscription import is_reader
 from mqbridge.pulsar.wire.names import TopicName
 
 EVICTION = "consumer_backlog_eviction"
+"""Backlog quota policy by which the broker acknowledges the oldest messages of a subscription beyond the quota."""
 
 
 class RetentionPolicies(NamedTuple):
-    """The policies that decide about retention; -1 is unlimited for `minutes` and `megabytes`."""
+    """The policies that decide how long messages are kept."""
 
     minutes: int
+    """Retention time after acknowledgement, in minutes; -1 is unlimited, 0 is none."""
     megabytes: int
+    """Size up to which acknowledged messages are kept, in megabytes; -1 is unlimited, 0 is none."""
     ttl_s: int
     """Time to live in seconds; 0 is unlimited."""
     evicts: bool
@@ -33,7 +36,10 @@ class RetentionPolicies(NamedTuple):
 
 
 async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) -> RetentionPolicies:
-    """Return the policies in force for a topic: its own, its namespace's or the broker's. For a missing topic the namespace's."""
+    """Return the policies in force for an existing topic: its own, its namespace's or the broker's.
+
+    For a missing topic, or where topic policies cannot be read, return the policies of the namespace.
+    """
     policies = dict[str, Any]()
     if exists:
         try:
@@ -70,11 +76,11 @@ def retaining_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
 
 
 def write_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the warnings for a topic that is written to; `subscriptions` are by partition name."""
-    without = sorted(name for name, names in subscriptions.items() if not names)
+    """Return the warnings for a target topic; `subscriptions` are the names of the subscriptions by partition name."""
+    unsubscribed = sorted(partition for partition, names in subscriptions.items() if not names)
     warnings = _expiry_warnings(topic, policies, "a subscription")
-    if without:
-        where = f"{topic}" if len(without) == len(subscriptions) else f"{topic} (partition {', '.join(without)})"
+    if unsubscribed:
+        where = f"{topic}" if len(unsubscribed) == len(subscriptions) else f"{topic} (partition {', '.join(unsubscribed)})"
         remedy = (
             "create its subscriptions first, with `create: {subscriptions: [NAME]}` of the target or by letting its consumers"
             f" subscribe, or set retention of namespace {topic.tenant}/{topic.namespace}"
@@ -82,17 +88,18 @@ def write_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions:
         if not policies.retains:
             problem = f"{where} has no subscription and no retention: the broker deletes messages within minutes"
             warnings.insert(0, f"{problem} after a ledger is closed (rollover, unload, restart); {remedy}")
-        elif (limit := _limit(policies)) is not None:
+        elif (limit := _retention_limit(policies)) is not None:
             warnings.insert(0, f"{where} has no subscription, and its retention keeps messages for {limit} only; {remedy}")
     return warnings
 
 
 def subscription_warnings(topic: TopicName, policies: RetentionPolicies, group: str) -> list[str]:
-    """Return the warnings for a topic that a subscription reads."""
+    """Return the warnings for a source topic that this subscription reads."""
     return _expiry_warnings(topic, policies, f"subscription {group!r}")
 
 
 def _expiry_warnings(topic: TopicName, policies: RetentionPolicies, subscription: str) -> list[str]:
+    """Return the warnings about time to live and backlog quota; `subscription` is the subscription as worded in the text."""
     warnings = []
     if policies.ttl_s:
         problem = f"{topic} has a time to live: {subscription} loses messages that it does not consume within {policies.ttl_s} s"
@@ -105,7 +112,8 @@ def _expiry_warnings(topic: TopicName, policies: RetentionPolicies, subscription
     return warnings
 
 
-def _limit(policies: RetentionPolicies) -> str | None:
+def _retention_limit(policies: RetentionPolicies) -> str | None:
+    """Return the limits of the retention as text; None if it is unlimited."""
     limits = []
     if policies.minutes > 0:
         limits.append(f"{policies.minutes} minutes")
@@ -115,5 +123,6 @@ def _limit(policies: RetentionPolicies) -> str | None:
 
 
 def _evicts(quota: Mapping[str, Any]) -> bool:
+    """Return True if this backlog quota has a limit and drops messages beyond it."""
     limited = any(quota.get(name, -1) > 0 for name in ("limit", "limitSize", "limitTime"))
     return limited and quota.get("policy") == EVICTION

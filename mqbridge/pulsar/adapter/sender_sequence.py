@@ -1,8 +1,8 @@
 """Sequence ids of a named sender, made from source positions, which ascend in each target partition.
 
-A broker that deduplicates drops a whole entry if its first message was stored before, whatever else is in it. So no entry may
-mix stored and new messages: stored messages are left out before entries are made, and messages before the last sent position
-are refused.
+A broker that deduplicates drops a whole entry if its first message was stored before, even if other messages of the entry were
+not. So no entry may mix stored and new messages: stored messages are left out before entries are made, and a send fails if its
+messages do not come after the last position sent.
 """
 
 from asyncio import Future
@@ -19,7 +19,7 @@ from mqbridge.native import is_native
 from mqbridge.pulsar.mapping.request import EncodedEntry
 from mqbridge.pulsar.mapping.sequences import sequence_of
 
-_position = attrgetter("position")
+_position_of_message = attrgetter("position")
 
 
 class MessagePositions(Sequence[Position]):
@@ -47,16 +47,16 @@ class MessagePositions(Sequence[Position]):
         if is_native(self._messages):
             index: int | None = self._messages.first_descent()  # type: ignore[attr-defined]
             return index
-        positions = list(map(_position, self._messages))
+        positions = list(map(_position_of_message, self._messages))
         return next((index for index, (previous, position) in enumerate(pairwise(positions), 1) if position <= previous), None)
 
     def readable(self) -> Iterator[tuple[int, Position]]:
-        """Yield index and position of each message without a defect."""
+        """Yield the index and the position of each message without a defect."""
         return ((index, message.position) for index, message in enumerate(self._messages) if message.defect is None)
 
 
 class SenderSequence:
-    """The source positions that each target partition of one outbound has reached."""
+    """Tracks the last source position stored in, and sent to, each target partition of one outbound."""
 
     def __init__(self, sender: str, topic: str) -> None:
         self.sender = sender
@@ -65,46 +65,48 @@ class SenderSequence:
         self._stored: dict[int, Position] = {}
         """Target partition -> last stored position when the source was resumed."""
         self._sent: dict[int, Position] = {}
-        """Target partition -> last position sent since then."""
+        """Target partition -> last position sent after that."""
         self._interrupted: set[int] = set()
-        """Target partitions with a failed send: only a resume finds out what is stored."""
+        """Target partitions with a failed send: only `Outbound.resume` finds out which messages are stored."""
 
     def check_source(self, source: Partition) -> None:
-        """Raise LocalProtocolError if the source differs from the previous one: positions of two sources have no order."""
+        """Raise LocalProtocolError if the outbound was resumed for another source: positions of two sources have no order."""
         if self._source not in (None, source):
             raise LocalProtocolError(f"sender {self.sender!r} sends from {self._source} into {self._topic!r}, not from {source}")
 
-    def resumed(self, source: Partition, stored: Mapping[int, Position]) -> None:
-        """Set the position up to which each target partition holds the source."""
+    def set_stored(self, source: Partition, stored: Mapping[int, Position]) -> None:
+        """Set the source, and by target partition the last position that is stored; clear everything noted about sends."""
         self._source, self._stored = source, dict(stored)
         self._sent.clear()
         self._interrupted.clear()
 
     def check_first(self, partition: int, source: Partition, first: Position) -> None:
-        """Check the first readable position of a share.
+        """Check that a share may be sent whose first message without a defect has the position `first`.
 
-        Raises LocalProtocolError if the source was not resumed, ClusterError if the share begins before the last sent position.
+        Raises LocalProtocolError if the source was not resumed. Raises ClusterError after a failed send (RETRY), for another kind
+        of source than before, and if `first` is not after the last sent position (FATAL).
         """
         if self._source != source:
             raise LocalProtocolError(f"sender {self.sender!r} has not resumed {source} in {self._topic!r}")
         if partition in self._interrupted:
             raise ClusterError(
-                f"a send of {self.sender!r} into {self._topic!r} has failed: resume before the next send", Failure.RETRY
+                f"a send of sender {self.sender!r} into {self._topic!r} has failed: resume before the next send", Failure.RETRY
             )
         stored, sent = self._stored.get(partition), self._sent.get(partition)
         if stored is not None and len(stored) != len(first):
             raise ClusterError(
-                f"{self.sender!r} has sent from another source into {self._topic!r}, up to {format_position(stored)}: "
+                f"sender {self.sender!r} has sent from another source into {self._topic!r}, up to {format_position(stored)}: "
                 "take a new name",
                 Failure.FATAL,
             )
         if sent is not None and first <= sent:
-            raise self._not_ascending(first, sent)
+            raise self._order_error(first, sent)
 
     def count_stored(self, partition: int, positions: MessagePositions) -> int:
         """Return how many messages at the beginning are already stored. Raises ClusterError if positions do not ascend.
 
-        Messages with a defect are never sent and may be out of order: chunks are given up after later entries were delivered.
+        Only messages without a defect must ascend. A chunked message that stays incomplete becomes a message with a defect after
+        later entries were delivered, so its position is out of order; but it is never sent.
         """
         stored = self._stored.get(partition)
         if positions.first_descent() is None:
@@ -112,29 +114,32 @@ class SenderSequence:
         readable = list(positions.readable())
         for (_, previous), (_, position) in pairwise(readable):
             if position <= previous:
-                raise self._not_ascending(position, previous)
+                raise self._order_error(position, previous)
         return max((index + 1 for index, position in readable if stored is not None and position <= stored), default=0)
 
-    def _not_ascending(self, position: Position, previous: Position) -> ClusterError:
+    def _order_error(self, position: Position, previous: Position) -> ClusterError:
         return ClusterError(
             f"messages of {self._source} do not ascend: {format_position(position)} comes after {format_position(previous)}, "
             f"but sender {self.sender!r} numbers by position in {self._topic!r}; sort them, or remove the sender's name",
             Failure.FATAL,
         )
 
-    def number(self, partition: int, entries: Sequence[EncodedEntry], positions: Sequence[Position]) -> list[tuple[int, int]]:
-        """Return the sequence ids of the first and last message of each entry, and count them as sent. Raises ClusterError."""
+    def assign_ids(self, partition: int, entries: Sequence[EncodedEntry], positions: Sequence[Position]) -> list[tuple[int, int]]:
+        """Return the sequence ids of each entry's first and last message, and note the entries as sent.
+
+        `positions` are those of all messages of the share. Raises ClusterError (FATAL) if a position fits no sequence id.
+        """
         positions_of_entries = [(positions[entry.indexes[0]], positions[entry.indexes[-1]]) for entry in entries]
         sequence_ids = [(sequence_of(first), sequence_of(last)) for first, last in positions_of_entries]
         if positions_of_entries:
             self._sent[partition] = positions_of_entries[-1][1]
         return sequence_ids
 
-    def ended(self, partition: int, receipt: "Future[Receipt]") -> None:
-        """Note the end of a send into this partition: a failure requires a resume."""
+    def on_send_done(self, partition: int, receipt: "Future[Receipt]") -> None:
+        """Note the result of a send into this partition: after a failure other than REFUSED the outbound must be resumed."""
         if receipt.cancelled() or receipt.exception() is not None:
-            is_stored = False
+            is_interrupted = True
         else:
-            is_stored = all(failure.failure_kind is Failure.REFUSED for failure in receipt.result().failures)
-        if not is_stored:
+            is_interrupted = any(failure.failure_kind is not Failure.REFUSED for failure in receipt.result().failures)
+        if is_interrupted:
             self._interrupted.add(partition)

@@ -1,4 +1,4 @@
-"""Translation of topic and partition names between the gateway and Pulsar.
+"""Translates topic and partition names between the gateway and Pulsar.
 
 A partition's name is its number. An unpartitioned topic has the one partition `-1`, as in Pulsar's own message ids: it is the
 topic itself, while `0` would be `<topic>-partition-0`.
@@ -7,20 +7,20 @@ topic itself, while `0` would be `<topic>-partition-0`.
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.wire.names import DOMAINS, TopicName, parse_topic
+from mqbridge.pulsar.wire.names import PERSISTENT, TopicName, parse_topic
 
 UNPARTITIONED = "-1"
 """Name of the only partition of an unpartitioned topic."""
 
 
 class Topics:
-    """The topics of one cluster, by the names that configurations use."""
+    """The topics of one cluster. Its methods take topic names as configurations write them."""
 
     def __init__(self, client: BaseClient, cluster: str, namespace: str) -> None:
         self._client, self._cluster, self.namespace = client, cluster, namespace
 
     def parse(self, topic: str) -> TopicName:
-        """Return a topic's full name. Raises ClusterError (FATAL)."""
+        """Return the full name of a topic. Raises ClusterError (FATAL) for an invalid name."""
         try:
             return parse_topic(topic, self.namespace)
         except ValueError as error:
@@ -41,17 +41,17 @@ class Topics:
             raise ClusterError(f"there is no topic {full} in Pulsar cluster {self._cluster!r}; create it", Failure.FATAL)
         return names
 
-    async def partitions(self, topic: str, *, missing: bool = False) -> list[Partition]:
-        """Return the partitions of a topic, with the topic spelled as given. With `missing`, a missing topic has none.
+    async def partitions(self, topic: str, *, allow_missing: bool = False) -> list[Partition]:
+        """Return the partitions of a topic; `Partition.topic` is the name as given.
 
-        Raises ClusterError (FATAL) for a missing topic otherwise.
+        A missing topic has no partitions with `allow_missing`; otherwise it raises ClusterError (FATAL).
         """
-        names = await self.partition_names(topic) or () if missing else await self.require_partition_names(topic)
+        names = await self.partition_names(topic) or () if allow_missing else await self.require_partition_names(topic)
         return [Partition(self._cluster, topic, name, index) for index, name in enumerate(names)]
 
     def is_persistent(self, topic: str) -> bool:
         """Return True for a persistent topic; a non-persistent one exists only while it is in use."""
-        return self.parse(topic).domain == DOMAINS[0]
+        return self.parse(topic).domain == PERSISTENT
 
     def partition_topic_name(self, partition: Partition) -> str:
         """Return the full topic name of this partition for producers and consumers."""

@@ -1,4 +1,4 @@
-"""Ranges of a partition as unit ranges; a unit is an entry of a ledger.
+"""Divides ranges of a partition into unit ranges (see `UnitRange`); a unit is one entry of a ledger.
 
 The entries of a ledger are numbered from 0, and only the REST interface knows the number of entries of a closed ledger.
 """
@@ -8,25 +8,27 @@ from collections.abc import Mapping
 from mqbridge.adapter.topics import UnitRange
 from mqbridge.message import Position
 
-ENTRY = 1
+ENTRY_COMPONENT = 1
 """Index of the entry id in a position (ledger, entry, index in the batch)."""
 
 
 def unit_ranges_between(begin: Position, end: Position, entries: Mapping[int, int] | None) -> list[UnitRange]:
-    """Return the unit ranges from `begin` up to `end`; `entries` are the entry counts of existing ledgers, None if unknown.
+    """Return the unit ranges from `begin` up to, not including, `end`.
 
-    A range that begins in an uncounted ledger begins with one unit: a reader will detect there if messages were lost.
+    `entries` maps the id of each existing ledger to its number of entries; None if the counts are unknown. If the ledger of
+    `begin` has no count, it is one unit: a reader that starts there finds out whether the ledger was deleted.
     """
     if end <= begin:
         return []
-    last = UnitRange((end[0], 0, 0), end[1] + (end[2] > 0), component=ENTRY)
+    # The ledger of `end`: all its entries before `end`, including the entry in which the range ends.
+    last = UnitRange((end[0], 0, 0), end[1] + (end[2] > 0), component=ENTRY_COMPONENT)
     if begin[0] == end[0]:
-        return [UnitRange(begin, last.count - begin[1], component=ENTRY)]
+        return [UnitRange(begin, last.count - begin[1], component=ENTRY_COMPONENT)]
     ranges: list[UnitRange] = []
     if entries is None or (begin[0] >= 0 and begin[0] not in entries):
         ranges.append(UnitRange(begin, 1))
     elif begin[0] >= 0:
-        ranges.append(UnitRange(begin, entries[begin[0]] - begin[1], component=ENTRY))
+        ranges.append(UnitRange(begin, entries[begin[0]] - begin[1], component=ENTRY_COMPONENT))
     between = sorted(ledger for ledger in entries or () if begin[0] < ledger < end[0])
-    ranges += [UnitRange((ledger, 0, 0), (entries or {})[ledger], component=ENTRY) for ledger in between]
+    ranges += [UnitRange((ledger, 0, 0), (entries or {})[ledger], component=ENTRY_COMPONENT) for ledger in between]
     return [unit_range for unit_range in (*ranges, last) if unit_range.count > 0]

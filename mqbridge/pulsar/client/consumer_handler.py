@@ -33,7 +33,7 @@ from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import codes, commands, ids
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import EntryId
-from mqbridge.pulsar.wire.names import DOMAINS, parse_topic
+from mqbridge.pulsar.wire.names import PERSISTENT, parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class ConsumerHandler:
         self._request_timeout_s = request_timeout_s
         name = parse_topic(topic)
         self._state = state = ConsumerState(
-            in_order=subscription.ordered and name.domain == DOMAINS[0],
+            in_order=subscription.ordered and name.domain == PERSISTENT,
             failover=subscription.type == Types.Failover,
             start=subscription.reader_from,
         )

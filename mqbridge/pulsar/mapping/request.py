@@ -60,7 +60,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits, star
                     EncodedEntry(MessageMetadata.FromString(metadata), payload, range(start + begin, start + end))
                     for payload, metadata, begin, end in entries
                 ],
-                [unreadable(start + index, defect) for index, defect in failures],
+                [unreadable_failure(start + index, defect) for index, defect in failures],
             )
     return encode_plain(messages, origin, limits, start)
 
@@ -88,7 +88,7 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
             entries.append(_batch(messages[first], parts, range(start + first, start + index)))
             parts = []
         if message.defect is not None:
-            failures.append(unreadable(start + index, message.defect))
+            failures.append(unreadable_failure(start + index, message.defect))
         else:
             entries.append(_encode_alone(message, origin, start + index))
     if parts:
@@ -110,6 +110,6 @@ def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEn
     return EncodedEntry(metadata, message.payload or b"", range(index, index + 1))
 
 
-def unreadable(index: int, defect: str) -> MessageFailure:
+def unreadable_failure(index: int, defect: str) -> MessageFailure:
     """Return the failure of a message with a defect."""
     return MessageFailure(index, Failure.REFUSED, f"the message could not be read: {defect}")

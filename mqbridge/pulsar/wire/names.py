@@ -7,7 +7,8 @@ namespace still parses; its namespace then reads `cluster/namespace`.
 import re
 from dataclasses import dataclass
 
-DOMAINS = ("persistent", "non-persistent")
+PERSISTENT = "persistent"
+DOMAINS = (PERSISTENT, "non-persistent")
 DEFAULT_NAMESPACE = "public/default"
 
 _ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
@@ -34,7 +35,7 @@ class TopicName:
 
     def short(self, default_namespace: str = DEFAULT_NAMESPACE) -> str:
         """Return the shortest text that parses back to this name."""
-        if self.domain != DOMAINS[0]:
+        if self.domain != PERSISTENT:
             return str(self)
         return self.local if f"{self.tenant}/{self.namespace}" == default_namespace else self.path
 
@@ -59,7 +60,7 @@ def parse_topic(text: str, default_namespace: str = DEFAULT_NAMESPACE) -> TopicN
     """Parse any form of a topic name. Raises ValueError with the reason."""
     domain, scheme, path = text.partition("://")
     if not scheme:
-        domain, path = DOMAINS[0], text if "/" in text else f"{default_namespace}/{text}"
+        domain, path = PERSISTENT, text if "/" in text else f"{default_namespace}/{text}"
     if domain not in DOMAINS:
         raise ValueError(f"topic name {text!r}: {domain!r} is neither persistent nor non-persistent")
     parts = path.split("/", 3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.pulsar.adapter.batches import mask_of
+from mqbridge.pulsar.adapter.batches import deliverable_mask
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
@@ -101,7 +101,7 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
         entry = await first_of(broker, consumer)
         mine = 0 if is_whole else ours  # what was acknowledged as a whole and comes again was lost on the way
         left = full_mask(count) & ~mine & (full_mask(count) if theirs is None else theirs)
-        assert (0 if entry is None else mask_of(entry)) == left
+        assert (0 if entry is None else deliverable_mask(entry)) == left
         await client.close()
 
 
@@ -112,7 +112,7 @@ async def test_a_damaged_entry_is_one_message_whatever_is_acknowledged_of_it(bro
     broker.link.send(message=said)
     entry = await first_of(broker, consumer)
     assert entry.defect is not None
-    assert mask_of(entry) == 1
+    assert deliverable_mask(entry) == 1
     await consumer.close()
 
 
@@ -133,7 +133,7 @@ async def test_after_the_end_of_a_session_whole_entries_count_again(broker: Brok
     await until(lambda: consumer.registrations == 2)
     assert not consumer._acks.partial
     deliver(broker, 0, 3)
-    assert mask_of(await consumer.receive()) == 0b111
+    assert deliverable_mask(await consumer.receive()) == 0b111
     await consumer.close()
 
 
@@ -147,7 +147,7 @@ async def test_a_batch_that_tells_more_messages_than_it_has_bytes_for(broker: Br
     broker.link.message(0, 1, 0, bytes(21), metadata={"num_messages_in_batch": told})
     entry = await consumer.receive()
     assert f"{told} messages" in str(entry.defect)
-    assert (entry.count, mask_of(entry)) == (1, 1)
+    assert (entry.count, deliverable_mask(entry)) == (1, 1)
     # The broker has taken so many from the credit: it must have them back, or it never delivers again.
     broker.link.message(0, 1, 1, b"good")
     assert (await consumer.receive()).payload == b"good"

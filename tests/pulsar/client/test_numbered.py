@@ -15,7 +15,7 @@ from mqbridge.message import Batch, Message, Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
-from mqbridge.pulsar.adapter.range_reader import EMPTY
+from mqbridge.pulsar.adapter.range_reader import EMPTY_PARTITION
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client import handshake
 from mqbridge.pulsar.mapping.sequences import sequence_of
@@ -39,7 +39,7 @@ class EmptyCluster:
 
     async def bounds(self, _: str) -> dict[str, Bounds]:
         await asyncio.sleep(0)
-        return {"-1": Bounds(EMPTY, EMPTY)}
+        return {"-1": Bounds(EMPTY_PARTITION, EMPTY_PARTITION)}
 
 
 class Senders:
