@@ -21,7 +21,7 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.access_errors import access_refused
 from mqbridge.rocketmq.client.credentials import Credentials, Keys
 from mqbridge.rocketmq.client.signed_requests import SignedRequest, SignedRequests
-from mqbridge.rocketmq.wire.access_denials import STATUSES, AccessDenial, parse_denial
+from mqbridge.rocketmq.wire.access_denials import DENIAL_STATUSES, AccessDenial, parse_denial
 from mqbridge.rocketmq.wire.codes import request_name
 from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode_at, encode, encode_without_body, measure
 
@@ -114,7 +114,7 @@ class Connection:
     def _on_command(self, command: Command) -> None:
         if not command.is_response:
             self._on_request(self, command)
-        elif command.code in STATUSES and (denial := parse_denial(command.code, command.remark)) is not None:
+        elif command.code in DENIAL_STATUSES and (denial := parse_denial(command.code, command.remark)) is not None:
             self._refused(command, denial)
         else:
             self._pending.resolve(command.opaque, command)

@@ -1,4 +1,6 @@
-"""Parser of the remarks with which brokers deny access: access control 2.0 (from 5.3 on) and 1.0 (4.x) word them differently.
+"""Parser of the error texts (remarks) with which brokers deny access.
+
+Access control 2.0 (brokers from 5.3 on) and 1.0 (4.x) use different response codes and texts:
 
     2.0  code 16  check signature failed.
                   User:NAME is not found. | User:NAME is disabled. | username cannot be null.
@@ -8,7 +10,8 @@
                   No default permission for topic:NAME | No default permission for group:NAME
                   Need admin permission for request code=17, but accessKey=NAME is not
 
-Code 16 also means that a topic or a broker does not permit reading or writing; code 1 is also the code of most other errors.
+Neither code is enough to recognize a denial: brokers also respond with 16 if a topic or the broker does not permit reading or
+writing, and with 1 to most other errors.
 """
 
 import re
@@ -27,10 +30,10 @@ class DenialReason(Enum):
     """No user has this access key."""
     DISABLED = auto()
     """The user is disabled."""
-    SIGNATURE = auto()
+    WRONG_SECRET_KEY = auto()
     """The signature was made with another secret key."""
-    PERMISSION = auto()
-    """The user lacks the permission."""
+    MISSING_PERMISSION = auto()
+    """The user is known, but has no permission for the resource."""
 
 
 class ResourceType(Enum):
@@ -42,43 +45,47 @@ class ResourceType(Enum):
 
 
 class AccessDenial(NamedTuple):
-    """A denied request. `version` is that of the access control, 1 or 2; a missing permission is for `resource`."""
+    """A denied request.
+
+    `version` is the version of the broker's access control, 1 or 2. `resource` is the name of the topic, group or cluster for
+    which a permission is missing; empty if the remark does not name it, and for other reasons.
+    """
 
     reason: DenialReason
     version: int
     resource_type: ResourceType = ResourceType.CLUSTER
     resource: str = ""
     source: str = ""
-    """Our address as the broker sees it; policies may be limited to addresses."""
+    """The client's address as the broker sees it, because policies may be limited to addresses; empty for version 1."""
 
     @property
     def of_credentials(self) -> bool:
         """True if the credentials are wrong; False if their user lacks a permission."""
-        return self.reason is not DenialReason.PERMISSION
+        return self.reason is not DenialReason.MISSING_PERMISSION
 
 
-STATUSES = frozenset({Status.SYSTEM_ERROR, Status.NO_PERMISSION})
-"""Response codes that may be denials."""
+DENIAL_STATUSES = frozenset({Status.SYSTEM_ERROR, Status.NO_PERMISSION})
+"""Response codes that may mean a denial; the remark decides."""
 
 _PERMISSION_V2 = re.compile(r"has no permission to access (Topic|Group|Cluster):(.*) from ([^ ,]*)", re.DOTALL)
 _REASONS_V2 = (
-    (re.compile(r"check signature failed|authentication failed", re.IGNORECASE), DenialReason.SIGNATURE),
+    (re.compile(r"check signature failed|authentication failed", re.IGNORECASE), DenialReason.WRONG_SECRET_KEY),
     (re.compile(r"User:.* (is )?not found", re.DOTALL), DenialReason.UNKNOWN_USER),
     (re.compile(r"User:.* is disabled", re.DOTALL), DenialReason.DISABLED),
     (re.compile(r"username cannot be null"), DenialReason.NO_CREDENTIALS),
 )
 _PERMISSION_V1 = re.compile(r"No default permission for (topic|group):([^,]*)")
 _REASONS_V1 = (
-    ("Check signature failed", DenialReason.SIGNATURE),
+    ("Check signature failed", DenialReason.WRONG_SECRET_KEY),
     ("No acl config for", DenialReason.UNKNOWN_USER),
     ("No PlainAccessResource for", DenialReason.UNKNOWN_USER),
     ("No accessKey is configured", DenialReason.NO_CREDENTIALS),
-    ("Need admin permission", DenialReason.PERMISSION),
+    ("Need admin permission", DenialReason.MISSING_PERMISSION),
 )
 
 
 def parse_denial(status: int, remark: str | None) -> AccessDenial | None:
-    """Parse the remark of a response; None if it is not about denied access."""
+    """Parse the remark of a response with this response code; return None if it does not deny access."""
     if not remark:
         return None
     if status == Status.NO_PERMISSION:
@@ -89,12 +96,12 @@ def parse_denial(status: int, remark: str | None) -> AccessDenial | None:
 
 
 def _parse_v2(remark: str) -> AccessDenial | None:
-    if (found := _PERMISSION_V2.search(remark)) is not None:
-        return AccessDenial(DenialReason.PERMISSION, 2, ResourceType(found[1].lower()), found[2], found[3])
+    if (match := _PERMISSION_V2.search(remark)) is not None:
+        return AccessDenial(DenialReason.MISSING_PERMISSION, 2, ResourceType(match[1].lower()), match[2], match[3])
     return next((AccessDenial(reason, 2) for pattern, reason in _REASONS_V2 if pattern.search(remark)), None)
 
 
 def _parse_v1(remark: str) -> AccessDenial | None:
-    if (found := _PERMISSION_V1.search(remark)) is not None:
-        return AccessDenial(DenialReason.PERMISSION, 1, ResourceType(found[1]), found[2])
+    if (match := _PERMISSION_V1.search(remark)) is not None:
+        return AccessDenial(DenialReason.MISSING_PERMISSION, 1, ResourceType(match[1]), match[2])
     return next((AccessDenial(reason, 1) for text, reason in _REASONS_V1 if text in remark), None)

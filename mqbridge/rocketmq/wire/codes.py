@@ -1,4 +1,4 @@
-"""Request codes, response codes, and the reaction that each response code calls for.
+"""Request codes, response codes, and the remedy (`Failure`) that each response code calls for.
 
 NameServers, brokers and clients share one number space: `Code` holds the codes of requests, `Status` those of responses.
 """
@@ -8,12 +8,16 @@ from typing import NamedTuple
 from mqbridge.errors import Failure, ServerRefused
 
 VERSION = 479
-"""The version that mqbridge announces: 5.3.3. Name servers send standard JSON from 401 on, brokers filter by SQL from 232 on."""
+"""The version number that mqbridge announces in its commands: the one of RocketMQ 5.3.3.
+
+NameServers send standard JSON to clients that announce 401 or more, and brokers accept SQL filters from 232 on.
+"""
 V5_0_0 = 413
-"""The version that 5.0.0 announces."""
+"""The version number of RocketMQ 5.0.0."""
 STANDARD_JSON_VERSION = 401
-"""Lower versions expect routes whose keys are bare numbers, not strings."""
+"""Clients that announce less expect routes with unquoted numbers as keys, which is not standard JSON."""
 LANGUAGE = "PYTHON"
+"""The client language that mqbridge announces in its commands."""
 
 
 class Code:
@@ -153,11 +157,11 @@ class Status:
 
 
 STORED = frozenset({Status.SUCCESS, Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT})
-"""Responses to a send that stored the message; all carry the response header of a send."""
+"""Response codes of a send that mean that the message is stored; each of these responses has the header `SendResult`."""
 
 
 class Meaning(NamedTuple):
-    """The reaction that a response code calls for, and its explanation for the log."""
+    """The remedy that a response code calls for, and an explanation of the code for logs and errors."""
 
     failure: Failure
     text: str
@@ -166,86 +170,95 @@ class Meaning(NamedTuple):
 _RETRY, _REFRESH, _REFUSED, _FATAL = Failure.RETRY, Failure.REFRESH, Failure.REFUSED, Failure.FATAL
 
 MEANINGS = {
-    1: Meaning(_RETRY, "the server failed, or a field of the request made no sense to it"),
-    2: Meaning(_RETRY, "the broker is overloaded"),
-    3: Meaning(_FATAL, "the server does not know this request: it is older, or the feature is switched off"),
-    4: Meaning(_RETRY, "the transaction could not be committed or rolled back"),
-    10: Meaning(_RETRY, "stored, but not flushed to disk in time"),
-    11: Meaning(_RETRY, "stored, but no slave has it"),
-    12: Meaning(_RETRY, "stored, but no slave wrote it in time"),
-    13: Meaning(_REFUSED, "the message is too large, has too many properties or is delayed for too long"),
-    14: Meaning(_REFRESH, "the broker is shutting down, is a slave or its disk is full"),
-    15: Meaning(_FATAL, "the server is too old for this"),
-    16: Meaning(_FATAL, "the topic, group or broker is closed for this, or the credentials were not accepted"),
-    17: Meaning(_REFRESH, "the topic does not exist at this server"),
-    18: Meaning(_FATAL, "the topic exists already"),
-    19: Meaning(_RETRY, "there is nothing to read now"),
-    20: Meaning(_RETRY, "none of the messages scanned passes the filter"),
-    21: Meaning(_RETRY, "the offset is outside the queue's range, or was reset"),
-    22: Meaning(_RETRY, "not found"),
-    23: Meaning(_FATAL, "the filter expression cannot be read"),
-    24: Meaning(_RETRY, "the broker has no subscription of this group before its heartbeat"),
-    25: Meaning(_RETRY, "the broker has an older subscription of this group before its heartbeat"),
-    26: Meaning(_FATAL, "the consumer group does not exist, and groups are not created automatically: create it"),
-    27: Meaning(_RETRY, "the broker has no filter data of this group before its heartbeat"),
-    28: Meaning(_RETRY, "the broker has older filter data of this group before its heartbeat"),
-    29: Meaning(_REFRESH, "a number is out of range; usually the topic has fewer queues now"),
-    200: Meaning(_REFUSED, "the transaction is to be committed"),
-    201: Meaning(_REFUSED, "the transaction is to be rolled back"),
-    202: Meaning(_REFUSED, "the state of the transaction is unknown"),
-    203: Meaning(_REFUSED, "the transaction belongs to another producer group"),
-    204: Meaning(_REFRESH, "the message has no buyer id"),
-    205: Meaning(_REFRESH, "the message belongs to another unit"),
-    206: Meaning(_RETRY, "no such consumer is connected"),
-    207: Meaning(_RETRY, "the consumer did not answer in time"),
-    208: Meaning(_REFUSED, "there is no message at this offset"),
-    209: Meaning(_RETRY, "the broker's limit of held requests is reached"),
-    210: Meaning(_RETRY, "the request is too old: are the clocks in sync?"),
-    211: Meaning(_REFRESH, "no such broker is known"),
-    212: Meaning(_RETRY, "the broker has not indexed everything yet"),
-    213: Meaning(_FATAL, "the group consumes by broadcast and has no offsets at the broker"),
-    215: Meaning(_RETRY, "the broker limits how fast this group reads"),
-    501: Meaning(_REFRESH, "the broker does not lead this queue"),
-    604: Meaning(_FATAL, "the broker's configuration forbids it"),
-    1500: Meaning(_REFRESH, "the server is going away: connect again"),
-    3001: Meaning(_FATAL, "no such user"),
-    3002: Meaning(_FATAL, "no such policy"),
+    Status.SYSTEM_ERROR: Meaning(_RETRY, "the server failed, or it could not interpret a field of the request"),
+    Status.SYSTEM_BUSY: Meaning(_RETRY, "the broker is overloaded"),
+    Status.REQUEST_CODE_NOT_SUPPORTED: Meaning(
+        _FATAL, "the server does not know this request: it is older, or the feature is switched off"
+    ),
+    Status.TRANSACTION_FAILED: Meaning(_RETRY, "the transaction could not be committed or rolled back"),
+    Status.FLUSH_DISK_TIMEOUT: Meaning(_RETRY, "stored, but not flushed to disk in time"),
+    Status.SLAVE_NOT_AVAILABLE: Meaning(_RETRY, "stored, but no slave was available for a copy"),
+    Status.FLUSH_SLAVE_TIMEOUT: Meaning(_RETRY, "stored, but no slave confirmed its copy in time"),
+    Status.MESSAGE_ILLEGAL: Meaning(_REFUSED, "the message is too large, has too many properties or is delayed for too long"),
+    Status.SERVICE_NOT_AVAILABLE: Meaning(_REFRESH, "the broker is shutting down, is a slave or its disk is full"),
+    Status.VERSION_NOT_SUPPORTED: Meaning(_FATAL, "the server is too old for this request"),
+    Status.NO_PERMISSION: Meaning(
+        _FATAL, "the topic, group or broker does not permit this, or the credentials were not accepted"
+    ),
+    Status.TOPIC_NOT_EXIST: Meaning(_REFRESH, "the topic does not exist at this server"),
+    Status.TOPIC_EXIST_ALREADY: Meaning(_FATAL, "the topic exists already"),
+    Status.PULL_NOT_FOUND: Meaning(_RETRY, "there is nothing to read now"),
+    Status.PULL_RETRY_IMMEDIATELY: Meaning(_RETRY, "none of the messages scanned passes the filter"),
+    Status.PULL_OFFSET_MOVED: Meaning(_RETRY, "the offset is outside the queue's range, or was reset"),
+    Status.QUERY_NOT_FOUND: Meaning(_RETRY, "the broker found nothing for this query"),
+    Status.SUBSCRIPTION_PARSE_FAILED: Meaning(_FATAL, "the filter expression cannot be read"),
+    Status.SUBSCRIPTION_NOT_EXIST: Meaning(_RETRY, "the broker does not know the group's subscription until the next heartbeat"),
+    Status.SUBSCRIPTION_NOT_LATEST: Meaning(_RETRY, "the broker has an older subscription of the group until the next heartbeat"),
+    Status.SUBSCRIPTION_GROUP_NOT_EXIST: Meaning(
+        _FATAL, "the consumer group does not exist, and groups are not created automatically: create it"
+    ),
+    Status.FILTER_DATA_NOT_EXIST: Meaning(_RETRY, "the broker does not know the group's filter data until the next heartbeat"),
+    Status.FILTER_DATA_NOT_LATEST: Meaning(_RETRY, "the broker has older filter data of the group until the next heartbeat"),
+    Status.INVALID_PARAMETER: Meaning(_REFRESH, "a number is out of range; usually the topic has fewer queues now"),
+    Status.TRANSACTION_SHOULD_COMMIT: Meaning(_REFUSED, "the transaction is to be committed"),
+    Status.TRANSACTION_SHOULD_ROLLBACK: Meaning(_REFUSED, "the transaction is to be rolled back"),
+    Status.TRANSACTION_STATE_UNKNOW: Meaning(_REFUSED, "the state of the transaction is unknown"),
+    Status.TRANSACTION_STATE_GROUP_WRONG: Meaning(_REFUSED, "the transaction belongs to another producer group"),
+    Status.NO_BUYER_ID: Meaning(_REFRESH, "the message has no buyer id"),
+    Status.NOT_IN_CURRENT_UNIT: Meaning(_REFRESH, "the message belongs to another unit"),
+    Status.CONSUMER_NOT_ONLINE: Meaning(_RETRY, "no such consumer is connected"),
+    Status.CONSUME_MSG_TIMEOUT: Meaning(_RETRY, "the consumer did not answer in time"),
+    Status.NO_MESSAGE: Meaning(_REFUSED, "there is no message at this offset"),
+    Status.POLLING_FULL: Meaning(_RETRY, "the broker already holds its maximum of waiting requests"),
+    Status.POLLING_TIMEOUT: Meaning(_RETRY, "the request is too old: are the clocks in sync?"),
+    Status.BROKER_NOT_EXIST: Meaning(_REFRESH, "no such broker is known"),
+    Status.BROKER_DISPATCH_NOT_COMPLETE: Meaning(_RETRY, "the broker has not indexed everything yet"),
+    Status.BROADCAST_CONSUMPTION: Meaning(_FATAL, "the group consumes by broadcast and has no offsets at the broker"),
+    Status.FLOW_CONTROL: Meaning(_RETRY, "the broker limits how fast this group reads"),
+    Status.NOT_LEADER_FOR_QUEUE: Meaning(_REFRESH, "the broker does not lead this queue"),
+    Status.ILLEGAL_OPERATION: Meaning(_FATAL, "the broker's configuration forbids this request"),
+    Status.GO_AWAY: Meaning(_REFRESH, "the server is going away: connect again"),
+    Status.USER_NOT_EXIST: Meaning(_FATAL, "no such user"),
+    Status.POLICY_NOT_EXIST: Meaning(_FATAL, "no such policy"),
 }
-"""By response code; success has none."""
+"""The meaning of each response code except SUCCESS."""
 
-UNKNOWN = Meaning(_RETRY, "a response code of no known version of RocketMQ")
+UNKNOWN_MEANING = Meaning(_RETRY, "a response code that no known version of RocketMQ uses")
 ACL_EXCEPTION = "AclException"
-"""In the remark of a response 1: a 4.x broker denies access."""
+"""Part of the remark with which a 4.x broker denies access; the response code is SYSTEM_ERROR."""
 
 
 def _names_by_code(codes: type) -> dict[int, str]:
     return {value: name for name, value in vars(codes).items() if isinstance(value, int)}
 
 
-_REQUESTS = _names_by_code(Code)
-_STATUSES = _names_by_code(Status)
+_REQUEST_NAMES = _names_by_code(Code)
+_STATUS_NAMES = _names_by_code(Status)
 
 
 def request_name(code: int) -> str:
-    """Return a request's name for logs and errors."""
-    return _REQUESTS.get(code) or f"request {code}"
+    """Return the name of a request code for logs and errors."""
+    return _REQUEST_NAMES.get(code) or f"request {code}"
 
 
 def status_name(status: int) -> str:
-    """Return a response's name for logs and errors."""
-    return _STATUSES.get(status) or f"answer {status}"
+    """Return the name of a response code for logs and errors."""
+    return _STATUS_NAMES.get(status) or f"response {status}"
 
 
 def failure_of(status: int, remark: str | None = None) -> Failure:
-    """Return the reaction to a response with this code; 4.x brokers report denied access in the remark only."""
+    """Return the remedy for a response with this code; 4.x brokers report denied access in the remark only."""
     if status == Status.SYSTEM_ERROR and remark and ACL_EXCEPTION in remark:
         return Failure.FATAL
-    return MEANINGS.get(status, UNKNOWN).failure
+    return MEANINGS.get(status, UNKNOWN_MEANING).failure
 
 
 def refused(request: str, status: int, remark: str | None) -> ServerRefused:
-    """Make the exception for an error response: `request` names the request and its server, `remark` is the server's own text."""
-    meaning = MEANINGS.get(status, UNKNOWN).text
+    """Return the exception for an error response.
+
+    `request` names the request and its server; `remark` is the server's own text, of which the first line is quoted.
+    """
+    meaning = MEANINGS.get(status, UNKNOWN_MEANING).text
     detail = f": {remark.strip().splitlines()[0][:300]}" if remark and remark.strip() else ""
     return ServerRefused(
         f"{request} was refused with {status} {status_name(status)} ({meaning}){detail}", status, failure_of(status, remark)

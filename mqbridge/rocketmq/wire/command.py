@@ -1,4 +1,6 @@
-"""Frames: a command is a header, in one of two encodings, and a body. Requests and responses share one form.
+"""Frames of RocketMQ's remoting protocol: each contains one command, which is a request or a response.
+
+A command consists of a header, in one of two encodings, and a body.
 
     offset  size  content                                  big-endian
     0       4     bytes that follow
@@ -7,8 +9,8 @@
     8       n     header
     8+n     rest  body
 
-A server may respond in either encoding, so the receiver reads the encoding of each frame. Binary headers have 16 bits for the
-code, too few for the codes of POP requests.
+A server may respond in either encoding, so the receiver reads the encoding from each frame. Binary headers have 16 bits for the
+code, so the codes of POP requests (200050 and up) need JSON.
 """
 
 import struct
@@ -20,40 +22,50 @@ from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 from mqbridge.rocketmq.wire.codes import LANGUAGE, VERSION
 
 MAX_FRAME_BYTES = 16 << 20
-"""The limit of Java's frame decoder, with the four bytes of the length; it closes the connection for larger frames."""
+"""The limit of Java's frame decoder, including the first four bytes; it closes the connection for larger frames."""
 
 RESPONSE = 1
 ONEWAY = 2
+"""Bits of `Command.flag`."""
 
 JSON = 0
 BINARY = 1
+"""Encodings of a header."""
 
 PREFIX_BYTES = 8
+"""Bytes before the header."""
 _PREFIX = struct.Struct(">II")
-_FIXED = struct.Struct(">hbhiii")
+_BINARY_FIXED = struct.Struct(">hbhiii")
+"""The fixed part of a binary header: code, language, version, opaque, flag, and the length of the remark."""
 _KEY_SIZE = struct.Struct(">h")
-_SIZE = struct.Struct(">i")
+_TEXT_SIZE = struct.Struct(">i")
 _unpack_prefix = _PREFIX.unpack_from
 
 _MAX_HEADER_BYTES = 0xFFFFFF
-_TLS_RECORD = 0x15, 0x16
-"""First bytes from a TLS port: an alert, a handshake."""
+"""The largest header length that fits its 3 bytes; also the mask of the length in the second half of the prefix."""
+_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
+_TLS_FIRST_BYTES = 0x15, 0x16
+"""First bytes that a TLS port sends: the record types of an alert and of a handshake."""
 
 LANGUAGES = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
-"""The index is a language's number in a binary header."""
+"""Names of client languages in JSON headers; in a binary header, a language is its index here."""
 OTHER = "OTHER"
+"""Language of a command that names none, or an unknown one."""
 
 
 class Command:
     """A request or a response.
 
-    code     request code or response code, depending on `flag`
-    opaque   the request's correlation id, int32, repeated by its response
-    ext      the custom header (extFields), text by name; never None
-    remark   the server's text, mostly about an error
-    binary   True if it was received with a binary header: respond with `encode(response, binary=request.binary)`
+    code       request code or response code, depending on `flag`
+    flag       the bits RESPONSE and ONEWAY
+    opaque     the request's correlation id, int32, repeated by its response
+    ext        the custom header (extFields): values, as text, by field name; never None
+    remark     the server's text, mostly about an error
+    language   the client language of the sender, one of LANGUAGES
+    version    the sender's version number, like `codes.VERSION`
+    binary     True if it was received with a binary header: respond with `encode(response, binary=request.binary)`
     """
 
     __slots__ = ("binary", "body", "code", "ext", "flag", "language", "opaque", "remark", "version")
@@ -87,76 +99,85 @@ class Command:
         return bool(self.flag & ONEWAY)
 
     def answer(self, code: int = 0, ext: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None) -> "Command":
-        """Make the response to this request, in its encoding."""
+        """Return a response to this request, with its `opaque` and `binary`. `code` is the response code; 0 means success."""
         return Command(code, ext, body, opaque=self.opaque, flag=RESPONSE, remark=remark, binary=self.binary)
 
     def __repr__(self) -> str:
-        kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
+        command_type = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         remark = f", remark={self.remark!r}" if self.remark else ""
-        return f"Command({kind} {self.code}, opaque={self.opaque}, ext={self.ext}, {len(self.body)} bytes{remark})"
+        return f"Command({command_type} {self.code}, opaque={self.opaque}, ext={self.ext}, {len(self.body)} bytes{remark})"
 
 
 def measure(data: bytes, at: int) -> int:
-    """For `FrameCutter`: return the size of the frame at `at`, or the bytes needed to know it."""
+    """Return the size of the frame that starts at index `at`; PREFIX_BYTES as long as its prefix is incomplete.
+
+    This is the function that `FrameCutter` needs. Raises RemoteProtocolError for a prefix that starts no valid frame.
+    """
     if len(data) - at < PREFIX_BYTES:
         if len(data) > at and data[at] > 1:
-            raise RemoteProtocolError(_wrong_protocol(data[at]))
+            raise RemoteProtocolError(_wrong_protocol_problem(data[at]))
         return PREFIX_BYTES
     total, type_and_size = _unpack_prefix(data, at)
     if not 4 <= total <= MAX_FRAME_BYTES - 4:
         raise RemoteProtocolError(
-            _wrong_protocol(data[at]) if data[at] > 1 else f"a frame of {total} bytes; allowed are 4 to {MAX_FRAME_BYTES - 4}"
+            _wrong_protocol_problem(data[at])
+            if data[at] > 1
+            else f"a frame announces {total} bytes after its length; allowed are 4 to {MAX_FRAME_BYTES - 4}"
         )
     if type_and_size >> 24 > BINARY or type_and_size & _MAX_HEADER_BYTES > total - 4:
         raise RemoteProtocolError(
-            f"a header of type {type_and_size >> 24} and {type_and_size & _MAX_HEADER_BYTES} bytes in a frame of {total}"
+            f"a header with encoding {type_and_size >> 24} and {type_and_size & _MAX_HEADER_BYTES} bytes is invalid in a frame of"
+            f" {total} bytes: the encoding must be {JSON} or {BINARY}, and the header must fit the frame"
         )
     return int(total) + 4
 
 
-def _wrong_protocol(byte: int) -> str:
-    if byte in _TLS_RECORD:
-        return "the other side speaks TLS: use a TLS address, or the plain port"
-    return f"a RocketMQ frame starts with 00, not {byte:02X}: is the other side a RocketMQ port?"
+def _wrong_protocol_problem(first_byte: int) -> str:
+    if first_byte in _TLS_FIRST_BYTES:
+        return "the peer speaks TLS: use a TLS address, or the peer's port without TLS"
+    return f"a RocketMQ frame starts with the byte 00, not {first_byte:02X}: is the peer's port a RocketMQ port?"
 
 
 def encode(command: Command, *, binary: bool = False) -> bytes:
-    """Encode the whole frame. Raises LocalProtocolError if it is too large."""
+    """Encode a command to a frame. Raises LocalProtocolError if the frame is too large or a field does not fit the header."""
     return encode_without_body(command, binary=binary) + command.body
 
 
 def encode_without_body(command: Command, *, binary: bool = False) -> bytes:
-    """Encode the frame up to its body, to send the body uncopied. Raises LocalProtocolError if the frame is too large."""
+    """Encode the prefix and the header; the caller sends `command.body` behind them, without copying it.
+
+    Raises LocalProtocolError if the frame is too large or a field does not fit the header.
+    """
     header = _encode_binary(command) if binary else _encode_json(command)
-    size = len(header)
-    total = 4 + size + len(command.body)
-    if size > _MAX_HEADER_BYTES or total > MAX_FRAME_BYTES - 4:
+    header_size = len(header)
+    total = 4 + header_size + len(command.body)
+    if header_size > _MAX_HEADER_BYTES or total > MAX_FRAME_BYTES - 4:
         raise LocalProtocolError(
-            f"a frame of {total + 4} bytes, {size} of them header, exceeds RocketMQ's limit of {MAX_FRAME_BYTES}"
+            f"a frame of {total + 4} bytes, {header_size} of them header, exceeds RocketMQ's limit of {MAX_FRAME_BYTES} bytes"
         )
-    return _PREFIX.pack(total, (BINARY << 24 | size) if binary else size) + header
+    return _PREFIX.pack(total, (BINARY << 24 | header_size) if binary else header_size) + header
 
 
 def decode(frame: bytes) -> Command:
     """Decode a whole frame. Raises RemoteProtocolError if its sizes or its header are invalid."""
     if len(frame) < PREFIX_BYTES or measure(frame, 0) != len(frame):
-        raise RemoteProtocolError(f"a frame of {len(frame)} bytes does not have the length in its prefix")
+        raise RemoteProtocolError(f"a frame of {len(frame)} bytes announces another length in its prefix")
     return decode_at(frame, 0, len(frame))
 
 
 def decode_at(data: bytes, at: int, end: int) -> Command:
     """Decode the complete frame in `data[at:end]`, copying its body once. Raises RemoteProtocolError for an invalid header."""
     type_and_size: int = _unpack_prefix(data, at)[1]
-    header = at + PREFIX_BYTES
-    body = header + (type_and_size & _MAX_HEADER_BYTES)
-    command = _decode_binary(data[at:body], body - at) if type_and_size >> 24 else _decode_json(data[header:body])
-    command.body = data[body:end]
+    header_at = at + PREFIX_BYTES
+    body_at = header_at + (type_and_size & _MAX_HEADER_BYTES)
+    command = _decode_binary(data[at:body_at], body_at - at) if type_and_size >> 24 else _decode_json(data[header_at:body_at])
+    command.body = data[body_at:end]
     return command
 
 
 # --- JSON headers ---------------------------------------------------------------------------------------------------------
-# Java requires extFields, and strings as their values. Members are written in alphabetical order, as fastjson writes them.
-# Old C++ clients send numbers and booleans as values.
+# Java requires the member extFields, and strings as its values; old C++ clients send numbers and booleans too. Members are
+# written in alphabetical order, as Java's fastjson writes them.
 
 
 def _encode_json(command: Command) -> bytes:
@@ -173,69 +194,72 @@ def _encode_json(command: Command) -> bytes:
     try:
         return orjson.dumps(members)
     except TypeError as error:
-        raise LocalProtocolError(f"request {command.code} cannot be written as JSON: {error}") from error
+        raise LocalProtocolError(f"command {command.code} cannot be encoded as JSON: {error}") from error
 
 
 def _decode_json(data: bytes) -> Command:
     try:
         members = orjson.loads(data)
     except ValueError as error:
-        raise RemoteProtocolError(f"a header of {len(data)} bytes that is not JSON: {error}") from error
+        raise RemoteProtocolError(f"a header of {len(data)} bytes is not JSON: {error}") from error
     if not isinstance(members, dict) or "code" not in members:
-        raise RemoteProtocolError(f"a header without a code: {data[:100]!r}")
+        raise RemoteProtocolError(f"a header has no code: {data[:100]!r}")
     ext = members.get("extFields")
     remark = members.get("remark")
     language = members.get("language")
     command = Command(
-        _number(members, "code"),
-        _read_ext(ext) if ext else {},
+        _int32_member(members, "code"),
+        _ext_fields(ext) if ext else {},
         remark=remark if isinstance(remark, str) else None,
         language=language if isinstance(language, str) else OTHER,
     )
     command.opaque, command.flag, command.version = (
-        _number(members, "opaque"),
-        _number(members, "flag"),
-        _number(members, "version"),
+        _int32_member(members, "opaque"),
+        _int32_member(members, "flag"),
+        _int32_member(members, "version"),
     )
     return command
 
 
-def _number(members: dict[str, Any], name: str) -> int:
+def _int32_member(members: dict[str, Any], name: str) -> int:
+    """Return a member that is a 32-bit number or a string with one; 0 for a missing or null member."""
     value = members.get(name, 0)
-    if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
+    if type(value) is int and _INT32_MIN <= value <= _INT32_MAX:
         return value
     if type(value) is not int:
         try:
             value = int(value) if isinstance(value, str) else 0 if value is None else None
         except ValueError:
             value = None
-    if value is None or not -0x80000000 <= value <= 0x7FFFFFFF:
-        raise RemoteProtocolError(f"the header's {name} is {str(members[name])[:40]!r} and no 32-bit number")
+    if value is None or not _INT32_MIN <= value <= _INT32_MAX:
+        raise RemoteProtocolError(f"the header's {name} is {str(members[name])[:40]!r}, not a 32-bit number")
     return int(value)
 
 
-def _read_ext(ext: object) -> dict[str, str]:
+def _ext_fields(ext: object) -> dict[str, str]:
+    """Return the extFields with every value as text, without those that are null."""
     if not isinstance(ext, dict):
-        raise RemoteProtocolError(f"the header's extFields are {str(ext)[:40]!r} and no object")
+        raise RemoteProtocolError(f"the header's extFields are {str(ext)[:40]!r}, not an object")
     for value in ext.values():
         if type(value) is not str:
-            return {name: _text(name, value) for name, value in ext.items() if value is not None}
+            return {name: _ext_text(name, value) for name, value in ext.items() if value is not None}
     return ext
 
 
-def _text(name: str, value: object) -> str:
+def _ext_text(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise RemoteProtocolError(f"the header's field {name!r} is neither text nor a number: {str(value)[:40]}")
+    raise RemoteProtocolError(f"the header's field {name!r} is neither text, a number nor a boolean: {str(value)[:40]}")
 
 
 # --- binary headers -------------------------------------------------------------------------------------------------------
-# code i16, language i8, version i16, opaque i32, flag i32, remark (i32 length), ext fields (i32 length of all together, then
-# key with i16 and value with i32 length). Java reads an empty key or value as null, so both are skipped here.
+# code i16 | language i8 | version i16 | opaque i32 | flag i32 | remark length i32, remark | extFields length i32, extFields
+# Each of the extFields: key length i16, key | value length i32, value. Java reads an empty key or value as null, so the decoder
+# skips such fields.
 
 
 def _encode_binary(command: Command) -> bytes:
@@ -243,26 +267,27 @@ def _encode_binary(command: Command) -> bytes:
     try:
         fields: list[bytes] = []
         for name, value in command.ext.items():
-            key, text = name.encode(), value.encode()
-            fields += (_KEY_SIZE.pack(len(key)), key, _SIZE.pack(len(text)), text)
+            name_bytes, value_bytes = name.encode(), value.encode()
+            fields += (_KEY_SIZE.pack(len(name_bytes)), name_bytes, _TEXT_SIZE.pack(len(value_bytes)), value_bytes)
         remark, ext = (command.remark or "").encode(), b"".join(fields)
-        fixed = _FIXED.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))
+        fixed = _BINARY_FIXED.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))
     except (struct.error, UnicodeEncodeError) as error:
-        raise LocalProtocolError(f"request {command.code} does not fit a binary header ({error}): send it as JSON") from error
-    return fixed + remark + _SIZE.pack(len(ext)) + ext
+        raise LocalProtocolError(f"command {command.code} does not fit a binary header ({error}): encode it as JSON") from error
+    return fixed + remark + _TEXT_SIZE.pack(len(ext)) + ext
 
 
 def _decode_binary(frame: bytes, end: int) -> Command:
+    """Decode the header of a frame, whose body begins at `end`."""
     try:
-        code, language, version, opaque, flag, size = _FIXED.unpack_from(frame, PREFIX_BYTES)
-        remark, at = _take(frame, PREFIX_BYTES + _FIXED.size, size, end)
-        (size,) = _SIZE.unpack_from(frame, at)
+        code, language, version, opaque, flag, remark_size = _BINARY_FIXED.unpack_from(frame, PREFIX_BYTES)
+        remark, at = _decode_text(frame, PREFIX_BYTES + _BINARY_FIXED.size, remark_size, end)
+        (ext_size,) = _TEXT_SIZE.unpack_from(frame, at)
         at += 4
-        if size != end - at:
-            raise RemoteProtocolError(f"a binary header announces {size} bytes of fields, and has {end - at}")
-        ext = _read_fields(frame, at, end)
+        if ext_size != end - at:
+            raise RemoteProtocolError(f"a binary header announces {ext_size} bytes of extFields, but has {end - at}")
+        ext = _decode_ext_fields(frame, at, end)
     except (struct.error, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"a binary header of {end - PREFIX_BYTES} bytes that cannot be read: {error}") from error
+        raise RemoteProtocolError(f"a binary header of {end - PREFIX_BYTES} bytes cannot be decoded: {error}") from error
     return Command(
         code,
         ext,
@@ -275,17 +300,18 @@ def _decode_binary(frame: bytes, end: int) -> Command:
     )
 
 
-def _read_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
+def _decode_ext_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
     ext = {}
     while at < end:
-        key, at = _take(frame, at + 2, _KEY_SIZE.unpack_from(frame, at)[0], end)
-        value, at = _take(frame, at + 4, _SIZE.unpack_from(frame, at)[0], end)
+        key, at = _decode_text(frame, at + 2, _KEY_SIZE.unpack_from(frame, at)[0], end)
+        value, at = _decode_text(frame, at + 4, _TEXT_SIZE.unpack_from(frame, at)[0], end)
         if key and value:
             ext[key] = value
     return ext
 
 
-def _take(frame: bytes, at: int, size: int, end: int) -> tuple[str, int]:
+def _decode_text(frame: bytes, at: int, size: int, end: int) -> tuple[str, int]:
+    """Return the text of `size` bytes at index `at`, and the index behind it."""
     if not 0 <= size <= end - at:
-        raise RemoteProtocolError(f"a text of {size} bytes at byte {at} of a binary header that ends at {end}")
+        raise RemoteProtocolError(f"a text of {size} bytes at byte {at} does not fit a binary header that ends at byte {end}")
     return frame[at : at + size].decode(), at + size

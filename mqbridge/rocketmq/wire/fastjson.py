@@ -1,9 +1,9 @@
-"""Parser for JSON as fastjson writes it: keys may be bare numbers or objects.
+"""Parser for the JSON that Java's fastjson library writes: the keys of an object may be unquoted numbers, or objects.
 
-Every key becomes text: a number becomes its digits, an object its source text. So `{0:1}` reads like `{"0":1}`. A map whose keys
-are queues reads like standard JSON with the queue's object as a string, which is the form that mqbridge writes.
+The parser returns every key as a string: a number as its digits, an object as its source text. So `{0:1}` has the same result as
+`{"0":1}`. An object whose keys are queues has the same result as with each queue in a string, which is how mqbridge writes it.
 
-Nearly every body is standard JSON, which orjson parses; this parser is the fallback for all others.
+Nearly every body is standard JSON, which orjson parses; the parser in this file is the fallback for all others.
 """
 
 import re
@@ -18,15 +18,15 @@ from mqbridge.errors import RemoteProtocolError
 MAX_DEPTH = 64
 """Deepest nesting of objects and lists; the deepest known body has 5."""
 
-_BLANKS = re.compile(r"[ \t\r\n]*")
-_SCALARS = JSONDecoder(strict=False)
-"""Reads strings (control characters allowed), numbers and literals."""
+_WHITESPACE = re.compile(r"[ \t\r\n]*")
+_SCALAR_DECODER = JSONDecoder(strict=False)
+"""Decodes strings (which may contain control characters), numbers and literals."""
 
 T = TypeVar("T")
 
 
 def loads(data: bytes) -> Any:
-    """Parse a body. Raises RemoteProtocolError, which says where parsing stopped."""
+    """Parse a body. Raises RemoteProtocolError if it is JSON neither by the standard nor as fastjson writes it."""
     try:
         return orjson.loads(data)
     except ValueError:
@@ -36,93 +36,102 @@ def loads(data: bytes) -> Any:
 def _parse(data: bytes) -> Any:
     try:
         text = data.decode()
-        value, at = _value(text, _skip(text, 0), MAX_DEPTH)
-        at = _skip(text, at)
+        value, at = _parse_value(text, _skip_whitespace(text, 0), MAX_DEPTH)
+        at = _skip_whitespace(text, at)
     except (ValueError, IndexError) as error:
-        raise RemoteProtocolError(f"a body of {len(data)} bytes that is neither JSON nor fastjson's JSON: {error}") from error
+        raise RemoteProtocolError(f"a body of {len(data)} bytes is neither standard JSON nor fastjson's JSON: {error}") from error
     if at != len(text):
-        raise RemoteProtocolError(f"trailing text after the JSON of a body at character {at}: {text[at : at + 40]!r}")
+        raise RemoteProtocolError(f"a body continues at character {at} after the end of its JSON: {text[at : at + 40]!r}")
     return value
 
 
-def _skip(text: str, at: int) -> int:
-    found = _BLANKS.match(text, at)
-    return found.end() if found else at
+def _skip_whitespace(text: str, at: int) -> int:
+    """Return the index of the first character from `at` on that is not white space."""
+    match = _WHITESPACE.match(text, at)
+    return match.end() if match else at
 
 
-def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
+# Each parse function returns a value and the index behind it; `depth` is the number of levels that may still be nested.
+
+
+def _parse_value(text: str, at: int, depth: int) -> tuple[Any, int]:
     start = text[at]
     if start in "{[":
         if not depth:
             raise ValueError(f"more than {MAX_DEPTH} nested values at character {at}")
-        return (_object if start == "{" else _list)(text, at, depth - 1)
-    return _SCALARS.raw_decode(text, at)
+        return (_parse_object if start == "{" else _parse_list)(text, at, depth - 1)
+    return _SCALAR_DECODER.raw_decode(text, at)
 
 
-def _list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
+def _parse_list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
     values: list[Any] = []
-    at = _skip(text, at + 1)
+    at = _skip_whitespace(text, at + 1)
     if text[at] == "]":
         return values, at + 1
     while True:
-        value, at = _value(text, at, depth)
+        value, at = _parse_value(text, at, depth)
         values.append(value)
-        at = _skip(text, at)
+        at = _skip_whitespace(text, at)
         if text[at] == "]":
             return values, at + 1
         at = _expect(text, at, ",")
 
 
-def _object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
+def _parse_object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
     members: dict[str, Any] = {}
-    at = _skip(text, at + 1)
+    at = _skip_whitespace(text, at + 1)
     if text[at] == "}":
         return members, at + 1
     while True:
-        key, after = _value(text, at, depth)
+        key, after = _parse_value(text, at, depth)
         name = key if isinstance(key, str) else text[at:after]
-        at = _expect(text, _skip(text, after), ":")
-        members[name], at = _value(text, at, depth)
-        at = _skip(text, at)
+        at = _expect(text, _skip_whitespace(text, after), ":")
+        members[name], at = _parse_value(text, at, depth)
+        at = _skip_whitespace(text, at)
         if text[at] == "}":
             return members, at + 1
         at = _expect(text, at, ",")
 
 
-def _expect(text: str, at: int, mark: str) -> int:
-    if text[at] != mark:
-        raise ValueError(f"{mark!r} is missing at character {at} before {text[at : at + 10]!r}")
-    return _skip(text, at + 1)
+def _expect(text: str, at: int, separator: str) -> int:
+    """Return the index behind a separator and the white space that follows. Raises ValueError if there is another character."""
+    if text[at] != separator:
+        raise ValueError(f"{separator!r} is missing at character {at} before {text[at : at + 10]!r}")
+    return _skip_whitespace(text, at + 1)
 
 
 # --- values of members ------------------------------------------------------------------------------------------------------
-# Conversions of fastjson: numbers and flags may be quoted. Each raises TypeError, ValueError or OverflowError.
+# These functions check a parsed value and convert it as fastjson does: numbers and booleans may be quoted. Each raises TypeError,
+# ValueError or OverflowError for a value of another type.
 
 
-def read(name: str, body: bytes, build: Callable[[dict[str, Any]], T]) -> T:
-    """Parse a body that is an object and pass it to `build`. Raises RemoteProtocolError, which mentions `name`."""
+def decode_object(name: str, body: bytes, build: Callable[[dict[str, Any]], T]) -> T:
+    """Parse a body that is an object, and return what `build` makes of it.
+
+    Raises RemoteProtocolError, also for what `build` raises; its text has `name`, the name of the body's class.
+    """
     members = loads(body)
     if not isinstance(members, dict):
-        raise RemoteProtocolError(f"the body of {name} is a {type(members).__name__} and not an object: {body[:200]!r}")
+        raise RemoteProtocolError(f"the body of {name} is of the type {type(members).__name__}, not an object: {body[:200]!r}")
     try:
         return build(members)
     except (TypeError, ValueError, OverflowError) as error:
         raise RemoteProtocolError(f"the body of {name} is invalid ({error}): {body[:200]!r}") from error
 
 
-def text(value: Any) -> str:
-    """Return the value, which must be a string."""
+def as_text(value: Any) -> str:
+    """Return `value`, which must be a string."""
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:40]!r} is not text")
     return value
 
 
-def loose_text(value: Any) -> str:
-    """Return the text of a value in a list or map, where numbers and flags count as text too."""
+def as_loose_text(value: Any) -> str:
+    """Return the text of a value in a list or map, where numbers and booleans are accepted as text too."""
     return value if isinstance(value, str) else str(value)
 
 
-def whole(value: Any) -> int:
+def as_int64(value: Any) -> int:
     """Return a 64-bit integer, which may be quoted."""
     number = value if type(value) is int else int(value)
     if not -(1 << 63) <= number < 1 << 63:
@@ -130,20 +139,20 @@ def whole(value: Any) -> int:
     return number
 
 
-def flag(value: Any) -> bool:
-    """Return a boolean, which may be quoted; everything but true is false, as in Java."""
+def as_bool(value: Any) -> bool:
+    """Return a boolean, which may be quoted; every value except true means false, as in Java."""
     return value is True or str(value).lower() == "true"
 
 
-def items(value: Any) -> list[Any]:
-    """Return the value, which must be a list."""
+def as_list(value: Any) -> list[Any]:
+    """Return `value`, which must be a list."""
     if not isinstance(value, list):
         raise TypeError(f"{str(value)[:40]} is not a list")
     return value
 
 
-def members_of(value: Any) -> dict[str, Any]:
-    """Return an object without its null members, which count as missing."""
+def as_members(value: Any) -> dict[str, Any]:
+    """Return the members of an object, without those that are null, which count as missing."""
     if not isinstance(value, dict):
         raise TypeError(f"{str(value)[:40]} is not an object")
     return {name: member for name, member in value.items() if member is not None}

@@ -1,7 +1,7 @@
-"""Filters by tag: `*`, or tags joined by `||`.
+"""Filter expressions of a subscription by tag: `*` for all messages, or tags joined by `||`.
 
-A broker compares the hash of a message's whole tag with the hashes of the subscription, so other tags with the same hash pass:
-the receiver must compare the tag itself.
+The broker compares only the hash of a message's tag with the hashes of the subscribed tags, so it also delivers messages whose
+tag has the same hash by chance: the receiver must compare the tag itself.
 """
 
 from functools import lru_cache
@@ -9,15 +9,17 @@ from functools import lru_cache
 from mqbridge.wire.javahash import java_string_hash
 
 ALL = "*"
+"""The expression that matches every message."""
 SEPARATOR = "||"
-TAG = "TAG"
-SQL92 = "SQL92"
+TAG, SQL92 = "TAG", "SQL92"
+"""Types of filter expressions."""
 
 NO_TAG_CODE = 0
+"""The hash of a message without a tag."""
 
 
 def split_expression(expression: str) -> list[str]:
-    """Return the tags of an expression, in order; none if it matches everything."""
+    """Return the tags of an expression, in order and without repeats; an empty list if it matches every message."""
     if expression.strip() in {"", ALL}:
         return []
     return list(dict.fromkeys(tag for tag in (part.strip() for part in expression.split(SEPARATOR)) if tag))
@@ -25,5 +27,5 @@ def split_expression(expression: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """Return the hash of a message's tag in the broker's consume queue: Java's hash, a signed 32-bit number as int64."""
+    """Return the hash that brokers store for a message's tag: that of Java's String, a signed 32-bit number; 0 for no tag."""
     return java_string_hash(tag) if tag else NO_TAG_CODE

@@ -163,7 +163,7 @@ def test_an_unknown_language_and_empty_texts_of_a_binary_header() -> None:
         (struct.pack(">II", MAX_FRAME_BYTES - 3, 0), "16777213"),
         (struct.pack(">II", 3, 0), "3 bytes"),
         (struct.pack(">II", 10, 7), "header"),
-        (struct.pack(">II", 10, 2 << 24), "type 2"),
+        (struct.pack(">II", 10, 2 << 24), "encoding 2"),
     ],
     ids=["tls", "http", "too large", "too small", "header beyond the frame", "unknown type"],
 )

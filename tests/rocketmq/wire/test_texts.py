@@ -281,5 +281,5 @@ def test_lz4_frames_have_independent_blocks() -> None:
 
 def test_an_unknown_codec() -> None:
     for call in (compression.compress, compression.decompress):
-        with pytest.raises((LocalProtocolError, RemoteProtocolError), match="not known"):
+        with pytest.raises((LocalProtocolError, RemoteProtocolError), match="unknown"):
             call(0x400, b"")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 import orjson
 
 from mqbridge.rocketmq.wire.bodies.queue import Queue, queue_body, queue_key, queue_of, queue_of_key
-from mqbridge.rocketmq.wire.fastjson import flag, items, loose_text, members_of, read, text, whole
+from mqbridge.rocketmq.wire.fastjson import as_bool, as_int64, as_list, as_loose_text, as_members, as_text, decode_object
 from mqbridge.rocketmq.wire.headers.base import camel
 
 
@@ -61,7 +61,7 @@ class Body:
     @classmethod
     def decode(cls, body: bytes) -> Self:
         """Decode a body. Raises RemoteProtocolError if it is not an object, or a member has the wrong type."""
-        return read(cls.__name__, body, cls.from_json)
+        return decode_object(cls.__name__, body, cls.from_json)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -129,14 +129,14 @@ def _identity(value: Any) -> Any:
 
 
 _SCALARS = {
-    str: Codec(_identity, text, ""),
-    int: Codec(_identity, whole, 0),
-    bool: Codec(_identity, flag, False),
+    str: Codec(_identity, as_text, ""),
+    int: Codec(_identity, as_int64, 0),
+    bool: Codec(_identity, as_bool, False),
     float: Codec(_identity, lambda value: float(value or 0), 0),
     Any: Codec(_identity, _identity, None),
     Queue: Codec(queue_body, queue_of, {}),
 }
-_IN_CONTAINERS = _SCALARS | {str: Codec(_identity, loose_text, "")}
+_IN_CONTAINERS = _SCALARS | {str: Codec(_identity, as_loose_text, "")}
 _KEYS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     str: (_identity, _identity),
     int: (str, int),
@@ -165,7 +165,7 @@ def _inner(kind: Any) -> Codec:
 def list_codec(kind: Any) -> Codec:
     """Return the codec of a tuple, written as a list."""
     write, read, _ = _inner(kind)
-    return Codec(lambda values: [write(item) for item in values], lambda value: tuple(read(item) for item in items(value)), [])
+    return Codec(lambda values: [write(item) for item in values], lambda value: tuple(read(item) for item in as_list(value)), [])
 
 
 def _map_codec(key_kind: Any, kind: Any) -> Codec:
@@ -178,7 +178,7 @@ def _map_codec(key_kind: Any, kind: Any) -> Codec:
         return {write_key(key): write(value) for key, value in ordered}
 
     def read_map(value: Any) -> dict[Any, Any]:
-        return {read_key(key): read(item) for key, item in members_of(value).items()}
+        return {read_key(key): read(item) for key, item in as_members(value).items()}
 
     return Codec(write_map, read_map, {})
 
@@ -187,6 +187,6 @@ def table_codec(kind: type[Body], key: str) -> Codec:
     """Return the codec of a tuple, written as an object keyed by the attribute `key` of each item."""
     return Codec(
         lambda values: {getattr(item, key): item.to_json() for item in values},
-        lambda value: tuple(kind.from_json(item) for item in members_of(value).values()),
+        lambda value: tuple(kind.from_json(item) for item in as_members(value).values()),
         {},
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqbridge.rocketmq.wire.bodies.base import Body, Codec, list_codec, member
-from mqbridge.rocketmq.wire.fastjson import text
+from mqbridge.rocketmq.wire.fastjson import as_text
 from mqbridge.rocketmq.wire.tags import ALL, TAG, split_expression, tags_code
 
 PASSIVELY, ACTIVELY, POP = "CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP"
@@ -15,7 +15,7 @@ FROM_LAST, FROM_FIRST, FROM_TIMESTAMP = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FRO
 
 def _text_or(default: str) -> Codec:
     """Go writes "" where it means the default."""
-    return Codec(str, lambda value: text(value) or default, default)
+    return Codec(str, lambda value: as_text(value) or default, default)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from mqbridge.rocketmq.wire.bodies.base import Body, Codec, codec_of, member
 from mqbridge.rocketmq.wire.bodies.queue import Queue, queue_of
-from mqbridge.rocketmq.wire.fastjson import members_of, whole
+from mqbridge.rocketmq.wire.fastjson import as_int64, as_members
 
 SEPARATOR = "@"
 """Between topic and group in the keys of a broker's table; neither can contain it."""
@@ -56,7 +56,7 @@ def _write_groups(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[
 def _read_groups(table: Any) -> dict[tuple[str, str], Mapping[int, int]]:
     """Read the table, skipping keys without a group, which brokers also keep."""
     offsets = {}
-    for key, queues in members_of(table).items():
+    for key, queues in as_members(table).items():
         topic, separator, group = key.partition(SEPARATOR)
         if separator and isinstance(queues, dict):
             offsets[topic, group] = _BY_QUEUE_ID.read(queues)
@@ -75,7 +75,7 @@ _BY_QUEUE = codec_of(Mapping[Queue, int])
 
 def _read_reset(table: Any) -> dict[Queue, int]:
     if isinstance(table, list):
-        return {queue_of(entry): whole(members_of(entry).get("offset", 0)) for entry in table}
+        return {queue_of(entry): as_int64(as_members(entry).get("offset", 0)) for entry in table}
     queues: dict[Queue, int] = _BY_QUEUE.read(table)
     return queues
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mqbridge.rocketmq.wire.bodies.base import Body, Codec, member
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.fastjson import text
+from mqbridge.rocketmq.wire.fastjson import as_text
 
 PULL, POP = "PULL", "POP"
 """Modes of reading an assigned queue."""
@@ -55,7 +55,7 @@ def _write_bits(mask: int) -> str:
 
 
 def _read_bits(value: object) -> int:
-    bits = base64.b64decode(text(value), validate=True)
+    bits = base64.b64decode(as_text(value), validate=True)
     if len(bits) * 8 > MAX_ACK_BITS:
         raise ValueError(f"{len(bits) * 8} bits in one acknowledgement, at most {MAX_ACK_BITS} are allowed")
     return int.from_bytes(bits, "little")

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from mqbridge.rocketmq.wire.fastjson import loads, members_of, text, whole
+from mqbridge.rocketmq.wire.fastjson import as_int64, as_members, as_text, loads
 
 
 class Queue(NamedTuple):
@@ -23,10 +23,10 @@ def queue_body(queue: tuple[str, str, int]) -> dict[str, Any]:
 
 def queue_of(value: Any) -> Queue:
     """Return the queue of a JSON object."""
-    members = members_of(value)
+    members = as_members(value)
     if "topic" not in value:
         raise TypeError(f"{str(value)[:80]} is not a queue")
-    return Queue(text(members.get("topic", "")), text(members.get("brokerName", "")), whole(members.get("queueId", 0)))
+    return Queue(as_text(members.get("topic", "")), as_text(members.get("brokerName", "")), as_int64(members.get("queueId", 0)))
 
 
 def queue_key(queue: tuple[str, str, int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from mqbridge.rocketmq.wire.bodies.base import Body, Codec, member
-from mqbridge.rocketmq.wire.fastjson import members_of
+from mqbridge.rocketmq.wire.fastjson import as_members
 
 
 class Perm:
@@ -48,7 +48,7 @@ class BrokerData(Body):
         return {"enableActingMaster": False}
 
 
-_STATIC = Codec(lambda _: None, lambda value: bool(members_of(value)), {})
+_STATIC = Codec(lambda _: None, lambda value: bool(as_members(value)), {})
 """Only read: True if there is a map of logical queues."""
 
 
