@@ -17,8 +17,8 @@ from mqbridge.library.received import ReceivedMessage
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.consumer_settings import MessageModel
 from mqbridge.rocketmq.client.subscription import RETRY_PREFIX
+from mqbridge.rocketmq.library.delivered_pull import DeliveredPull
 from mqbridge.rocketmq.library.group_member import GroupMember
-from mqbridge.rocketmq.library.handed_out import HandedOut
 from mqbridge.rocketmq.library.partitions import partition_name
 from mqbridge.rocketmq.library.queue_reader import QueueReader
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -37,10 +37,10 @@ class Consumer:
         self._member, self._settings = member, member.settings
         self._topics = frozenset(subscription.topic for subscription in member.settings.subscriptions)
         self._readers: dict[Queue, QueueReader] = {}
-        self._ready: deque[HandedOut] = deque()
-        self._again: OrderedDict[tuple[HandedOut, int], ReceivedMessage] = OrderedDict()
+        self._ready: deque[DeliveredPull] = deque()
+        self._again: OrderedDict[tuple[DeliveredPull, int], ReceivedMessage] = OrderedDict()
         """Messages to hand out once more, by this consumer; by pull and offset."""
-        self._delayed: dict[tuple[HandedOut, int], asyncio.TimerHandle] = {}
+        self._delayed: dict[tuple[DeliveredPull, int], asyncio.TimerHandle] = {}
         """Timers of the messages that will be handed out once more."""
         self._errors: deque[MqbridgeError] = deque()
         """Errors of single queues, each raised once."""
@@ -117,7 +117,7 @@ class Consumer:
         Returns False, and does nothing, when the message is no longer this consumer's: its queue moved to another member, `seek`
         left it behind, or it is acknowledged already.
         """
-        handed_out: HandedOut = message.handle
+        handed_out: DeliveredPull = message.handle
         return not self.closed and handed_out.acknowledger.acknowledge(handed_out, message.position[0])
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
@@ -127,7 +127,7 @@ class Consumer:
         not shorter, two hours at most. After `max_redeliveries` it goes to the group's dead letters. Consumers that are orderly,
         broadcasting or readers, or that do not read the retry topic, get it again themselves, with later messages in between.
         """
-        handed_out: HandedOut = message.handle
+        handed_out: DeliveredPull = message.handle
         offset = message.position[0]
         if self.closed:
             return False
@@ -145,7 +145,7 @@ class Consumer:
 
     async def dead_letter(self, message: ReceivedMessage) -> bool:
         """Put a message into the group's dead letters and acknowledge it. Returns like `acknowledge`; raises ClusterError."""
-        handed_out: HandedOut = message.handle
+        handed_out: DeliveredPull = message.handle
         offset = message.position[0]
         record = handed_out.record(offset)
         if self.closed or record is None or not handed_out.acknowledger.begin_return(handed_out, offset):
@@ -164,7 +164,7 @@ class Consumer:
         return settings.model is MessageModel.CLUSTERING and settings.retries and not settings.orderly
 
     async def _send_back(self, message: ReceivedMessage, delay_s: float) -> None:
-        handed_out: HandedOut = message.handle
+        handed_out: DeliveredPull = message.handle
         acknowledger, offset = handed_out.acknowledger, message.position[0]
         is_stored = False
         try:
@@ -188,7 +188,7 @@ class Consumer:
         self._again.pop(key, None)
         self._delayed[key] = self._loop.call_later(delay_s, self._redeliver, key, received)
 
-    def _redeliver(self, key: tuple[HandedOut, int], message: ReceivedMessage) -> None:
+    def _redeliver(self, key: tuple[DeliveredPull, int], message: ReceivedMessage) -> None:
         del self._delayed[key]
         self._again[key] = message
         self._arrived.set()
@@ -201,7 +201,7 @@ class Consumer:
         The next message received of a queue is the one there. Queues of the retry topic stay where they are. Raises ClusterError.
         """
         if isinstance(to, ReceivedMessage):
-            handed_out: HandedOut = to.handle
+            handed_out: DeliveredPull = to.handle
             reader = self._readers.get(handed_out.acknowledger.assigned.queue)
             if reader is None or reader.assigned.revoked:
                 raise ClusterError(f"{handed_out.acknowledger.assigned} is not this consumer's any more", Failure.REFRESH)
@@ -261,7 +261,7 @@ class Consumer:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def _hand_out(self, handed_out: HandedOut) -> None:
+    def _hand_out(self, handed_out: DeliveredPull) -> None:
         """A pull of a queue is there."""
         self._ready.append(handed_out)
         self._arrived.set()

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from mqbridge.errors import LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
-from mqbridge.rocketmq.library.handed_out import HandedOut, QueueAcknowledger
+from mqbridge.rocketmq.library.delivered_pull import DeliveredPull, QueueAcknowledger
 
 
 class QueueReader:
     """Takes the next pull when every message of the last one is handed out. Its bytes count in `max_bytes` until then."""
 
     def __init__(
-        self, assigned: AssignedQueue, hand_out: Callable[[HandedOut], None], fail: Callable[[MqbridgeError], None]
+        self, assigned: AssignedQueue, hand_out: Callable[[DeliveredPull], None], fail: Callable[[MqbridgeError], None]
     ) -> None:
         assigned.holds_budget = True
         self.assigned = assigned
         self.acknowledger = QueueAcknowledger(assigned)
         self._hand_out, self._fail = hand_out, fail
-        self._handed_out: HandedOut | None = None
+        self._handed_out: DeliveredPull | None = None
         """The last pull."""
         self._moved = asyncio.Event()
         """Set by a seek: a queue that ended with an error is read again."""

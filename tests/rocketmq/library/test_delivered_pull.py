@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.queue_transitions import State
-from mqbridge.rocketmq.library.handed_out import HandedOut, QueueAcknowledger
+from mqbridge.rocketmq.library.delivered_pull import DeliveredPull, QueueAcknowledger
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
 
@@ -50,7 +50,7 @@ def acknowledger(assigned: Any) -> QueueAcknowledger:
     return QueueAcknowledger(assigned)
 
 
-def take_all(handed_out: HandedOut) -> list[Any]:
+def take_all(handed_out: DeliveredPull) -> list[Any]:
     messages = []
     while (message := handed_out.take()) is not None:
         messages.append(message)

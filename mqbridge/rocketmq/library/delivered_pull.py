@@ -20,7 +20,7 @@ from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record
 
 
-class HandedOut:
+class DeliveredPull:
     """The messages of a pull. Their records stay in memory, as stored, until all of them are acknowledged."""
 
     def __init__(self, acknowledger: "QueueAcknowledger", pulled: PulledRecords) -> None:
@@ -123,17 +123,17 @@ class QueueAcknowledger:
 
     def __init__(self, assigned: AssignedQueue) -> None:
         self.assigned = assigned
-        self._pulls: deque[HandedOut] = deque()
+        self._pulls: deque[DeliveredPull] = deque()
 
-    def add(self, pulled: PulledRecords) -> HandedOut:
+    def add(self, pulled: PulledRecords) -> DeliveredPull:
         """Begin to hand out a pull."""
         while self._pulls and not self._pulls[0].is_current:
             self._pulls.popleft()
-        handed_out = HandedOut(self, pulled)
+        handed_out = DeliveredPull(self, pulled)
         self._pulls.append(handed_out)
         return handed_out
 
-    def acknowledge(self, handed_out: HandedOut, offset: int) -> bool:
+    def acknowledge(self, handed_out: DeliveredPull, offset: int) -> bool:
         """Mark a message as done; False if it is no longer ours, or not outstanding."""
         if not handed_out.may_be_acknowledged or offset not in handed_out.unacknowledged:
             return False
@@ -141,7 +141,7 @@ class QueueAcknowledger:
         self.commit()
         return True
 
-    def begin_return(self, handed_out: HandedOut, offset: int) -> bool:
+    def begin_return(self, handed_out: DeliveredPull, offset: int) -> bool:
         """Mark a message as being sent back; like `acknowledge`, but its offset is not passed before `end_return`."""
         if not handed_out.is_current or offset not in handed_out.unacknowledged:
             return False
@@ -149,7 +149,7 @@ class QueueAcknowledger:
         handed_out.returning.add(offset)
         return True
 
-    def end_return(self, handed_out: HandedOut, offset: int, *, is_stored: bool) -> None:
+    def end_return(self, handed_out: DeliveredPull, offset: int, *, is_stored: bool) -> None:
         """The message is stored in the retry topic, or could not be sent back and is outstanding again."""
         handed_out.returning.discard(offset)
         if is_stored:
