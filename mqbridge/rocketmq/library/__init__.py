@@ -1,11 +1,12 @@
-"""The public client of RocketMQ, for programs; the gateway uses none of it and stands on `client/`.
+"""The public RocketMQ client, for applications. It is built on `client/`, as is the gateway, which does not use this folder.
 
 client            RocketMQClient, which opens everything below
-producer          Producer: messages to all queues of a topic, batched per queue by `queue_batcher`
-transactions      TransactionProducer
-consumer          Consumer: messages of a group, one by one; `queue_reader` reads a queue, `delivered_pull` keeps its acknowledgements
-pop_consumer      PopConsumer, on `pop` (records and receipts)
-group_member      GroupMember: the pulls of a group as they come
-query             look-ups of single messages
-outgoing          OutgoingMessage; `encoding` writes it as the gateway's mapping does
+producer          Producer: sends messages to all queues of a topic; `queue_batcher` batches them per queue
+transactions      TransactionProducer: sends transactional messages
+consumer          Consumer: delivers the messages of a group one by one; `queue_reader` reads one queue, `delivered_pull`
+                  tracks which messages of a pull are acknowledged
+pop_consumer      PopConsumer: consumes by POP; `pop` has the requests, `pop_receipts` the receipts
+group_member      GroupMember: gives access to the pulls of a group, before they are decoded
+query             Query: looks up single messages
+outgoing          OutgoingMessage: a message to send; `encoding` encodes it as the gateway does
 """

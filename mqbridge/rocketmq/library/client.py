@@ -1,4 +1,15 @@
-"""The public client of a RocketMQ cluster."""
+"""The RocketMQ client of one cluster, for applications.
+
+    async with RocketMQClient("rocketmq://localhost:9876") as client:
+        async with client.producer("orders") as producer:
+            await producer.send(b"hello", key="customer-7")
+        async with client.consumer("orders", group="billing") as consumer:
+            async for message in consumer:
+                print(message.key, message.payload)
+                consumer.acknowledge(message)
+
+A partition is a queue, written `broker:queue`, for example `broker-a:3`.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,37 +37,40 @@ from mqbridge.rocketmq.client.sendback import MAX_TIMES
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.library.consumer import Consumer
 from mqbridge.rocketmq.library.encoding import Compression
-from mqbridge.rocketmq.library.group_member import GroupMember, Mode, Strategy, join_group, start_of
+from mqbridge.rocketmq.library.group_member import GroupMember, Mode, Strategy, join_group, parse_start
 from mqbridge.rocketmq.library.lazy_client import LazyClusterClient
 from mqbridge.rocketmq.library.partitions import find_queue
-from mqbridge.rocketmq.library.pop import INVISIBLE_MS, MAX_MSGS, POLL_MS, Popper
+from mqbridge.rocketmq.library.pop import DEFAULT_INVISIBLE_MS, DEFAULT_POLL_MS, MAX_POP_MESSAGES, Popper
 from mqbridge.rocketmq.library.pop_consumer import PopConsumer
 from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query
-from mqbridge.rocketmq.library.subscriptions import subscriptions_of
+from mqbridge.rocketmq.library.subscriptions import make_subscriptions
 from mqbridge.rocketmq.library.transactions import Check, TransactionProducer
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 from mqbridge.secret import Secret
 
 SCHEME = "rocketmq"
-PRODUCER_GROUP = "mqbridge"
-LEAVE_TIMEOUT_S = 1.0
-"""How long a consumer takes at most to leave its group when it was opened while the client closed."""
+"""Scheme of cluster URLs; with `+ssl` appended, connections use TLS."""
+DEFAULT_PRODUCER_GROUP = "mqbridge"
+LATE_CLOSE_TIMEOUT_S = 1.0
+"""Time limit of closing a producer or consumer whose opening ended only after the client was closed."""
 
 T = TypeVar("T", bound=Closable)
 
 
 class RocketMQClient:
-    """One cluster, found through its name servers: `rocketmq://host:9876[,host:9876]`, or `rocketmq+ssl://` with TLS.
+    """A client that connects on its first request. Closing it also closes its producers and consumers.
 
-    It connects on the first request, and `close` closes what it has opened. Producers, administration and look-ups share one
-    connection per address. Each consumer has connections of its own: members of one group need different client ids.
+    Producers, administration and look-ups share one connection per address. Each consumer of a group has its own connections,
+    because brokers identify the members of a group by client id.
 
-    tls                how TLS is set up; None trusts the authorities of the machine
-    access_key, secret_key, security_token   sign every request, where brokers control access
-    request_timeout_s  for one response
-    heartbeat_s        interval between heartbeats; brokers forget a client after 120 s without one
-    refresh_s          interval between refreshes of the routes: how fast new queues and moved brokers are seen
+    url                name servers of the cluster: `rocketmq://host:9876[,host:9876]`, or `rocketmq+ssl://` for TLS
+    tls                TLS settings for `rocketmq+ssl://`; None: trust the CA certificates of the system
+    access_key, secret_key, security_token
+                       credentials that sign every request, for brokers with access control
+    request_timeout_s  timeout of one response, in seconds
+    heartbeat_s        interval between heartbeats, in seconds; brokers remove a client after 120 s without one
+    refresh_s          interval between route queries, in seconds: how soon new queues and moved brokers are noticed
     """
 
     def __init__(
@@ -71,13 +85,14 @@ class RocketMQClient:
         heartbeat_s: float = Timing().heartbeat,
         refresh_s: float = Timing().route,
     ) -> None:
-        """Raises ConfigError for a URL or credentials that cannot be used."""
-        found = parse_cluster_url(url, SCHEME, DEFAULT_PORT, tls)
-        self._name_servers = [join_address(host, port) for host, port in found.addresses]
-        self._tls = found.tls
+        """Raises ConfigError for an invalid URL or incomplete credentials."""
+        parsed_url = parse_cluster_url(url, SCHEME, DEFAULT_PORT, tls)
+        self._name_servers = [join_address(host, port) for host, port in parsed_url.addresses]
+        self._tls = parsed_url.tls
         self._credentials = _credentials(access_key, secret_key, security_token)
         self._timing = Timing(request=request_timeout_s, heartbeat=heartbeat_s, route=refresh_s)
         self._shared: LazyClusterClient | None = None
+        """The cluster client of everything but group members and readers; None before its first use."""
         self._opened = OpenedByClient()
         self._closed = False
 
@@ -92,7 +107,7 @@ class RocketMQClient:
         self,
         topic: str,
         *,
-        producer_group: str = PRODUCER_GROUP,
+        producer_group: str = DEFAULT_PRODUCER_GROUP,
         compression: Compression = "none",
         in_flight_per_queue: int = ORDERED,
         max_elapsed_s: float | None = None,
@@ -101,16 +116,17 @@ class RocketMQClient:
     ) -> Opening[Producer]:
         """Open a producer of a topic: `await` it, or use it with `async with`. Raises ClusterError: FATAL for a missing topic.
 
-        compression          of payloads from 4 KiB on; such a message is sent alone instead of in a batch
-        in_flight_per_queue  requests of one queue that may be outstanding; more than 1 is faster and gives up the order
-        max_elapsed_s        when nothing was stored in a queue for this long since a send first failed, its messages fail with
-                             the last error; None retries for ever
-        max_pending_bytes    `send` waits while this many bytes have no receipt
-        max_message_bytes    the brokers' `maxMessageSize`
+        producer_group       name under which brokers know the producer
+        compression          compression of payloads of 4 KiB or more; a compressed message is sent alone instead of in a batch
+        in_flight_per_queue  maximum number of concurrent requests to one queue; more than 1 is faster, but gives up the order
+        max_elapsed_s        if a queue has stored nothing for this many seconds since a send to it failed, its messages fail with
+                             the last error (None: retry forever)
+        max_pending_bytes    `send` waits while this number of bytes has no receipt
+        max_message_bytes    maximum size of a message: the `maxMessageSize` of the brokers
         """
 
         async def open_producer() -> Producer:
-            client = await self._connected()
+            client = await self._connected_client()
             queue_producer = client.producer(
                 producer_group,
                 topic,
@@ -124,7 +140,7 @@ class RocketMQClient:
             except BaseException:
                 await queue_producer.close()
                 raise
-            return await self._kept(producer)
+            return await self._register(producer)
 
         return Opening(open_producer)
 
@@ -138,13 +154,15 @@ class RocketMQClient:
         max_elapsed_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> Opening[TransactionProducer]:
-        """Open a producer of transactional messages. `check` answers brokers that ask for the outcome of a transaction.
+        """Open a producer of transactional messages: `await` it, or use it with `async with`. Raises ClusterError.
 
-        Producers of one `producer_group` answer for each other, so each application has its own. Raises ClusterError.
+        `check` returns the outcome of a transaction for which a broker asks. Brokers ask any producer of `producer_group`, so
+        each application needs a group of its own, whose producers can all look up the outcome. The other arguments are the same
+        as for `producer`.
         """
 
         async def open_producer() -> TransactionProducer:
-            client = await self._connected()
+            client = await self._connected_client()
             producer = TransactionProducer(
                 client,
                 producer_group,
@@ -154,7 +172,7 @@ class RocketMQClient:
                 max_elapsed_s=max_elapsed_s,
                 max_message_bytes=max_message_bytes,
             )
-            return await self._kept(producer)
+            return await self._register(producer)
 
         return Opening(open_producer)
 
@@ -177,28 +195,30 @@ class RocketMQClient:
         offsets: BroadcastOffsets | None = None,
         instance: str | None = None,
     ) -> Opening[Consumer]:
-        """Join a consumer group: `await` it, or use it with `async with`. Raises ClusterError, ConfigError.
+        """Open a consumer in a group: `await` it, or use it with `async with`. Raises ClusterError, ConfigError.
 
-        start             where a queue begins that has no offset of the group: an end, or what was stored at a time or later
-        msg_types         only messages with one of these tags
-        sql               only messages whose properties satisfy this SQL92 expression (`enablePropertyFilter` of the brokers)
-        mode              `clustering`: the members divide the queues; `broadcasting`: every member reads all of them
-        orderly           lock each queue at its broker, so that no two members ever read it at the same time
-        retries           also receive what members of the group sent back; all members must do the same
-        max_redeliveries  after this many deliveries a message that is sent back goes to the group's dead letters
-        strategy          how the members divide the queues; all members, Java ones too, must use the same
-        max_bytes         bound of the messages that wait here, as stored
-        offsets           with `broadcasting`: keeps the offsets; without it, each queue begins at `start` each time
-        instance          the part of the client id that is unique otherwise; a stable one keeps `consistent_hash` stable
+        start             where the group begins in queues without a committed offset: `earliest`, `latest`, or the first message
+                          stored at this time or later
+        msg_types         tags of the messages to receive; empty means all
+        sql               SQL92 expression on the properties of the messages to receive; brokers need `enablePropertyFilter`
+        mode              `clustering`: the members of the group divide the queues; `broadcasting`: every member reads all queues
+        orderly           lock each queue at its broker, so that two members never read it at the same time
+        retries           also receive messages that members of the group sent back; all members must use the same value
+        max_redeliveries  number of deliveries after which a message that is sent back becomes a dead letter
+        strategy          how the members divide the queues; all members, including Java ones, must use the same
+        max_bytes         limit of the bytes of messages read ahead, all queues together
+        offsets           with `broadcasting`, stores the offsets; None: each new consumer begins at `start`
+        instance          unique suffix of the client id (None: generated); with `consistent_hash`, a fixed value keeps the
+                          assignment of queues the same after a restart
         """
 
         async def open_consumer() -> Consumer:
-            begin, start_ms = start_of(start)
+            start_offset, start_ms = parse_start(start)
             settings = ConsumerSettings(
                 group,
-                subscriptions_of(topics, msg_types, sql),
+                make_subscriptions(topics, msg_types, sql),
                 MessageModel.CLUSTERING if mode == "clustering" else MessageModel.BROADCASTING,
-                begin,
+                start_offset,
                 start_ms,
                 orderly=orderly,
                 retries=retries,
@@ -218,22 +238,26 @@ class RocketMQClient:
         start: Start | datetime = "earliest",
         max_bytes: int = MAX_BYTES,
     ) -> Opening[Consumer]:
-        """Read a topic as no group's member, and leave nothing behind at the brokers. Raises ClusterError.
+        """Open a consumer that joins no group and leaves no trace at the brokers: `await` it, or use it with `async with`.
 
-        Acknowledgements are kept nowhere. `partitions` (`broker:queue`) are all that the topic has now, if none is given.
+        partitions  queues to read, as `broker:queue`; empty means all queues that the topic has now
+        start       where each queue begins, as for `consumer`
+        max_bytes   limit of the bytes of messages read ahead, all queues together
+
+        Acknowledgements are not stored, so each new reader begins at `start`. Raises ClusterError.
         """
 
         async def open_reader() -> Consumer:
-            client = await self._connected()
+            client = await self._connected_client()
             route = await client.admin.route(topic)
             if route is None:
                 raise ClusterError(f"no name server knows topic {topic!r}; create it, or correct the name", Failure.FATAL)
             queues = tuple(route.read_queues())
             if partitions:
                 queues = tuple(find_queue(topic, queues, partition) for partition in partitions)
-            begin, start_ms = start_of(start)
+            start_offset, start_ms = parse_start(start)
             settings = ConsumerSettings(
-                "", (everything(topic),), MessageModel.ASSIGNED, begin, start_ms, queues=queues, max_bytes=max_bytes
+                "", (everything(topic),), MessageModel.ASSIGNED, start_offset, start_ms, queues=queues, max_bytes=max_bytes
             )
             return await self._open_consumer(settings, MAX_TIMES, None)
 
@@ -242,14 +266,15 @@ class RocketMQClient:
     def pull_consumer(
         self, settings: ConsumerSettings, *, max_redeliveries: int = MAX_TIMES, instance: str | None = None
     ) -> Opening[GroupMember]:
-        """Join a group, or read given queues, pull by pull: the pulls of each queue. Raises ClusterError.
+        """Open a member of a group, or a reader of given queues, that gives access to the pulls. Raises ClusterError.
 
-        The fastest way to read: a pull is decoded only when its `records` are asked for, and committed as a whole.
+        This is the fastest way to read, because a pull is committed as a whole, and decoded only if its `records` are used.
+        `max_redeliveries` and `instance` are the same as for `consumer`.
         """
 
         async def open_member() -> GroupMember:
             member = await join_group(lambda: self._make_client(instance), settings, max_redeliveries=max_redeliveries)
-            return await self._kept(member)
+            return await self._register(member)
 
         return Opening(open_member)
 
@@ -262,20 +287,27 @@ class RocketMQClient:
         msg_types: Sequence[str] = (),
         sql: str | None = None,
         orderly: bool = False,
-        invisible_s: float = INVISIBLE_MS / 1000,
-        poll_s: float = POLL_MS / 1000,
-        max_messages: int = MAX_MSGS,
+        invisible_s: float = DEFAULT_INVISIBLE_MS / 1000,
+        poll_s: float = DEFAULT_POLL_MS / 1000,
+        max_messages: int = MAX_POP_MESSAGES,
     ) -> Opening[PopConsumer]:
-        """Consume by POP (brokers from 5.0 on): each message is acknowledged by itself, at any consumer. Raises ClusterError.
+        """Open a consumer by POP (brokers from 5.0 on): `await` it, or use it with `async with`. Raises ClusterError.
 
-        invisible_s   a message that is not acknowledged for this long is delivered again
-        poll_s        how long a broker holds a request while it has no message
-        max_messages  of one request, 32 at most
+        Any number of consumers share the topic, and each message is acknowledged by itself. Messages are not
+        in order, except with `orderly`.
+
+        start         where a group begins that is new to the topic
+        msg_types, sql
+                      filters, as for `consumer`
+        orderly       keep the order of each queue: its next messages are delivered once the previous ones are acknowledged
+        invisible_s   time after which a message that is not acknowledged is delivered again, in seconds
+        poll_s        time for which a broker holds a request while it has no message, in seconds
+        max_messages  maximum number of messages per request, at most 32
         """
 
         async def open_consumer() -> PopConsumer:
-            client = await self._connected()
-            (subscription,) = subscriptions_of(topic, msg_types, sql)
+            client = await self._connected_client()
+            (subscription,) = make_subscriptions(topic, msg_types, sql)
             popper = Popper(
                 client,
                 group,
@@ -287,7 +319,7 @@ class RocketMQClient:
                 max_msgs=max_messages,
             )
             consumer = PopConsumer(popper, topic, await popper.brokers())
-            return await self._kept(consumer)
+            return await self._register(consumer)
 
         return Opening(open_consumer)
 
@@ -295,33 +327,36 @@ class RocketMQClient:
 
     @property
     def admin(self) -> Admin:
-        """Topics and brokers: create, change, delete, configure, statistics."""
+        """Administration of topics and brokers: create, change and delete topics, change settings, get statistics."""
         return self.requests.admin
 
     @property
     def groups(self) -> GroupAdmin:
-        """Consumer groups: create, delete, members, progress, offsets, resets."""
+        """Administration of consumer groups: create, delete, list members, get the progress, read and reset offsets."""
         return self.requests.groups
 
     @property
     def positions(self) -> Positions:
-        """Offsets of queues and groups."""
+        """Look-ups of offsets: the first and next of a queue, the offset at a time, the committed offset of a group."""
         return self.requests.positions
 
     @property
     def query(self) -> Query:
-        """Single messages, by key or id."""
+        """Look-ups of single messages, by key or by id."""
         return Query(self.requests)
 
     @property
     def requests(self) -> ClusterClient:
-        """The client below: requests of any code, and handlers for the requests of brokers. Needs a running loop."""
-        return self._client()
+        """The protocol client that this client uses: sends requests of any code, and sets handlers for requests of brokers.
+
+        Needs a running loop.
+        """
+        return self._shared_client()
 
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close every producer and consumer, the last one first, then the connections."""
+        """Close every producer and consumer, the last opened one first, within `timeout` seconds, then the connections."""
         if self._closed:
             return
         self._closed = True
@@ -339,7 +374,8 @@ class RocketMQClient:
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
-    def _client(self) -> LazyClusterClient:
+    def _shared_client(self) -> LazyClusterClient:
+        """Return the cluster client of everything but group members. Raises ClusterError if the client is closed."""
         if self._closed:
             raise ClusterError("the client is closed", Failure.FATAL)
         if self._shared is None:
@@ -348,12 +384,14 @@ class RocketMQClient:
             )
         return self._shared
 
-    async def _connected(self) -> ClusterClient:
-        client = self._client()
-        await client.ready()
+    async def _connected_client(self) -> ClusterClient:
+        """Return the shared client, connected. Raises ClusterError."""
+        client = self._shared_client()
+        await client.ensure_connected()
         return client
 
     def _make_client(self, instance: str | None) -> ClusterClient:
+        """Return a new cluster client for one group member or reader. Raises ClusterError if the client is closed."""
         if self._closed:
             raise ClusterError("the client is closed", Failure.FATAL)
         return ClusterClient(
@@ -362,12 +400,12 @@ class RocketMQClient:
 
     async def _open_consumer(self, settings: ConsumerSettings, max_redeliveries: int, instance: str | None) -> Consumer:
         consumer = Consumer(await join_group(lambda: self._make_client(instance), settings, max_redeliveries=max_redeliveries))
-        return await self._kept(consumer)
+        return await self._register(consumer)
 
-    async def _kept(self, opened: T) -> T:
-        """Have it closed with this client, which may have been closed while it was opened."""
+    async def _register(self, opened: T) -> T:
+        """Let `close` close this producer or consumer. If the client is closed already, close it now, and raise ClusterError."""
         if self._closed:
-            await opened.close(LEAVE_TIMEOUT_S)
+            await opened.close(LATE_CLOSE_TIMEOUT_S)
             raise ClusterError("the client is closed", Failure.FATAL)
         self._opened.add(opened)
         return opened
@@ -379,7 +417,7 @@ def _credentials(
     if access_key is None and secret_key is None and security_token is None:
         return None
     if access_key is None or secret_key is None:
-        raise ConfigError("access_key and secret_key go together")
+        raise ConfigError("access_key and secret_key must be given together")
     return Credentials(_secret(access_key), _secret(secret_key), None if security_token is None else _secret(security_token))
 
 

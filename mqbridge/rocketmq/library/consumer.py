@@ -1,7 +1,7 @@
-"""Consumer of a group: messages one by one from all queues, acknowledged one by one.
+"""Consumer of a group: delivers the messages of all queues one by one, and acknowledges them one by one.
 
-Each queue is pulled ahead, as bytes, within `max_bytes` for all of them. One pull after the other is decoded, so that the decoded
-messages in memory are those of one pull and those that are not acknowledged.
+All queues are read ahead, together up to `max_bytes` of undecoded pulls. Only one pull at a time is decoded, so the decoded
+messages in memory are those of one pull, and those that the application has not yet acknowledged.
 """
 
 import asyncio
@@ -26,76 +26,79 @@ from mqbridge.rocketmq.wire.delay_levels import level_of
 
 log = logging.getLogger(__name__)
 
-RETURN_RETRY_S = 1.0
-"""Delay of a message that could not be sent back, until this consumer has it again."""
+FAILED_SEND_BACK_DELAY_S = 1.0
+"""Minimum delay before this consumer delivers a message again that it could not send back."""
 
 
 class Consumer:
-    """Made by `RocketMQClient.consumer` and `RocketMQClient.reader`."""
+    """Member of a group, or a reader without a group; opened by `RocketMQClient.consumer` or `RocketMQClient.reader`."""
 
     def __init__(self, member: GroupMember) -> None:
         self._member, self._settings = member, member.settings
-        self._topics = frozenset(subscription.topic for subscription in member.settings.subscriptions)
         self._readers: dict[Queue, QueueReader] = {}
-        self._ready: deque[DeliveredPull] = deque()
-        self._again: OrderedDict[tuple[DeliveredPull, int], ReceivedMessage] = OrderedDict()
-        """Messages to hand out once more, by this consumer; by pull and offset."""
-        self._delayed: dict[tuple[DeliveredPull, int], asyncio.TimerHandle] = {}
-        """Timers of the messages that will be handed out once more."""
-        self._errors: deque[MqbridgeError] = deque()
-        """Errors of single queues, each raised once."""
-        self._ended_by: MqbridgeError | None = None
+        self._ready_pulls: deque[DeliveredPull] = deque()
+        """Pulls with messages to deliver."""
+        self._redeliveries: OrderedDict[tuple[DeliveredPull, int], ReceivedMessage] = OrderedDict()
+        """Messages that this consumer delivers again as soon as possible, by pull and offset."""
+        self._redelivery_timers: dict[tuple[DeliveredPull, int], asyncio.TimerHandle] = {}
+        """Timers of the messages that this consumer delivers again after a delay, by pull and offset."""
+        self._queue_errors: deque[MqbridgeError] = deque()
+        """Errors of single queues, which `receive` has not raised yet."""
+        self._terminal_error: MqbridgeError | None = None
+        """The error that ended the membership; `receive` raises it once no message is left."""
         self._arrived = asyncio.Event()
-        self._returns: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Task[None] | None = None
+        """Set when `receive` may have something to return or to raise."""
+        self._send_back_tasks: set[asyncio.Task[None]] = set()
+        self._close_task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._accepting = spawn(self._accept(), f"rocketmq queues of {member.name}")
+        self._accept_task = spawn(self._accept_queues(), f"rocketmq queues of {member.name}")
 
     @property
     def closed(self) -> bool:
         """True once `close` was called."""
-        return self._closing is not None
+        return self._close_task is not None
 
     @property
     def partitions(self) -> Sequence[tuple[str, str]]:
-        """Topic and `broker:queue` of each queue that this consumer reads now; those of the group's retry topic among them."""
-        held = [queue for queue, reader in self._readers.items() if not reader.assigned.revoked]
-        return [(queue.topic, partition_name(queue)) for queue in sorted(held)]
+        """Topic and `broker:queue` of each queue assigned to this consumer now, including queues of the group's retry topic."""
+        queues = [queue for queue, reader in self._readers.items() if not reader.assigned.revoked]
+        return [(queue.topic, partition_name(queue)) for queue in sorted(queues)]
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
         """Return the next message; wait for it, at most `timeout` seconds.
 
-        Raises TimeoutError; GapError when a queue no longer holds messages that were never read; ClusterError when the consumer
-        is closed or cannot continue. After an error of one queue the others go on; `seek` has that one read again.
+        Raises TimeoutError after `timeout` seconds, GapError if the broker has deleted messages that were never read,
+        RemoteProtocolError for damaged bytes, and ClusterError if the consumer is closed or cannot continue. An error of one
+        queue stops the reading of this queue only; `seek` starts it again.
         """
         async with asyncio.timeout(timeout):
-            while (message := self._next()) is None:
+            while (message := self._next_message()) is None:
                 self._arrived.clear()
                 await self._arrived.wait()
             return message
 
-    def _next(self) -> ReceivedMessage | None:
+    def _next_message(self) -> ReceivedMessage | None:
         if self.closed:
             raise ClusterError(f"the consumer of {self._member.name} is closed", Failure.FATAL)
-        if self._errors:
-            raise self._errors.popleft()
-        while self._again:
-            message = self._again.popitem(last=False)[1]
-            if message.position[0] in message.handle.unacknowledged and message.handle.is_current:
-                return message
-        while self._ready:
+        if self._queue_errors:
+            raise self._queue_errors.popleft()
+        while self._redeliveries:
+            redelivery = self._redeliveries.popitem(last=False)[1]
+            if redelivery.position[0] in redelivery.handle.unacknowledged and redelivery.handle.is_current:
+                return redelivery
+        while self._ready_pulls:
             try:
-                found = self._ready[0].take()
+                message = self._ready_pulls[0].take()
             except MqbridgeError:
-                self._ready.popleft()
+                self._ready_pulls.popleft()
                 raise
-            if found is not None:
-                return found
-            self._ready.popleft()
-        if self._ended_by is not None:
-            raise self._ended_by
+            if message is not None:
+                return message
+            self._ready_pulls.popleft()
+        if self._terminal_error is not None:
+            raise self._terminal_error
         return None
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
@@ -112,103 +115,120 @@ class Consumer:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Mark a message as done. The group's offset of its queue moves when all messages before it are done, too.
+        """Acknowledge a message. The group's offset in its queue passes it once all messages before it are acknowledged, too.
 
-        Returns False, and does nothing, when the message is no longer this consumer's: its queue moved to another member, `seek`
-        left it behind, or it is acknowledged already.
+        Returns False, and does nothing, if the message no longer belongs to this consumer: its queue moved to another member, a
+        seek moved the queue, or the message is acknowledged or sent back already.
         """
-        handed_out: DeliveredPull = message.handle
-        return not self.closed and handed_out.acknowledger.acknowledge(handed_out, message.position[0])
+        pull: DeliveredPull = message.handle
+        return not self.closed and pull.acknowledger.acknowledge(pull, message.position[0])
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
-        """Have a message delivered again, not before `delay_s` seconds. Returns like `acknowledge`.
+        """Request redelivery of a message after at least `delay_s` seconds. Returns False in the same cases as `acknowledge`.
 
-        It is sent back to the group's retry topic, from where any member gets it: after 1 s or more, at the delay level that is
-        not shorter, two hours at most. After `max_redeliveries` it goes to the group's dead letters. Consumers that are orderly,
-        broadcasting or readers, or that do not read the retry topic, get it again themselves, with later messages in between.
+        The message is sent back to the group's retry topic, and any member may receive it from there. The broker delays it by the
+        shortest delay level of at least `delay_s`: from 1 s to 2 h. After `max_redeliveries` it becomes a dead letter instead.
+
+        A consumer that is orderly, broadcasting or a reader, or that does not read the retry topic, delivers the message again
+        itself; later messages of the queue may be delivered before.
         """
-        handed_out: DeliveredPull = message.handle
+        pull: DeliveredPull = message.handle
         offset = message.position[0]
         if self.closed:
             return False
         if not self._sends_back:
-            if not handed_out.is_current or offset not in handed_out.unacknowledged:
+            if not pull.is_current or offset not in pull.unacknowledged:
                 return False
-            self._redeliver_in(delay_s, message)
+            self._redeliver_later(message, delay_s)
             return True
-        if not handed_out.acknowledger.begin_return(handed_out, offset):
+        if not pull.acknowledger.begin_send_back(pull, offset):
             return False
         task = spawn(self._send_back(message, delay_s), f"rocketmq sending back for {self._member.name}")
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
+        self._send_back_tasks.add(task)
+        task.add_done_callback(self._send_back_tasks.discard)
         return True
 
     async def dead_letter(self, message: ReceivedMessage) -> bool:
-        """Put a message into the group's dead letters and acknowledge it. Returns like `acknowledge`; raises ClusterError."""
-        handed_out: DeliveredPull = message.handle
+        """Move a message to the group's dead letter topic. Returns False in the same cases as `acknowledge`.
+
+        Raises ClusterError if the broker does not store it; the message is then outstanding again.
+        """
+        pull: DeliveredPull = message.handle
         offset = message.position[0]
-        record = handed_out.record(offset)
-        if self.closed or record is None or not handed_out.acknowledger.begin_return(handed_out, offset):
+        record = pull.find_record(offset)
+        if self.closed or record is None or not pull.acknowledger.begin_send_back(pull, offset):
             return False
         is_stored = False
         try:
-            await self._member.send_back.dead(handed_out.acknowledger.assigned.queue, record)
+            await self._member.send_back.dead(pull.acknowledger.assigned.queue, record)
             is_stored = True
         finally:
-            handed_out.acknowledger.end_return(handed_out, offset, is_stored=is_stored)
+            pull.acknowledger.end_send_back(pull, offset, is_stored=is_stored)
         return True
 
     @property
     def _sends_back(self) -> bool:
+        """True if redeliveries go through the group's retry topic."""
         settings = self._settings
         return settings.model is MessageModel.CLUSTERING and settings.retries and not settings.orderly
 
     async def _send_back(self, message: ReceivedMessage, delay_s: float) -> None:
-        handed_out: DeliveredPull = message.handle
-        acknowledger, offset = handed_out.acknowledger, message.position[0]
+        pull: DeliveredPull = message.handle
+        acknowledger, offset = pull.acknowledger, message.position[0]
         is_stored = False
         try:
-            record = handed_out.record(offset)
+            record = pull.find_record(offset)
             if record is not None:
                 await self._member.send_back.later(acknowledger.assigned.queue, record, max(1, level_of(delay_s)))
                 is_stored = True
         except (ClusterError, ProtocolError) as error:
-            log.warning("%s: a message could not be sent back, it is delivered here again: %s", acknowledger.assigned, error)
+            log.warning(
+                "%s: sending back the message at offset %d failed, this consumer will deliver it again: %s",
+                acknowledger.assigned,
+                offset,
+                error,
+            )
         finally:
-            acknowledger.end_return(handed_out, offset, is_stored=is_stored)
+            acknowledger.end_send_back(pull, offset, is_stored=is_stored)
         if not is_stored:
-            self._redeliver_in(max(delay_s, RETURN_RETRY_S), message)
+            self._redeliver_later(message, max(delay_s, FAILED_SEND_BACK_DELAY_S))
 
-    def _redeliver_in(self, delay_s: float, message: ReceivedMessage) -> None:
-        again = message.replace(delivery_count=message.delivery_count + 1)
-        received = ReceivedMessage(again, message.topic, message.partition, message.handle)
+    def _redeliver_later(self, message: ReceivedMessage, delay_s: float) -> None:
+        """Deliver a message again after the delay. This replaces an earlier redelivery of the same message."""
+        counted = message.replace(delivery_count=message.delivery_count + 1)
+        redelivery = ReceivedMessage(counted, message.topic, message.partition, message.handle)
         key = message.handle, message.position[0]
-        if (timer := self._delayed.pop(key, None)) is not None:
+        if (timer := self._redelivery_timers.pop(key, None)) is not None:
             timer.cancel()
-        self._again.pop(key, None)
-        self._delayed[key] = self._loop.call_later(delay_s, self._redeliver, key, received)
+        self._redeliveries.pop(key, None)
+        self._redelivery_timers[key] = self._loop.call_later(delay_s, self._redeliver, key, redelivery)
 
     def _redeliver(self, key: tuple[DeliveredPull, int], message: ReceivedMessage) -> None:
-        del self._delayed[key]
-        self._again[key] = message
+        del self._redelivery_timers[key]
+        self._redeliveries[key] = message
         self._arrived.set()
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Move the group: to an end or a time in every queue that this consumer holds, or to a message in its queue.
+        """Move the group's offsets.
 
-        The next message received of a queue is the one there. Queues of the retry topic stay where they are. Raises ClusterError.
+        `earliest`, `latest` or a time applies to every queue that is assigned to this consumer, except queues of the retry topic.
+        A message applies to its own queue. The next message received from a queue is the one at the new offset. Raises
+        ClusterError.
         """
         if isinstance(to, ReceivedMessage):
-            handed_out: DeliveredPull = to.handle
-            reader = self._readers.get(handed_out.acknowledger.assigned.queue)
+            pull: DeliveredPull = to.handle
+            reader = self._readers.get(pull.acknowledger.assigned.queue)
             if reader is None or reader.assigned.revoked:
-                raise ClusterError(f"{handed_out.acknowledger.assigned} is not this consumer's any more", Failure.REFRESH)
+                raise ClusterError(
+                    f"cannot seek to a message: {pull.acknowledger.assigned} is no longer assigned to this consumer",
+                    Failure.REFRESH,
+                )
             await reader.seek(to.position[0])
             return
         if not self._readers:
-            await asyncio.sleep(0)  # the consumer was just opened: let it accept the queues that it has
+            await asyncio.sleep(0)  # let a consumer that was just opened accept its assigned queues
         readers = [
             reader
             for queue, reader in self._readers.items()
@@ -231,27 +251,27 @@ class Consumer:
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Wait until the brokers have every acknowledgement. Raises ClusterError."""
-        if self._returns:
-            await asyncio.wait(self._returns)
+        """Wait until the brokers have confirmed all acknowledgements. Raises ClusterError."""
+        if self._send_back_tasks:
+            await asyncio.wait(self._send_back_tasks)
         await asyncio.gather(*(reader.assigned.flush() for reader in self._readers.values() if not reader.assigned.revoked))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the acknowledgements and leave the group, within `timeout` seconds; iteration then ends."""
-        if self._closing is None:
-            self._closing = spawn(self._close(timeout), f"rocketmq closing the consumer of {self._member.name}")
+        """Send the acknowledgements and leave the group, within `timeout` seconds; iteration ends at once."""
+        if self._close_task is None:
+            self._close_task = spawn(self._close(timeout), f"rocketmq closing the consumer of {self._member.name}")
             self._arrived.set()
-        await asyncio.shield(self._closing)
+        await asyncio.shield(self._close_task)
 
     async def _close(self, timeout: float) -> None:
         deadline = self._loop.time() + timeout
-        for timer in self._delayed.values():
+        for timer in self._redelivery_timers.values():
             timer.cancel()
-        if self._returns:
-            await asyncio.wait(self._returns, timeout=timeout)
-        await cancel(*self._returns)
+        if self._send_back_tasks:
+            await asyncio.wait(self._send_back_tasks, timeout=timeout)
+        await cancel(*self._send_back_tasks)
         await self._member.close(max(0.0, deadline - self._loop.time()))
-        await cancel(self._accepting, *(reader.task for reader in self._readers.values()))
+        await cancel(self._accept_task, *(reader.task for reader in self._readers.values()))
 
     async def __aenter__(self) -> Self:
         return self
@@ -261,27 +281,28 @@ class Consumer:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def _hand_out(self, handed_out: DeliveredPull) -> None:
-        """A pull of a queue is there."""
-        self._ready.append(handed_out)
+    def _on_pull(self, pull: DeliveredPull) -> None:
+        """Let `receive` deliver the messages of this pull."""
+        self._ready_pulls.append(pull)
         self._arrived.set()
 
-    def _fail(self, error: MqbridgeError) -> None:
-        """A queue ended with an error."""
-        self._errors.append(error)
+    def _on_queue_error(self, error: MqbridgeError) -> None:
+        """Let `receive` raise this error, which stopped the reading of one queue."""
+        self._queue_errors.append(error)
         self._arrived.set()
 
-    async def _accept(self) -> None:
+    async def _accept_queues(self) -> None:
+        """Start a reader for each queue that is assigned to this consumer, until it is closed."""
         try:
             async for assigned in self._member.assigned_queues():
-                self._forget_readers()
-                self._readers[assigned.queue] = QueueReader(assigned, self._hand_out, self._fail)
+                self._remove_revoked_readers()
+                self._readers[assigned.queue] = QueueReader(assigned, self._on_pull, self._on_queue_error)
         except MqbridgeError as error:
-            self._ended_by = error
+            self._terminal_error = error
             self._arrived.set()
 
-    def _forget_readers(self) -> None:
-        """End the readers of queues that were taken away; what they handed out is no longer current."""
+    def _remove_revoked_readers(self) -> None:
+        """Cancel and remove the readers of revoked queues. Pulls that they delivered are no longer current."""
         for queue, reader in list(self._readers.items()):
             if reader.assigned.revoked:
                 reader.task.cancel()

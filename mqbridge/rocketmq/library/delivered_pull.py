@@ -1,6 +1,7 @@
-"""One pull of one queue while its messages are handed out and acknowledged, each by itself.
+"""Acknowledgement of single messages, which RocketMQ does not have: it stores one offset per queue and group.
 
-A group has one offset per queue. It moves over a message when that one and all before it are acknowledged.
+A pull is the response to one pull request: consecutive messages of one queue. A `DeliveredPull` tracks which messages of its pull
+are acknowledged. The `QueueAcknowledger` of the queue commits the offset below which every message is acknowledged.
 """
 
 import asyncio
@@ -21,39 +22,46 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class DeliveredPull:
-    """The messages of a pull. Their records stay in memory, as stored, until all of them are acknowledged."""
+    """Delivers the messages of one pull, and tracks which are acknowledged. It is the `handle` of the messages that it delivers.
+
+    Its records stay in memory, as stored, until all messages are acknowledged: a message that is sent back needs its record.
+    """
 
     def __init__(self, acknowledger: "QueueAcknowledger", pulled: PulledRecords) -> None:
-        self.acknowledger, self.run = acknowledger, acknowledger.assigned.state.run
+        self.acknowledger = acknowledger
+        self.run = acknowledger.assigned.state.run
+        """The run of the queue in which it was pulled; every seek or reset of offsets begins a new run (see `queue_state`)."""
         self.exhausted = asyncio.Event()
-        """Set when every message is handed out, or none of them counts any more."""
+        """Set when no message is left to deliver: all are delivered, or the pull is no longer current."""
         self.unacknowledged: set[int] = set()
-        """Offsets that are handed out and wait for an acknowledgement."""
-        self.returning: set[int] = set()
-        """Offsets that are being sent back."""
-        self._order: deque[int] = deque()
-        """Offsets that were handed out, from the first one on that is not acknowledged."""
+        """Offsets of delivered messages that are neither acknowledged nor being sent back."""
+        self.being_sent_back: set[int] = set()
+        """Offsets of messages whose request to send them back has no response yet."""
+        self._delivered: deque[int] = deque()
+        """Offsets of delivered messages in order; acknowledged ones are removed from the left."""
         self._pulled: PulledRecords | None = pulled
-        self._end, self._size = pulled.next, pulled.size
+        self._end_offset, self._size_bytes = pulled.next, pulled.size
         self._messages: Sequence[Message] | None = None
-        self._topics: Sequence[str] | None = None
-        """The topic of each message, in a retry queue."""
+        """The decoded messages; None before the first `take`, empty once exhausted."""
+        self._original_topics: Sequence[str] | None = None
+        """In a retry queue, the topic to which each message was sent first; None in other queues."""
         self._index = 0
+        """Index in `_messages` of the next message to deliver."""
 
     @property
     def is_current(self) -> bool:
-        """False once the queue was taken away, or reading went on elsewhere after a seek."""
+        """True until the queue is revoked or released, or a seek or a reset of offsets begins a new run."""
         assigned = self.acknowledger.assigned
         return not assigned.revoked and assigned.state.run == self.run
 
     @property
     def may_be_acknowledged(self) -> bool:
-        """True while current, and for a moment more: a queue with a lock waits for acknowledgements before it is given away."""
+        """True while current, and also while a revoked queue waits for acknowledgements before it is unlocked."""
         state = self.acknowledger.assigned.state
         return state.run == self.run and state.state in ACKNOWLEDGING
 
     def take(self) -> ReceivedMessage | None:
-        """Hand out the next message; None when there is none. Raises RemoteProtocolError for bytes that cannot be read."""
+        """Return the next message to deliver; None if there is none. Raises RemoteProtocolError for damaged bytes."""
         if not self.is_current:
             self.exhaust()
             return None
@@ -67,104 +75,110 @@ class DeliveredPull:
         self._index += 1
         offset = message.position[0]
         self.unacknowledged.add(offset)
-        self._order.append(offset)
+        self._delivered.append(offset)
         queue = self.acknowledger.assigned.queue
-        topic = queue.topic if self._topics is None else self._topics[index]
+        topic = queue.topic if self._original_topics is None else self._original_topics[index]
         if self._index == len(self._messages):
             self.exhaust()
         return ReceivedMessage(message, topic, partition_name(queue), self)
 
     def _decode(self) -> None:
-        assert self._pulled is not None  # noqa: S101 - nothing is acknowledged before it is decoded
+        assert self._pulled is not None  # noqa: S101 - it is None only after `exhaust`, which sets `_messages`
         queue = self.acknowledger.assigned.queue
         if queue.topic.startswith(RETRY_PREFIX):
             records = self._pulled.records
             self._messages = [read(record) for record in records]
-            self._topics = [properties.find(record.properties, Name.RETRY_TOPIC) or queue.topic for record in records]
+            self._original_topics = [properties.find(record.properties, Name.RETRY_TOPIC) or queue.topic for record in records]
         else:
             self._messages = decode_pulls([self._pulled])
 
     def exhaust(self) -> None:
-        """Hand out nothing more: every message is handed out, or the pull is no longer current."""
+        """Deliver no further message: drop the decoded ones, release the pull's bytes from the consumer's budget, and commit."""
         if not self.exhausted.is_set():
             self._index = 0
-            self._messages = self._topics = ()
-            self.acknowledger.assigned.release_budget(self._size)
+            self._messages = self._original_topics = ()
+            self.acknowledger.assigned.release_budget(self._size_bytes)
             self.exhausted.set()
             self.acknowledger.commit()
 
-    def record(self, offset: int) -> Record | None:
-        """The record as stored."""
+    def find_record(self, offset: int) -> Record | None:
+        """Return the stored record at this offset; None if the pull has none, or all its messages are acknowledged."""
         records = self._pulled.records if self._pulled is not None else ()
         return next((record for record in records if record.queue_offset == offset), None)
 
-    @property
-    def committable(self) -> int | None:
-        """The offset below which all is acknowledged; None where that is unknown, as nothing was handed out yet."""
-        while self._order and self._order[0] not in self.unacknowledged and self._order[0] not in self.returning:
-            self._order.popleft()
-        if self._order:
-            return self._order[0]
+    def committable_offset(self) -> int | None:
+        """Return the offset below which every message is acknowledged; None before the first message is delivered.
+
+        Drops the records once all messages are acknowledged.
+        """
+        delivered = self._delivered
+        while delivered and delivered[0] not in self.unacknowledged and delivered[0] not in self.being_sent_back:
+            delivered.popleft()
+        if delivered:
+            return delivered[0]
         if self.exhausted.is_set():
             self._pulled = None
-            return self._end
+            return self._end_offset
         if self._messages and self._index:
             return self._messages[self._index].position[0]
         return None
 
     @property
-    def is_done(self) -> bool:
-        """True when everything is handed out and acknowledged."""
-        return self.exhausted.is_set() and self.committable == self._end
+    def is_acknowledged(self) -> bool:
+        """True once all messages are delivered and acknowledged."""
+        return self.exhausted.is_set() and self.committable_offset() == self._end_offset
 
 
 class QueueAcknowledger:
-    """The pulls of one queue that are not entirely acknowledged; commits the queue's offset."""
+    """Holds the pulls of one queue that have unacknowledged messages, and commits the queue's offset."""
 
     def __init__(self, assigned: AssignedQueue) -> None:
         self.assigned = assigned
         self._pulls: deque[DeliveredPull] = deque()
 
     def add(self, pulled: PulledRecords) -> DeliveredPull:
-        """Begin to hand out a pull."""
+        """Return a new DeliveredPull for these records, the newest of the queue."""
         while self._pulls and not self._pulls[0].is_current:
             self._pulls.popleft()
-        handed_out = DeliveredPull(self, pulled)
-        self._pulls.append(handed_out)
-        return handed_out
+        pull = DeliveredPull(self, pulled)
+        self._pulls.append(pull)
+        return pull
 
-    def acknowledge(self, handed_out: DeliveredPull, offset: int) -> bool:
-        """Mark a message as done; False if it is no longer ours, or not outstanding."""
-        if not handed_out.may_be_acknowledged or offset not in handed_out.unacknowledged:
+    def acknowledge(self, pull: DeliveredPull, offset: int) -> bool:
+        """Acknowledge a message; return False if it is not outstanding, or the queue was revoked or moved by a seek."""
+        if not pull.may_be_acknowledged or offset not in pull.unacknowledged:
             return False
-        handed_out.unacknowledged.discard(offset)
+        pull.unacknowledged.discard(offset)
         self.commit()
         return True
 
-    def begin_return(self, handed_out: DeliveredPull, offset: int) -> bool:
-        """Mark a message as being sent back; like `acknowledge`, but its offset is not passed before `end_return`."""
-        if not handed_out.is_current or offset not in handed_out.unacknowledged:
+    def begin_send_back(self, pull: DeliveredPull, offset: int) -> bool:
+        """Mark a message as being sent back; return False in the same cases as `acknowledge`.
+
+        The committed offset does not pass the message before `end_send_back`.
+        """
+        if not pull.is_current or offset not in pull.unacknowledged:
             return False
-        handed_out.unacknowledged.discard(offset)
-        handed_out.returning.add(offset)
+        pull.unacknowledged.discard(offset)
+        pull.being_sent_back.add(offset)
         return True
 
-    def end_return(self, handed_out: DeliveredPull, offset: int, *, is_stored: bool) -> None:
-        """The message is stored in the retry topic, or could not be sent back and is outstanding again."""
-        handed_out.returning.discard(offset)
+    def end_send_back(self, pull: DeliveredPull, offset: int, *, is_stored: bool) -> None:
+        """Acknowledge the message if the broker stored its copy (`is_stored`); otherwise it is outstanding again."""
+        pull.being_sent_back.discard(offset)
         if is_stored:
             self.commit()
         else:
-            handed_out.unacknowledged.add(offset)
+            pull.unacknowledged.add(offset)
 
     def commit(self) -> None:
-        """Move the queue's offset over all that is acknowledged."""
+        """Commit the offset below which every message of the queue is acknowledged, and drop the pulls before it."""
         offset = None
-        while self._pulls and (not self._pulls[0].may_be_acknowledged or self._pulls[0].is_done):
-            handed_out = self._pulls.popleft()
-            if handed_out.may_be_acknowledged:
-                offset = handed_out.committable
-        if self._pulls and (begun := self._pulls[0].committable) is not None:
-            offset = begun
+        while self._pulls and (not self._pulls[0].may_be_acknowledged or self._pulls[0].is_acknowledged):
+            pull = self._pulls.popleft()
+            if pull.may_be_acknowledged:
+                offset = pull.committable_offset()
+        if self._pulls and (offset_in_oldest := self._pulls[0].committable_offset()) is not None:
+            offset = offset_in_oldest
         if offset is not None:
             self.assigned.commit(offset, self.assigned.state.run)

@@ -1,4 +1,4 @@
-"""A member of a consumer group with connections of its own: members of one group need different client ids."""
+"""A member of a consumer group. It has its own connections, because brokers identify the members of a group by client id."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,35 +19,39 @@ Strategy = Literal["averagely", "circle", "consistent_hash"]
 
 
 class GroupMember:
-    """Takes queues and pulls them; made by `RocketMQClient.pull_consumer`. Its `assigned_queues` are the queues, pull by pull."""
+    """A member of a group, or a reader of given queues, opened by `RocketMQClient.pull_consumer`.
+
+    The application receives the pulls of each queue that `assigned_queues` yields (`AssignedQueue.receive`), and commits them
+    (`AssignedQueue.commit`).
+    """
 
     def __init__(self, client: ClusterClient, consumer: PullConsumer, max_redeliveries: int) -> None:
         self.settings, self.name = consumer.settings, consumer.name
         self.send_back = SendBack(client, consumer.settings.group, max_times=max_redeliveries)
-        """Sends records back to the group's retry topic, or to its dead letters."""
+        """Sends records back to the group's retry topic, or to its dead letter topic."""
         self._client, self._consumer = client, consumer
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     @property
     def positions(self) -> Positions:
-        """First and next offsets, offsets by time, committed offsets."""
+        """Look-ups of offsets: the first and next of a queue, the offset at a time, the committed offset of a group."""
         return self._client.positions
 
     @property
     def closed(self) -> bool:
         """True once `close` was called."""
-        return self._closing is not None
+        return self._close_task is not None
 
     def assigned_queues(self) -> AsyncIterator[AssignedQueue]:
-        """Iterate over the queues as they become this member's; ends with `close`. Raises ClusterError: close it then."""
+        """Yield each queue when it is assigned to this member, until `close`. After a ClusterError, close the member."""
         return self._consumer.assigned_queues()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit, give the queues back, leave the group, and close the connections."""
-        if self._closing is None:
+        """Commit acknowledged messages, release the queues, leave the group, and close the connections."""
+        if self._close_task is None:
             deadline = asyncio.get_running_loop().time() + timeout
-            self._closing = spawn(self._close(deadline), f"rocketmq closing {self.name}")
-        await asyncio.shield(self._closing)
+            self._close_task = spawn(self._close(deadline), f"rocketmq closing {self.name}")
+        await asyncio.shield(self._close_task)
 
     async def _close(self, deadline: float) -> None:
         try:
@@ -65,7 +69,7 @@ class GroupMember:
 async def join_group(
     make_client: Callable[[], ClusterClient], settings: ConsumerSettings, *, max_redeliveries: int = MAX_TIMES
 ) -> GroupMember:
-    """Connect and join. Raises ClusterError."""
+    """Connect the client that `make_client` returns, and join the group with it. Raises ClusterError."""
     client = make_client()
     try:
         await client.connect()
@@ -75,8 +79,8 @@ async def join_group(
         raise
 
 
-def start_of(start: Start | datetime) -> tuple[StartOffset, int]:
-    """Where a group without offsets begins, as `ConsumerSettings` has it."""
+def parse_start(start: Start | datetime) -> tuple[StartOffset, int]:
+    """Return the settings `start` and `start_ms` of ConsumerSettings for this start of a group without committed offsets."""
     if isinstance(start, datetime):
         return StartOffset.TIMESTAMP, round(start.timestamp() * 1000)
     return (StartOffset.EARLIEST if start == "earliest" else StartOffset.LATEST), 0

@@ -1,4 +1,4 @@
-"""A client of a cluster that connects on its first request."""
+"""A cluster client that connects on its first request."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from mqbridge.rocketmq.wire.command import Command
 
 
 class LazyClusterClient(ClusterClient):
-    """Made inside a running loop. `ready` connects once; requests to brokers do so by themselves."""
+    """Cluster client that `request` and `oneway` connect first, if it is not connected. Create it inside a running loop."""
 
     _is_connected = False
-    _connecting: asyncio.Lock | None = None
+    _connect_lock: asyncio.Lock | None = None
 
-    async def ready(self) -> None:
-        """Connect if that has not been done. Raises Unreachable."""
+    async def ensure_connected(self) -> None:
+        """Connect, unless it is connected. Concurrent calls wait for the same attempt. Raises Unreachable."""
         if self._is_connected:
             return
-        if self._connecting is None:
-            self._connecting = asyncio.Lock()
-        async with self._connecting:
+        if self._connect_lock is None:
+            self._connect_lock = asyncio.Lock()
+        async with self._connect_lock:
             if not self._is_connected:
                 await self.connect()
                 self._is_connected = True
@@ -35,13 +35,13 @@ class LazyClusterClient(ClusterClient):
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Connect, then as `BaseClient.request`."""
-        await self.ready()
+        """Connect if necessary, then do the same as `BaseClient.request`."""
+        await self.ensure_connected()
         return await super().request(address, code, ext, body, timeout=timeout, accept=accept)
 
     async def oneway(
         self, address: str, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
     ) -> None:
-        """Connect, then as `BaseClient.oneway`."""
-        await self.ready()
+        """Connect if necessary, then do the same as `BaseClient.oneway`."""
+        await self.ensure_connected()
         await super().oneway(address, code, ext, body, remark=remark)

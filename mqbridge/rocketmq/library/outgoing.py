@@ -1,4 +1,4 @@
-"""A message to be sent."""
+"""The message class of producers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from mqbridge.library.contract import Properties
 from mqbridge.message import Message, Pair
 from mqbridge.rocketmq.mapping.table import FLAG
 
-PER_MESSAGE_BYTES = 128
-"""What a message without properties adds to its payload, about: its unique id and the framing of a batch."""
+MESSAGE_OVERHEAD_BYTES = 128
+"""Approximate bytes of a stored message besides payload and application properties: its unique id and the batch framing."""
 
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A message in the words of `mqbridge.message.Message`, and two of RocketMQ's own.
+    """A message to send: fields of `mqbridge.message.Message`, and `delay_level` and `flag`, which only RocketMQ has.
 
-    payload      None is a tombstone
-    key          chooses the queue, as Java's selector by hash, and is stored as `__SHARDINGKEY`
-    keys         index keys, by which brokers find the message (KEYS)
-    msg_type     the tag (TAGS), by which brokers filter
-    properties   names and values
-    event_time   ms since the epoch
-    deliver_at   ms since the epoch, at most three days ahead
-    delay_level  1 (1 s) to 18 (2 h) of the broker's `messageDelayLevel`; 0 for no delay
-    flag         the application's number, 32 bits
+    payload      bytes, or None for a tombstone
+    key          sharding key: its hash chooses the queue, like Java's SelectMessageQueueByHash; stored as `__SHARDINGKEY`
+    keys         index keys by which `Query.by_key` finds the message; stored as `KEYS`
+    msg_type     tag by which consumers filter; stored as `TAGS`
+    properties   names and values of the application's properties
+    event_time   time of the event that the message reports, ms since the epoch
+    deliver_at   time before which no consumer receives the message, ms since the epoch, at most three days ahead
+    delay_level  level of the broker's `messageDelayLevel`, by default 1 (1 s) to 18 (2 h); 0 for no delay
+    flag         32-bit number that the application chooses; brokers store it unchanged
     """
 
     payload: bytes | None
@@ -38,33 +38,37 @@ class OutgoingMessage:
     flag: int = 0
 
     def __post_init__(self) -> None:
-        """Read the properties, which may be an iterator. Raises TypeError, and MappingError for two delays."""
+        """Turn the properties, possibly an iterator, into pairs.
+
+        Raises TypeError for values of wrong types, and MappingError for a message with `delay_level` and `deliver_at`.
+        """
         pairs = self.properties.items() if isinstance(self.properties, Mapping) else self.properties
         self.properties = tuple((name, value) for name, value in pairs)
         if not all(isinstance(text, str) for pair in self.properties for text in pair):
-            raise TypeError(f"names and values of properties are text: {self.properties!r}")
+            raise TypeError(f"names and values of properties must be str: {self.properties!r}")
         if not isinstance(self.payload, bytes | None):
-            raise TypeError(f"a payload is bytes or None, not {type(self.payload).__name__}")
+            raise TypeError(f"the payload must be bytes or None, not {type(self.payload).__name__}")
         if self.delay_level and self.deliver_at is not None:
-            raise MappingError("a message has delay_level or deliver_at, not both")
+            raise MappingError("a message cannot have both delay_level and deliver_at: give one of them")
 
     @property
     def size(self) -> int:
-        """Its bytes on the wire, about."""
-        return PER_MESSAGE_BYTES + len(self.payload or b"") + sum(len(name) + len(value) for name, value in self._pairs)
+        """Approximate number of bytes on the wire."""
+        return MESSAGE_OVERHEAD_BYTES + len(self.payload or b"") + sum(len(name) + len(value) for name, value in self._pairs)
 
     @property
     def queue_key(self) -> str | None:
-        """The text whose hash chooses the queue."""
+        """The sharding key as text, whose hash chooses the queue; None if the message has no key."""
         return self.key.decode(errors="replace") if isinstance(self.key, bytes) else self.key
 
     @property
     def _pairs(self) -> tuple[Pair, ...]:
-        assert isinstance(self.properties, tuple)  # noqa: S101 - see __post_init__
+        """The properties; the assertion tells the type checker their type after `__post_init__`."""
+        assert isinstance(self.properties, tuple)  # noqa: S101 - by __post_init__
         return self.properties
 
     def as_message(self) -> Message:
-        """The message that the mapping writes."""
+        """Return the message that the mapping encodes, with `flag` as the property that becomes the flag of the record."""
         properties = self._pairs
         if self.flag:
             properties += ((FLAG, str(self.flag)),)

@@ -1,4 +1,4 @@
-"""Names of queues in the public client: `broker:queue`."""
+"""Partition names of the public client. A partition is a queue, named `broker:queue`, where `queue` is its number."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 
 def partition_name(queue: Queue) -> str:
-    """`broker:queue`."""
+    """Return the partition name of a queue."""
     return f"{queue.broker}:{queue.id}"
 
 
 def find_queue(topic: str, queues: Sequence[Queue], partition: str) -> Queue:
-    """The queue of this name. Raises ClusterError (FATAL), which names those that there are."""
+    """Return the queue with this partition name. Raises ClusterError (FATAL) with the existing names if there is none."""
     for queue in queues:
         if partition_name(queue) == partition:
             return queue
-    known = ", ".join(map(partition_name, queues[:10])) or "none"
-    raise ClusterError(f"{topic} has no queue {partition!r} now; there are: {known}", Failure.FATAL)
+    names = ", ".join(map(partition_name, queues[:10])) or "none"
+    raise ClusterError(f"topic {topic} has no queue {partition!r} now; its queues are: {names}", Failure.FATAL)

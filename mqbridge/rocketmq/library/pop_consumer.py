@@ -1,7 +1,7 @@
-"""Consumer with POP (brokers from 5.0 on): brokers deliver messages of any queue, and each is invisible until its timeout.
+"""Consumer by POP (brokers from 5.0 on): brokers choose the messages, and each message is acknowledged by itself.
 
-No queue is assigned, so any number of consumers of a group share a topic, and a slow one delays no other. Messages are not in
-order.
+Consumers are not assigned queues: any number of consumers of a group share a topic, and a slow one delays no other. Messages are
+not in order. `pop` has the requests and explains POP.
 """
 
 import asyncio
@@ -21,24 +21,32 @@ from mqbridge.rocketmq.wire.receipts import Receipt
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
+MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.2, 10.0
+"""Bounds of the pause before a failed pop is retried."""
 
 
 class PopConsumer:
-    """Consumer made by `RocketMQClient.pop_consumer`. A message that is not acknowledged within `invisible_s` is redelivered."""
+    """Receives the messages of one topic; opened by `RocketMQClient.pop_consumer`.
+
+    A message that is not acknowledged within `invisible_s` is redelivered to any consumer of the group.
+    """
 
     def __init__(self, popper: Popper, topic: str, brokers: list[str]) -> None:
         self._popper, self._topic = popper, topic
-        self._messages: deque[ReceivedMessage] = deque()
-        self._arrived, self._taken = asyncio.Event(), asyncio.Event()
-        self._ended_by: MqbridgeError | None = None
-        self._receipts: list[Receipt] = []
+        self._buffered: deque[ReceivedMessage] = deque()
+        self._arrived = asyncio.Event()
+        """Set when `receive` may have something to return or to raise."""
+        self._buffer_empty = asyncio.Event()
+        """Set when `receive` has taken the last buffered message."""
+        self._fatal_error: MqbridgeError | None = None
+        """The error that ended the pops of a broker; `receive` raises it once no message is buffered."""
+        self._pending_receipts: list[Receipt] = []
         """Receipts of acknowledged messages that are not sent to the brokers yet."""
-        self._acknowledging: asyncio.Task[None] | None = None
-        self._failed: MqbridgeError | None = None
-        """The last error of an acknowledgement, until `flush` raises it."""
+        self._ack_task: asyncio.Task[None] | None = None
+        self._ack_error: MqbridgeError | None = None
+        """The last error of an acknowledgement that `flush` has not raised yet."""
         self._closed = False
-        self._polls = [spawn(self._poll(broker), f"rocketmq pops of {topic} at {broker}") for broker in brokers]
+        self._poll_tasks = [spawn(self._poll(broker), f"rocketmq pops of {topic} at {broker}") for broker in brokers]
 
     @property
     def closed(self) -> bool:
@@ -51,13 +59,13 @@ class PopConsumer:
             while True:
                 if self._closed:
                     raise ClusterError(f"the consumer of {self._topic} is closed", Failure.FATAL)
-                if self._messages:
-                    message = self._messages.popleft()
-                    if not self._messages:
-                        self._taken.set()
+                if self._buffered:
+                    message = self._buffered.popleft()
+                    if not self._buffered:
+                        self._buffer_empty.set()
                     return message
-                if self._ended_by is not None:
-                    raise self._ended_by
+                if self._fatal_error is not None:
+                    raise self._fatal_error
                 self._arrived.clear()
                 await self._arrived.wait()
 
@@ -73,44 +81,50 @@ class PopConsumer:
             yield message
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Acknowledge a message; the request to the broker follows soon. Returns False if it is acknowledged already."""
+        """Acknowledge a message; the request to the broker is sent soon, at the latest by `flush` or `close`.
+
+        Returns False, and does nothing, if the message is acknowledged already, or the consumer is closed.
+        """
         receipt: Receipt | None = message.handle
         if receipt is None or self._closed:
             return False
         message.handle = None
-        self._receipts.append(receipt)
-        if self._acknowledging is None:
-            self._acknowledging = spawn(self._acknowledge(), f"rocketmq acknowledgements of {self._topic}")
+        self._pending_receipts.append(receipt)
+        if self._ack_task is None:
+            self._ack_task = spawn(self._acknowledge(), f"rocketmq acknowledgements of {self._topic}")
         return True
 
     async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Redeliver a message in `invisible_s` seconds from now instead of at its timeout: later, or sooner to retry it.
+        """Set the time of a message's redelivery to `invisible_s` seconds from now: later to extend it, or sooner to retry.
 
-        Raises ClusterError.
+        Raises ClusterError; it is REFUSED if the message is acknowledged already.
         """
         receipt: Receipt | None = message.handle
         if receipt is None:
-            raise ClusterError(f"a message of {self._topic} is acknowledged already", Failure.REFUSED)
+            raise ClusterError(f"a message of topic {self._topic} is acknowledged already", Failure.REFUSED)
         message.handle = await self._popper.change_invisible(receipt, round(invisible_s * 1000))
 
     async def flush(self) -> None:
-        """Wait until the brokers have every acknowledgement. Raises ClusterError if one failed; its message is redelivered."""
-        if self._acknowledging is not None:
-            await asyncio.wait([self._acknowledging])
-        error, self._failed = self._failed, None
+        """Wait until the brokers have confirmed all acknowledgements.
+
+        Raises the last error of the failed ones (ClusterError, ProtocolError); their messages are redelivered.
+        """
+        if self._ack_task is not None:
+            await asyncio.wait([self._ack_task])
+        error, self._ack_error = self._ack_error, None
         if error is not None:
             raise error
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send pending acknowledgements, within `timeout` seconds. Received messages without one are redelivered."""
+        """Send pending acknowledgements, within `timeout` seconds. Messages without an acknowledgement are redelivered."""
         if self._closed:
             return
         self._closed = True
         self._arrived.set()
-        await cancel(*self._polls)
-        if self._acknowledging is not None:
-            await asyncio.wait([self._acknowledging], timeout=timeout)
-            await cancel(self._acknowledging)
+        await cancel(*self._poll_tasks)
+        if self._ack_task is not None:
+            await asyncio.wait([self._ack_task], timeout=timeout)
+            await cancel(self._ack_task)
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,41 +133,44 @@ class PopConsumer:
         await self.close()
 
     async def _poll(self, broker: str) -> None:
-        """Pop in a loop, each time only when no message is buffered, because buffered messages approach their timeout."""
-        backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
+        """Pop from one broker in a loop, but only while no message is buffered: the timeout of buffered messages is running."""
+        backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         while True:
-            while self._messages:
-                self._taken.clear()
-                await self._taken.wait()
+            while self._buffered:
+                self._buffer_empty.clear()
+                await self._buffer_empty.wait()
             try:
                 popped = await self._popper.pop(broker)
             except (ClusterError, ProtocolError) as error:
                 if isinstance(error, ClusterError) and error.failure is Failure.FATAL:
-                    self._ended_by = error
+                    self._fatal_error = error
                     self._arrived.set()
                     return
                 delay = backoff.delay()
-                log.warning("a pop of %s at %s failed, retrying in %.1f s: %s", self._topic, broker, delay, error)
+                log.warning("a pop of topic %s from broker %s failed, retrying in %.1f s: %s", self._topic, broker, delay, error)
                 await asyncio.sleep(delay)
                 continue
             backoff.reset()
             for record, receipt in popped.messages:
                 partition = f"{receipt.broker}:{receipt.queue}"
-                self._messages.append(ReceivedMessage(read(record), self._topic, partition, receipt))
+                self._buffered.append(ReceivedMessage(read(record), self._topic, partition, receipt))
             if popped.messages:
                 self._arrived.set()
 
     async def _acknowledge(self) -> None:
-        """Send acknowledgements until there are none; those made during a request share the next one."""
+        """Send pending acknowledgements until there are none. Those that are added during a request share the next request."""
         try:
-            while self._receipts:
-                receipts, self._receipts = self._receipts, []
+            while self._pending_receipts:
+                receipts, self._pending_receipts = self._pending_receipts, []
                 try:
                     await self._popper.acknowledge(receipts)
                 except (ClusterError, ProtocolError) as error:
-                    self._failed = error
+                    self._ack_error = error
                     log.warning(
-                        "acknowledging %d messages of %s failed, they will be redelivered: %s", len(receipts), self._topic, error
+                        "acknowledging %d messages of topic %s failed, the broker will redeliver them: %s",
+                        len(receipts),
+                        self._topic,
+                        error,
                     )
         finally:
-            self._acknowledging = None
+            self._ack_task = None

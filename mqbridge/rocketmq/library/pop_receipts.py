@@ -1,4 +1,7 @@
-"""Receipts of popped messages: finds the receipt of each record, and encodes receipts to acknowledge several at once."""
+"""Makes the receipts of popped messages from a POP response, and combines receipts for one acknowledgement request.
+
+`wire/receipts.py` describes the formats.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,56 +22,66 @@ from mqbridge.rocketmq.wire.receipts import (
 )
 from mqbridge.rocketmq.wire.record import Record
 
-_RECEIPT = f"{Name.POP_CK}{NAME_END}".encode()
+_RECEIPT_PREFIX = f"{Name.POP_CK}{NAME_END}".encode()
+"""Beginning of the property with the receipt, which brokers add to redelivered messages."""
 
 
 def popped_topic(group: str, topic: str, retry: str) -> str:
-    """Return the topic in the acknowledgement of a message: the topic itself, or one of the group's two retry topics."""
+    """Return the topic to name when a message is acknowledged: the topic itself, or one of the group's two retry topics for it.
+
+    `retry` is the marker in the receipt that says which.
+    """
     return {NORMAL: topic, RETRY_V1: f"{RETRY_PREFIX}{group}_{topic}", RETRY_V2: f"{RETRY_PREFIX}{group}+{topic}"}[retry]
 
 
 def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> list[Receipt]:
-    """Return the receipt of each record. Raises RemoteProtocolError if the response lists no offset for a record.
+    """Return the receipt of each record, in the order of `records`.
 
-    The n-th record of a queue, by offset, has the n-th offset in the response's list. A redelivered record has its receipt as a
-    property, because its topic and offset are those of its first delivery.
+    A redelivered record has its receipt as a property, because its topic and offset are those of its first delivery. For other
+    records the response lists offsets by queue: the n-th record of a queue, in the order of offsets, has the n-th offset in the
+    list. Raises RemoteProtocolError if the response lists no offset for a record.
     """
     starts = parse_start_offsets(header.start_offset_info)
-    listed = parse_message_offsets(header.msg_offset_info)
-    stored = [property_of(record, _RECEIPT) for record in records]
-    keys = [(_source_of(record.topic), record.queue_id) for record in records]
+    listed_offsets = parse_message_offsets(header.msg_offset_info)
+    stored_receipts = [property_of(record, _RECEIPT_PREFIX) for record in records]
+    sources = [(_retry_marker(record.topic), record.queue_id) for record in records]
     offsets: dict[tuple[str, int], list[int]] = {}
-    for record, key, text in zip(records, keys, stored, strict=True):
-        if text is None:
-            offsets.setdefault(key, []).append(record.queue_offset)
-    indexes = {key: {offset: index for index, offset in enumerate(sorted(found))} for key, found in offsets.items()}
+    for record, source, stored_receipt in zip(records, sources, stored_receipts, strict=True):
+        if stored_receipt is None:
+            offsets.setdefault(source, []).append(record.queue_offset)
+    indexes = {
+        source: {offset: index for index, offset in enumerate(sorted(queue_offsets))} for source, queue_offsets in offsets.items()
+    }
     receipts = []
-    for record, key, text in zip(records, keys, stored, strict=True):
-        if text is not None:
-            receipts.append(parse_receipt(text.decode(errors="replace")))
+    for record, source, stored_receipt in zip(records, sources, stored_receipts, strict=True):
+        if stored_receipt is not None:
+            receipts.append(parse_receipt(stored_receipt.decode(errors="replace")))
             continue
         try:
-            start, offset = starts[key], listed[key][indexes[key][record.queue_offset]]
+            start, offset = starts[source], listed_offsets[source][indexes[source][record.queue_offset]]
         except (KeyError, IndexError) as error:
             lists = f"{header.start_offset_info!r}, {header.msg_offset_info!r}"
-            raise RemoteProtocolError(f"the offset lists of the response lack the popped {record!r}: {lists}") from error
-        source, queue = key
-        receipts.append(Receipt(start, header.pop_time, header.invisible_time, header.revive_qid, source, broker, queue, offset))
+            raise RemoteProtocolError(f"the offset lists of the POP response lack {record!r}: {lists}") from error
+        retry, queue = source
+        receipts.append(Receipt(start, header.pop_time, header.invisible_time, header.revive_qid, retry, broker, queue, offset))
     return receipts
 
 
-def _source_of(topic: str) -> str:
-    """Return NORMAL for a topic, else the spelling of the retry topic: topic names have no `+`, so it marks the second one."""
+def _retry_marker(topic: str) -> str:
+    """Return RETRY_V2 for a retry topic of the new spelling, with a `+`, RETRY_V1 for the old spelling, and NORMAL otherwise.
+
+    Names of topics and groups contain no `+`.
+    """
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
-def batch_acks(group: str, topic: str, receipts: Iterable[Receipt]) -> list[BatchAck]:
-    """Encode receipts: those of one pop of one queue become one entry, with a bit per message."""
+def make_batch_acks(group: str, topic: str, receipts: Iterable[Receipt]) -> list[BatchAck]:
+    """Return one entry for all receipts of the same pop and queue; it has a bit mask with a bit per message."""
     masks: dict[Receipt, int] = {}
     for receipt in receipts:
-        pop = receipt._replace(offset=0)
+        pop = receipt._replace(offset=0)  # equal for all receipts of the same pop and queue
         masks[pop] = masks.get(pop, 0) | 1 << (receipt.offset - receipt.start)
     return [
         BatchAck(group, topic, pop.retry, pop.start, pop.queue, pop.revive_queue, pop.pop_time, pop.invisible_ms, mask)

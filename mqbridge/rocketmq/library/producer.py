@@ -1,4 +1,4 @@
-"""Producer of one topic: messages to its queues, batched per queue, in order per key."""
+"""Producer of one topic: sends messages to its queues, batched per queue; messages with the same key keep their order."""
 
 import asyncio
 import logging
@@ -14,17 +14,18 @@ from mqbridge.rocketmq.client.queue_producer import QueueProducer
 from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue, partition_name
-from mqbridge.rocketmq.library.queue_batcher import PendingMessage, QueueBatcher, receipts_of
+from mqbridge.rocketmq.library.queue_batcher import PendingMessage, QueueBatcher, make_send_receipts
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
 
 class Producer:
-    """Sends to all queues of a topic; made by `RocketMQClient.producer`.
+    """Sends messages to all queues of a topic; opened by `RocketMQClient.producer`.
 
-    A key chooses the queue as Java's selector by hash does. Messages without a key go round robin over the queues, and to another
-    queue when one fails. What a broker may have stored when its response is lost is sent again: it may then be stored twice.
+    The hash of the key chooses the queue, like Java's SelectMessageQueueByHash. Messages without a key are sent to the queues in
+    turn, and to another queue if sends to the chosen one fail. If a connection is lost before the response, the request is sent
+    again, so its messages may be stored twice.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Producer:
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The topic, as it was given to the client."""
         return self._queue_producer.topic
 
     @property
@@ -53,7 +54,7 @@ class Producer:
         return self._closed
 
     async def partitions(self) -> list[str]:
-        """Return the queues that take messages, as `broker:queue`. Raises ClusterError."""
+        """Return the names of the writable queues, `broker:queue`. Raises ClusterError."""
         return [partition_name(queue) for queue in await self._queue_producer.queues()]
 
     async def send(
@@ -70,20 +71,20 @@ class Producer:
         flag: int = 0,
         partition: str | None = None,
     ) -> SendReceipt:
-        """Send a message and return when it is stored; waits while `max_pending_bytes` are on their way.
+        """Send a message, wait until it is stored, and return its receipt. Waits first while `max_pending_bytes` are in flight.
 
-        The words are those of `OutgoingMessage`; `partition` (`broker:queue`) is chosen by the key, or round robin, if it is
-        None. The receipt of a message with a delay has no position. Raises ClusterError, and MappingError for a message that
-        RocketMQ cannot carry.
+        `OutgoingMessage` describes the fields. `partition` is the queue, `broker:queue`; None: the key chooses it, and messages
+        without a key are sent to the queues in turn. The receipt of a delayed message has no position. Raises ClusterError, and
+        MappingError for a message that RocketMQ cannot store.
         """
         self._check_open()
         message = OutgoingMessage(payload, key, keys, msg_type, properties, event_time, deliver_at, delay_level, flag)
         if deliver_at is not None and self._encoder.delay_levels is None:
-            await self._ask_delay_levels()
+            await self._query_delay_levels()
         size = message.size
         number = await self._window.enter(size)
         try:
-            batcher = self._batcher(await self._choose(message, partition))
+            batcher = self._batcher(await self._choose_queue(message, partition))
         except BaseException:
             self._window.leave(number, size)
             raise
@@ -92,43 +93,44 @@ class Producer:
         return await future
 
     async def send_batch(self, messages: Sequence[OutgoingMessage], *, partition: str | None = None) -> list[SendReceipt]:
-        """Send messages as one request to one queue, which stores all or none: that of the first one's key, or `partition`.
+        """Send messages as one batch to one queue, which stores all or none of them.
 
-        Raises as `send`, and MappingError for messages that do not fit one batch: more than 1000, more than 1 MiB, or with a
-        delay.
+        The queue is `partition` (`broker:queue`), or the one that the first message's key chooses. Raises the errors of `send`,
+        and MappingError for messages that do not fit one batch: more than 1000 messages or 1 MiB, or one that is delayed or
+        compressed.
         """
         self._check_open()
         if not messages:
             return []
         requests, failures = self._encoder.encode(messages)
         if failures:
-            raise MappingError(f"message {failures[0].index} of a batch for {self.topic}: {failures[0].reason}")
+            raise MappingError(f"cannot send message {failures[0].index} of a batch to topic {self.topic}: {failures[0].reason}")
         if len(requests) != 1 or not requests[0].is_batch:
-            raise MappingError(f"{len(messages)} messages for {self.topic} do not fit one batch: send them one by one")
+            raise MappingError(f"{len(messages)} messages for topic {self.topic} do not fit one batch: send them one by one")
         size = sum(message.size for message in messages)
         number = await self._window.enter(size)
         try:
-            batcher = self._batcher(await self._choose(messages[0], partition))
+            batcher = self._batcher(await self._choose_queue(messages[0], partition))
             movable = partition is None and all(message.key is None for message in messages)
-            return receipts_of(await batcher.send_behind(requests[0], movable=movable), len(messages))
+            return make_send_receipts(await batcher.send_request(requests[0], movable=movable), len(messages))
         finally:
             self._window.leave(number, size)
 
     async def send_oneway(self, message: OutgoingMessage, *, partition: str | None = None) -> None:
-        """Send a message without a response: nothing tells whether it is stored. Raises ClusterError, MappingError."""
+        """Send a message that the broker does not confirm, so it may get lost unnoticed. Raises ClusterError, MappingError."""
         self._check_open()
-        queue = await self._choose(message, partition)
-        request = self._encoder.encode_alone(message)
+        queue = await self._choose_queue(message, partition)
+        request = self._encoder.encode_single(message)
         await self._queue_producer.send_oneway(
             queue, request.body, request.properties, request.flag, request.sys_flag, request.born
         )
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is stored, or has failed."""
+        """Wait until all messages sent so far are stored or have failed."""
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for receipts, at most `timeout` seconds, then close; what has none by then fails with ConnectionLost."""
+        """Wait for receipts, at most `timeout` seconds, then close; messages without a receipt fail with ConnectionLost."""
         if self._closed:
             return
         self._closed = True
@@ -142,8 +144,8 @@ class Producer:
             error.failure = Failure.FATAL
             self._window.abort(error)
             for batcher in self._batchers.values():
-                batcher.fail_all(error)
-            await self._queue_producer.close(0.0)  # the messages that are pending now have no time left
+                batcher.fail_queued(error)
+            await self._queue_producer.close(0.0)  # no time is left to wait for its pending sends
 
     async def __aenter__(self) -> Self:
         return self
@@ -153,8 +155,8 @@ class Producer:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    async def _choose(self, message: OutgoingMessage, partition: str | None) -> Queue:
-        """Choose the queue; asks for the route only when no queue is known, so calls side by side keep their order."""
+    async def _choose_queue(self, message: OutgoingMessage, partition: str | None) -> Queue:
+        """Choose the queue. Concurrent calls keep their order, because this waits for a route only while no queue is known."""
         queues = await self._queue_producer.queues()
         if partition is None:
             return self._queue_producer.choose(message.queue_key)
@@ -170,15 +172,19 @@ class Producer:
             batcher = self._batchers[queue] = QueueBatcher(queue, self._queue_producer, self._encoder, self._window)
         return batcher
 
-    async def _ask_delay_levels(self) -> None:
-        """Learn whether the brokers keep a message until any time (5.x), or know levels only."""
-        found: Sequence[int] = ()
+    async def _query_delay_levels(self) -> None:
+        """Query the masters, up to the first of a version before 5.0, for its delay levels; 5.x brokers delay until any time."""
+        levels: Sequence[int] = ()
         for address in (await self._queue_producer.route()).masters():
             try:
-                found = found or await delay_levels(self._queue_producer.client, address)
-            except AccessRefused:  # no right to look at settings: taken for one of 5.x
+                levels = levels or await delay_levels(self._queue_producer.client, address)
+            except AccessRefused:  # these credentials may not read the broker's settings: assume version 5.x
                 continue
-            except ClusterError as error:  # the next message asks again
-                log.warning("%s is taken to keep messages until any time, as it cannot be asked now: %s", address, error)
+            except ClusterError as error:  # the next message with `deliver_at` queries again
+                log.warning(
+                    "assuming that broker %s delays messages until any time, because its delay levels could not be queried: %s",
+                    address,
+                    error,
+                )
                 return
-        self._encoder.delay_levels = found
+        self._encoder.delay_levels = levels

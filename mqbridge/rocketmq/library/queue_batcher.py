@@ -1,4 +1,4 @@
-"""Messages to one queue: those that come while a request is on its way go together in the next one."""
+"""Batches the messages of one queue: messages that are added while a request is in flight share the next request."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from mqbridge.library.contract import SendReceipt
 from mqbridge.library.send_window import SendWindow
 from mqbridge.rocketmq.client.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.send_request import SendResult
-from mqbridge.rocketmq.library.encoding import BATCH_BYTES, BATCH_MESSAGES, MessageEncoder
+from mqbridge.rocketmq.library.encoding import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import partition_name
 from mqbridge.rocketmq.mapping.request import EncodedRequest
@@ -18,9 +18,12 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 
 class PendingMessage:
-    """A message that has no receipt yet: its caller's future, and its room in the window.
+    """A message that has no receipt yet.
 
-    movable   it may go to another queue if its own fails
+    future    the future on which the caller of `send` waits
+    number    the number that the send window gave to the message; `SendWindow.leave` takes it
+    size      its bytes in the send window
+    movable   it may be sent to another queue if sends to its own fail
     """
 
     __slots__ = ("future", "message", "movable", "number", "size")
@@ -32,59 +35,67 @@ class PendingMessage:
 
 
 class QueueBatcher:
-    """One queue of a producer. A message that comes while nothing is on its way waits for the end of the loop's step only."""
+    """Sends the messages of one queue in batches, at most `in_flight_per_queue` requests at a time.
+
+    If no request is in flight, a message waits only until the next iteration of the event loop: messages of concurrent `send`
+    calls are added in the same iteration, and share a batch.
+    """
 
     def __init__(self, queue: Queue, producer: QueueProducer, encoder: MessageEncoder, window: SendWindow) -> None:
         self._queue, self._producer, self._encoder, self._window = queue, producer, encoder, window
-        self._waiting: deque[PendingMessage] = deque()
-        self._requests = 0
-        """Requests without a response."""
+        self._queued: deque[PendingMessage] = deque()
+        self._in_flight = 0
+        """Number of requests without a response."""
         self._is_scheduled = False
+        """True while a call of `_send_batches` is scheduled for the next loop iteration."""
         self._loop = asyncio.get_running_loop()
 
     def add(self, pending: PendingMessage) -> None:
-        """Send a message behind all before it."""
-        self._waiting.append(pending)
-        if not self._is_scheduled and self._requests < self._producer.in_flight_per_queue:
+        """Queue a message behind all messages added before."""
+        self._queued.append(pending)
+        if not self._is_scheduled and self._in_flight < self._producer.in_flight_per_queue:
             self._is_scheduled = True
-            self._loop.call_soon(self._send_what_fits)
+            self._loop.call_soon(self._send_batches)
 
-    def send_behind(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
-        """Send an encoded request behind all messages before it."""
-        while self._waiting:
+    def send_request(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
+        """Send an encoded request behind all messages added before; those still queued are submitted at once."""
+        while self._queued:
             self._send_batch()
-        return self._hand_over(request, movable=movable)
+        return self._submit(request, movable=movable)
 
-    def _send_what_fits(self) -> None:
+    def _send_batches(self) -> None:
+        """Send queued messages as long as a further request may be in flight."""
         self._is_scheduled = False
-        while self._waiting and self._requests < self._producer.in_flight_per_queue:
+        while self._queued and self._in_flight < self._producer.in_flight_per_queue:
             self._send_batch()
 
     def _send_batch(self) -> None:
-        """Encode and send about one batch of what waits."""
+        """Encode and send queued messages of about one batch: several requests if some must be sent alone."""
         batch: list[PendingMessage] = []
         size = 0
-        while self._waiting and size < BATCH_BYTES and len(batch) < BATCH_MESSAGES:
-            pending = self._waiting.popleft()
-            if pending.future.done():  # its caller was cancelled
+        while self._queued and size < MAX_BATCH_BYTES and len(batch) < MAX_BATCH_MESSAGES:
+            pending = self._queued.popleft()
+            if pending.future.done():  # the call of `send` was cancelled
                 self._window.leave(pending.number, pending.size)
             else:
                 batch.append(pending)
                 size += pending.size
         try:
             requests, failures = self._encoder.encode([pending.message for pending in batch])
-        except Exception:  # noqa: BLE001 - one of the messages has fields of wrong types
+        except Exception:  # noqa: BLE001 - a message has a field of a wrong type: fail only this one
             batch = [pending for pending in batch if self._is_encodable(pending)]
             requests, failures = self._encoder.encode([pending.message for pending in batch])
         for failure in failures:
-            self._fail(batch[failure.index], MappingError(f"a message for {self._queue.topic}: {failure.reason}"))
+            self._fail(
+                batch[failure.index], MappingError(f"cannot send a message to topic {self._queue.topic}: {failure.reason}")
+            )
         for request in requests:
             messages = [batch[index] for index in request.indexes]
-            stored = self._hand_over(request, movable=all(pending.movable for pending in messages))
-            stored.add_done_callback(partial(self._stored, messages, request.delayed))
+            send = self._submit(request, movable=all(pending.movable for pending in messages))
+            send.add_done_callback(partial(self._on_send_done, messages, request.delayed))
 
     def _is_encodable(self, pending: PendingMessage) -> bool:
-        """Return False for a message with fields of wrong types, whose `send` then raises the error."""
+        """Return True if the message can be encoded; otherwise make its `send` raise the error."""
         try:
             self._encoder.encode([pending.message])
         except Exception as error:  # noqa: BLE001 - errors of any type
@@ -92,38 +103,40 @@ class QueueBatcher:
             return False
         return True
 
-    def _hand_over(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
+    def _submit(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
+        """Pass the request to the queue producer."""
         if request.is_batch:
-            stored = self._producer.send_batch(self._queue, request.body, request.count, request.born, movable=movable)
+            send = self._producer.send_batch(self._queue, request.body, request.count, request.born, movable=movable)
         else:
-            stored = self._producer.send_single(
+            send = self._producer.send_single(
                 self._queue, request.body, request.properties, request.flag, request.sys_flag, request.born, movable=movable
             )
-        self._requests += 1
-        stored.add_done_callback(self._answered)
-        return stored
+        self._in_flight += 1
+        send.add_done_callback(self._on_response)
+        return send
 
-    def _answered(self, _: "asyncio.Future[SendResult]") -> None:
-        self._requests -= 1
+    def _on_response(self, _: "asyncio.Future[SendResult]") -> None:
+        self._in_flight -= 1
         if not self._is_scheduled:
-            self._send_what_fits()
+            self._send_batches()
 
-    def _stored(self, messages: Sequence[PendingMessage], delayed: bool, stored: "asyncio.Future[SendResult]") -> None:
-        error = stored.exception()
+    def _on_send_done(self, messages: Sequence[PendingMessage], delayed: bool, send: "asyncio.Future[SendResult]") -> None:
+        """Give the messages of a request their receipts, or its error."""
+        error = send.exception()
         if error is not None:
             for pending in messages:
                 self._fail(pending, error)
             return
-        receipts = receipts_of(stored.result(), len(messages), delayed=delayed)
+        receipts = make_send_receipts(send.result(), len(messages), delayed=delayed)
         for pending, receipt in zip(messages, receipts, strict=True):
             if not pending.future.done():
                 pending.future.set_result(receipt)
             self._window.leave(pending.number, pending.size)
 
-    def fail_all(self, error: Exception) -> None:
-        """Fail what was not handed over."""
-        while self._waiting:
-            self._fail(self._waiting.popleft(), error)
+    def fail_queued(self, error: Exception) -> None:
+        """Fail all messages that are still queued."""
+        while self._queued:
+            self._fail(self._queued.popleft(), error)
 
     def _fail(self, pending: PendingMessage, error: BaseException) -> None:
         if not pending.future.done():
@@ -131,10 +144,13 @@ class QueueBatcher:
         self._window.leave(pending.number, pending.size)
 
 
-def receipts_of(result: SendResult, count: int, *, delayed: bool = False) -> list[SendReceipt]:
-    """One receipt per message. A delayed message is stored elsewhere first: no position of its queue is known."""
+def make_send_receipts(result: SendResult, count: int, *, delayed: bool = False) -> list[SendReceipt]:
+    """Return one receipt per message of a send.
+
+    A delayed message has no position: the broker stores it in another topic first, so its offset in the queue is not known yet.
+    """
     topic, partition, ids = result.queue.topic, partition_name(result.queue), result.message_id.split(",")
-    if len(ids) != count:  # a broker that stores the batch as one entry gives it one id
+    if len(ids) != count:  # a broker that stores the batch as one record returns one id for all messages
         ids = [result.message_id] * count
     return [
         SendReceipt(topic, partition, () if delayed else (result.offset + index,), message_id)

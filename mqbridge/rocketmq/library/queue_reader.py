@@ -1,4 +1,4 @@
-"""Reads one queue of a consumer, pull by pull, until it is taken away."""
+"""Reads one queue of a consumer, pull by pull, until the queue is revoked."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,35 +10,38 @@ from mqbridge.rocketmq.library.delivered_pull import DeliveredPull, QueueAcknowl
 
 
 class QueueReader:
-    """Takes the next pull when every message of the last one is handed out. Its bytes count in `max_bytes` until then."""
+    """Receives the pulls of one assigned queue in a task, each one when all messages of the previous pull are delivered.
+
+    The bytes of a pull count against the consumer's `max_bytes` until then. Calls `on_pull` with each pull, and `on_error` with
+    an error of the queue; after an error, reading continues when `seek` is called.
+    """
 
     def __init__(
-        self, assigned: AssignedQueue, hand_out: Callable[[DeliveredPull], None], fail: Callable[[MqbridgeError], None]
+        self, assigned: AssignedQueue, on_pull: Callable[[DeliveredPull], None], on_error: Callable[[MqbridgeError], None]
     ) -> None:
         assigned.holds_budget = True
         self.assigned = assigned
         self.acknowledger = QueueAcknowledger(assigned)
-        self._hand_out, self._fail = hand_out, fail
-        self._handed_out: DeliveredPull | None = None
-        """The last pull."""
-        self._moved = asyncio.Event()
-        """Set by a seek: a queue that ended with an error is read again."""
+        self._on_pull, self._on_error = on_pull, on_error
+        self._last_pull: DeliveredPull | None = None
+        self._has_moved = asyncio.Event()
+        """Set by `seek`; the task waits for it after an error."""
         self.task = spawn(self._read(), f"rocketmq reading {assigned}")
 
     async def _read(self) -> None:
         while True:
-            self._moved.clear()
+            self._has_moved.clear()
             try:
                 pulled = await self.assigned.receive()
             except LaneRevoked:
                 return
             except MqbridgeError as error:
-                self._fail(error)
-                await self._moved.wait()
+                self._on_error(error)
+                await self._has_moved.wait()
                 continue
-            self._handed_out = self.acknowledger.add(pulled)
-            self._hand_out(self._handed_out)
-            await self._handed_out.exhausted.wait()
+            self._last_pull = self.acknowledger.add(pulled)
+            self._on_pull(self._last_pull)
+            await self._last_pull.exhausted.wait()
 
     async def seek(self, offset: int) -> None:
         """Continue at this offset, and commit it."""
@@ -46,6 +49,6 @@ class QueueReader:
             self.assigned.commit(offset)
         else:
             await self.assigned.seek(offset)
-        if self._handed_out is not None and not self._handed_out.is_current:
-            self._handed_out.exhaust()
-        self._moved.set()
+        if self._last_pull is not None and not self._last_pull.is_current:
+            self._last_pull.exhaust()
+        self._has_moved.set()

@@ -1,4 +1,4 @@
-"""The subscriptions of a group, as `RocketMQClient.consumer` is given them."""
+"""Makes the subscriptions of a consumer from the arguments of `RocketMQClient.consumer` and `pop_consumer`."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,11 @@ from mqbridge.errors import ConfigError
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
 
 
-def subscriptions_of(topics: str | Sequence[str], msg_types: Sequence[str], sql: str | None) -> tuple[Subscription, ...]:
-    """One per topic, all with the same filter. Raises ConfigError for two kinds of filter, LocalProtocolError for a bad one."""
+def make_subscriptions(topics: str | Sequence[str], msg_types: Sequence[str], sql: str | None) -> tuple[Subscription, ...]:
+    """Return one subscription per topic, all with the same filter.
+
+    Raises ConfigError if both `msg_types` and `sql` are given, LocalProtocolError for an invalid filter.
+    """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if sql is not None and msg_types:
         raise ConfigError("a RocketMQ subscription filters by msg_types (tags) or by SQL92, not by both")

@@ -1,7 +1,12 @@
-"""Transactional messages: a half message that no consumer sees, a local transaction, then a commit or a rollback to the broker.
+"""Transactional messages: the broker stores a message that consumers receive only if a local transaction commits.
 
-A commit or rollback that is lost does no harm: the broker asks back for half messages that are older than its transactionTimeOut,
-at any connected producer of the group, and `check` answers. So `check` must read the outcome from storage, not from this process.
+1. The producer sends a half message, which the broker hides from consumers.
+2. The application runs its local transaction, such as a database transaction.
+3. The producer sends the outcome in an END_TRANSACTION request: a commit delivers the message, a rollback drops it.
+
+If the outcome does not arrive within the broker's `transactionTimeOut`, the broker asks any connected producer of the group for
+it (CHECK_TRANSACTION_STATE), and that producer calls `check`. So `check` must read the outcome from storage that all producers of
+the group share, not from the memory of one process.
 """
 
 import inspect
@@ -36,51 +41,58 @@ from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES, Record, SysFlag, de
 
 log = logging.getLogger(__name__)
 
-HALVES_IN_FLIGHT = 32
-"""Per queue: local transactions run side by side, so the order of their messages means nothing."""
+MAX_HALVES_PER_QUEUE = 32
+"""Limit of half messages in flight per queue. They need no order, because local transactions run concurrently."""
 MAX_CHECKS = 64
-"""Running at once; a broker that gets no answer asks again later."""
+"""Limit of checks that one producer runs at once. A further check is not answered, and the broker asks again later."""
 
 
 class State(Enum):
-    """Outcome of the local transaction."""
+    """Outcome of a local transaction; the values are those of the protocol."""
 
     COMMIT = WIRE_COMMIT
     ROLLBACK = WIRE_ROLLBACK
     UNKNOWN = STATE_UNKNOWN
-    """Not decided: the broker asks later."""
+    """Not decided yet: the broker asks again later."""
 
 
 class Half(NamedTuple):
-    """A half message that a broker asks about."""
+    """A half message whose outcome a broker asks for."""
 
     transaction_id: str
-    """The message's UNIQ_KEY, the same that `execute` was given."""
+    """The message's UNIQ_KEY, which `send` passed to `execute`."""
     message: Message
     record: Record
     properties: dict[str, str]
-    """As stored, those of the system among them."""
+    """All properties of `record`, including those of the system."""
 
 
 class TransactionResult(NamedTuple):
-    """Where the half message is stored, its transaction id, and the state that the broker was told."""
+    """Result of a transactional send."""
 
     half: SendResult
+    """Where the half message is stored."""
     transaction_id: str
     state: State
+    """The outcome that was sent to the broker."""
 
 
 Execute = Callable[[OutgoingMessage, str], State | Awaitable[State]]
-"""Runs the local transaction of a message; takes the message and its transaction id."""
+"""Runs the local transaction of a message, given the message and its transaction id. Returns the outcome."""
 Check = Callable[[Half], State | Awaitable[State]]
-Listener = Callable[[str, CheckTransactionHeader, Half], None]
+"""Looks up the outcome of the local transaction that belongs to a half message."""
+CheckHandler = Callable[[str, CheckTransactionHeader, Half], None]
+"""Handles a broker's check, given the broker's address, the header of its request, and the half message."""
 
-_listeners: WeakKeyDictionary[BaseClient, dict[tuple[str, str], Listener]] = WeakKeyDictionary()
-"""The listener for the transactions of each group and topic, by client."""
+_check_handlers: WeakKeyDictionary[BaseClient, dict[tuple[str, str], CheckHandler]] = WeakKeyDictionary()
+"""The handlers of checks by client, and for each client by producer group and topic."""
 
 
 class TransactionProducer:
-    """Made inside a running loop, by `RocketMQClient.transaction_producer`; one per group and topic of a client."""
+    """Sends transactional messages to one topic; opened by `RocketMQClient.transaction_producer`.
+
+    Create it inside a running loop. A client can have one per group and topic.
+    """
 
     def __init__(
         self,
@@ -93,29 +105,29 @@ class TransactionProducer:
         max_elapsed_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        listeners = _listeners.setdefault(client, {})
-        if (group, topic) in listeners:
-            raise LocalProtocolError(f"this client has a transaction producer of group {group} for {topic} already")
+        handlers = _check_handlers.setdefault(client, {})
+        if (group, topic) in handlers:
+            raise LocalProtocolError(f"this client already has a transaction producer of group {group} for topic {topic}")
         self._client, self._check = client, check
         self._group, self._topic = group, topic
         self._producer = QueueProducer(
             client,
             group,
             topic,
-            in_flight_per_queue=HALVES_IN_FLIGHT,
+            in_flight_per_queue=MAX_HALVES_PER_QUEUE,
             max_elapsed_s=max_elapsed_s,
             max_message_bytes=max_message_bytes,
         )
         self._encoder = MessageEncoder(client.reserve_ids, client.unique_id, compression, max_message_bytes)
-        self._known_to_brokers = False
-        self._checks = 0
+        self._is_registered = False
+        self._running_checks = 0
         self._closed = False
-        listeners[group, topic] = self._on_check
-        client.on(Code.CHECK_TRANSACTION_STATE, partial(on_check, client))
+        handlers[group, topic] = self._on_check
+        client.on(Code.CHECK_TRANSACTION_STATE, partial(dispatch_check, client))
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The topic, as it was given to the client."""
         return self._topic
 
     @property
@@ -124,30 +136,31 @@ class TransactionProducer:
         return self._closed
 
     async def send(self, message: OutgoingMessage, execute: Execute, *, partition: str | None = None) -> TransactionResult:
-        """Store the half message, run `execute`, tell the broker the outcome.
+        """Send the half message, run `execute` once it is stored, and send the outcome to the broker.
 
-        If a slave or the disk is not known to have the half message, it is rolled back, and `execute` is not run. If `execute`
-        raises, the broker is told UNKNOWN, and the exception goes on. A transactional message has no delay: it is left out.
-        Raises ClusterError when the half message cannot be stored, and MappingError.
+        If the broker stored the half message but reports that it may not be on disk or at a slave yet, the message is rolled
+        back without running `execute`. If `execute` raises, UNKNOWN is sent to the broker, and the exception is raised.
+        `delay_level` and `deliver_at` are ignored, because transactional messages cannot be delayed. Raises ClusterError if the
+        half message cannot be stored, and MappingError if RocketMQ cannot store such a message.
         """
-        await self._introduce()
+        await self._register_group()
         transaction_id = self._client.unique_id()
         half = await self._send_half(replace(message, delay_level=0, deliver_at=None), transaction_id, partition)
         if half.status != Status.SUCCESS:
-            await self._end(half, transaction_id, State.ROLLBACK)
+            await self._send_outcome(half, transaction_id, State.ROLLBACK)
             return TransactionResult(half, transaction_id, State.ROLLBACK)
         try:
-            state = await _outcome(execute(message, transaction_id))
+            state = await _await_state(execute(message, transaction_id))
         except BaseException as error:
-            await self._end(half, transaction_id, State.UNKNOWN, f"the local transaction failed: {error}")
+            await self._send_outcome(half, transaction_id, State.UNKNOWN, f"the local transaction failed: {error}")
             raise
-        await self._end(half, transaction_id, state)
+        await self._send_outcome(half, transaction_id, state)
         return TransactionResult(half, transaction_id, state)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close; from now on the broker asks other producers of the group."""
+        """Close the producer. Brokers then ask other producers of the group for outcomes that are still open."""
         self._closed = True
-        _listeners[self._client].pop((self._group, self._topic), None)
+        _check_handlers[self._client].pop((self._group, self._topic), None)
         await self._producer.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -156,16 +169,16 @@ class TransactionProducer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _introduce(self) -> None:
-        """Brokers ask back over connections that had a heartbeat of the group."""
+    async def _register_group(self) -> None:
+        """Send a heartbeat before the first message, because brokers send checks only to producers known from heartbeats."""
         await self._producer.queues()
-        if not self._known_to_brokers:
+        if not self._is_registered:
             await self._client.heartbeat()
-            self._known_to_brokers = True
+            self._is_registered = True
 
     async def _send_half(self, message: OutgoingMessage, transaction_id: str, partition: str | None) -> SendResult:
-        marks = [(Name.TRAN_MSG, "true"), (Name.PGROUP, self._group)]
-        request = self._encoder.encode_alone(message, marks, transaction_id, SysFlag.PREPARED)
+        half_properties = [(Name.TRAN_MSG, "true"), (Name.PGROUP, self._group)]
+        request = self._encoder.encode_single(message, half_properties, transaction_id, SysFlag.PREPARED)
         if partition is None:
             queue = self._producer.choose(message.queue_key)
         else:
@@ -180,7 +193,7 @@ class TransactionProducer:
             movable=partition is None,
         )
 
-    async def _end(self, half: SendResult, transaction_id: str, state: State, remark: str | None = None) -> None:
+    async def _send_outcome(self, half: SendResult, transaction_id: str, state: State, remark: str | None = None) -> None:
         header = EndTransactionHeader(
             producer_group=self._group,
             topic=self._topic,
@@ -190,65 +203,85 @@ class TransactionProducer:
             msg_id=transaction_id,
             transaction_id=half.transaction_id or transaction_id,
         )
-        await self._tell(half.address, header, remark)
+        await self._send_end_transaction(half.address, header, remark)
 
-    async def _tell(self, address: str, header: EndTransactionHeader, remark: str | None = None) -> None:
+    async def _send_end_transaction(self, address: str, header: EndTransactionHeader, remark: str | None = None) -> None:
         try:
             await self._client.oneway(address, Code.END_TRANSACTION, header.encode(), remark=remark)
         except ClusterError as error:
-            log.info("%s was not told about transaction %s and will ask: %s", address, header.msg_id, error)
+            log.info(
+                "the outcome of transaction %s could not be sent to broker %s, which will ask for it: %s",
+                header.msg_id,
+                address,
+                error,
+            )
 
-    # --- the broker asks --------------------------------------------------------------------------------------------
+    # --- checks by brokers ------------------------------------------------------------------------------------------
 
-    def _on_check(self, address: str, asked: CheckTransactionHeader, half: Half) -> None:
-        if self._checks >= MAX_CHECKS:
-            log.warning("%d checks of transactions of %s are running; one more has to come again", self._checks, self._group)
+    def _on_check(self, address: str, check_header: CheckTransactionHeader, half: Half) -> None:
+        if self._running_checks >= MAX_CHECKS:
+            log.warning(
+                "group %s: ignoring a check of transaction %s, because %d checks are running; the broker will ask again",
+                self._group,
+                half.transaction_id,
+                self._running_checks,
+            )
             return
-        self._checks += 1
-        spawn(self._checked(address, asked, half), f"check transaction {half.transaction_id}")
+        self._running_checks += 1
+        spawn(self._run_check(address, check_header, half), f"check transaction {half.transaction_id}")
 
-    async def _checked(self, address: str, asked: CheckTransactionHeader, half: Half) -> None:
-        """Run the check and answer the broker. If it raises, the task's log says so, and the broker asks again."""
+    async def _run_check(self, address: str, check_header: CheckTransactionHeader, half: Half) -> None:
+        """Call `check` and send the outcome to the broker. If `check` raises, the error is logged, and the broker asks again."""
         try:
-            state = await _outcome(self._check(half))
+            state = await _await_state(self._check(half))
         finally:
-            self._checks -= 1
+            self._running_checks -= 1
         header = EndTransactionHeader(
             producer_group=self._group,
             topic=self._topic,
-            tran_state_table_offset=asked.tran_state_table_offset,
-            commit_log_offset=asked.commit_log_offset,
+            tran_state_table_offset=check_header.tran_state_table_offset,
+            commit_log_offset=check_header.commit_log_offset,
             commit_or_rollback=state.value,
             from_transaction_check=True,
             msg_id=half.transaction_id,
-            transaction_id=asked.transaction_id,
+            transaction_id=check_header.transaction_id,
         )
-        await self._tell(address, header)
+        await self._send_end_transaction(address, header)
 
 
-async def _outcome(state: State | Awaitable[State]) -> State:
+async def _await_state(state: State | Awaitable[State]) -> State:
+    """Return the state; `execute` and `check` may be plain or async functions."""
     return await state if inspect.isawaitable(state) else state
 
 
 def _physical_offset(half: SendResult) -> int:
+    """Return the offset of the half message in the broker's commit log, which is part of its message id."""
     try:
         return parse_offset_id(half.message_id)[1]
     except RemoteProtocolError as error:
-        raise ClusterError(f"the broker {half.address} stored a half message under an id that is none: {error}") from error
+        raise ClusterError(f"broker {half.address} returned an invalid message id for a half message: {error}") from error
 
 
-def on_check(client: BaseClient, address: str, request: Command) -> None:
-    """CHECK_TRANSACTION_STATE: find the producer by the half message's own group. Raises RemoteProtocolError."""
-    asked = CheckTransactionHeader.decode(request.ext)
+def dispatch_check(client: BaseClient, address: str, request: Command) -> None:
+    """Handle CHECK_TRANSACTION_STATE: pass the half message to the handler of its group and topic.
+
+    Raises RemoteProtocolError for an invalid request.
+    """
+    check_header = CheckTransactionHeader.decode(request.ext)
     records = decode_records(request.body)
     if len(records) != 1:
-        raise RemoteProtocolError(f"{len(records)} records where one half message is due")
+        raise RemoteProtocolError(f"a check of a transaction has {len(records)} records instead of one half message")
     (record,) = records
     properties = dict(props.decode(record.properties))
     group = properties.get(Name.PGROUP, "")
-    listener = _listeners.get(client, {}).get((group, record.topic))
-    if listener is None:
-        log.warning("%s asks about a transaction of group %s and topic %s, which nobody here has", address, group, record.topic)
+    handler = _check_handlers.get(client, {}).get((group, record.topic))
+    if handler is None:
+        log.warning(
+            "ignoring a check by broker %s: this client has no transaction producer of group %s for topic %s",
+            address,
+            group,
+            record.topic,
+        )
         return
-    transaction_id = properties.get(Name.UNIQ_KEY) or asked.msg_id or ""
-    listener(address, asked, Half(transaction_id, read(record), record, properties))
+    transaction_id = properties.get(Name.UNIQ_KEY) or check_header.msg_id or ""
+    handler(address, check_header, Half(transaction_id, read(record), record, properties))

@@ -98,7 +98,7 @@ def cutting(patch: pytest.MonkeyPatch, mode: str, victim: int) -> Cutting:
     cluster = Cutting(mode, victim)
     patch.setattr(connection, "dial", cluster.dial)
     patch.setattr(pull_request, "ANSWER_TIMEOUT_S", cluster.patience_s)
-    patch.setattr(pop, "ANSWER_MORE_S", cluster.patience_s)
+    patch.setattr(pop, "RESPONSE_MARGIN_S", cluster.patience_s)
     return cluster
 
 

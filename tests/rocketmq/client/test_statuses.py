@@ -209,7 +209,7 @@ async def test_sending_back(impatient: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("code", [Code.POP_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME])
 async def test_pops(impatient: pytest.MonkeyPatch, code: int) -> None:
-    impatient.setattr(pops, "FULL_WAIT_S", 0.0)
+    impatient.setattr(pops, "POLLING_FULL_PAUSE_S", 0.0)
     record = encode_record(Record("T", b"x"))
     receipt = Receipt(0, 1000, 60000, 0, "0", "broker-a", 0, 0)
     brought = PopResult(1000, 60000, 0, 0, "0 0 0", "0 0 0").encode()

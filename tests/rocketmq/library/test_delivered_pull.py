@@ -50,23 +50,23 @@ def acknowledger(assigned: Any) -> QueueAcknowledger:
     return QueueAcknowledger(assigned)
 
 
-def take_all(handed_out: DeliveredPull) -> list[Any]:
+def take_all(pull: DeliveredPull) -> list[Any]:
     messages = []
-    while (message := handed_out.take()) is not None:
+    while (message := pull.take()) is not None:
         messages.append(message)
     return messages
 
 
 def test_the_offset_moves_when_all_before_are_acknowledged(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    handed_out = acknowledger.add(pulled(5, b"a", b"b", b"c"))
-    a, *_ = take_all(handed_out)
+    pull = acknowledger.add(pulled(5, b"a", b"b", b"c"))
+    a, *_ = take_all(pull)
     assert (a.payload, a.topic, a.partition, a.position) == (b"a", "orders", "broker-a:0", (5,))
-    assert acknowledger.acknowledge(handed_out, 7)
-    assert acknowledger.acknowledge(handed_out, 6)
+    assert acknowledger.acknowledge(pull, 7)
+    assert acknowledger.acknowledge(pull, 6)
     assert set(assigned.commits) == {5}
-    assert acknowledger.acknowledge(handed_out, 5)
+    assert acknowledger.acknowledge(pull, 5)
     assert assigned.commits[-1] == 8
-    assert not acknowledger.acknowledge(handed_out, 5), "a second acknowledgement"
+    assert not acknowledger.acknowledge(pull, 5), "a second acknowledgement"
 
 
 def test_pulls_are_committed_in_their_order(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
@@ -79,36 +79,36 @@ def test_pulls_are_committed_in_their_order(assigned: AssignedQueue, acknowledge
 
 
 def test_a_message_that_is_not_handed_out_is_not_passed(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    handed_out = acknowledger.add(pulled(0, b"a", b"b"))
-    assert handed_out.take() is not None
-    acknowledger.acknowledge(handed_out, 0)
+    pull = acknowledger.add(pulled(0, b"a", b"b"))
+    assert pull.take() is not None
+    acknowledger.acknowledge(pull, 0)
     assert assigned.commits[-1] == 1
-    assert not acknowledger.acknowledge(handed_out, 1)
+    assert not acknowledger.acknowledge(pull, 1)
     assert assigned.released == 0
-    take_all(handed_out)
+    take_all(pull)
     assert assigned.released > 0, "its bytes count no longer once all is handed out"
 
 
 def test_a_pull_of_which_a_filter_left_nothing_is_committed(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    handed_out = acknowledger.add(pulled(3, next_=10))
-    assert handed_out.take() is None
-    assert (assigned.commits[-1], handed_out.exhausted.is_set()) == (10, True)
+    pull = acknowledger.add(pulled(3, next_=10))
+    assert pull.take() is None
+    assert (assigned.commits[-1], pull.exhausted.is_set()) == (10, True)
 
 
 def test_a_message_that_is_being_sent_back_is_not_passed(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    handed_out = acknowledger.add(pulled(0, b"a", b"b"))
-    take_all(handed_out)
-    assert acknowledger.begin_return(handed_out, 0)
-    assert not acknowledger.acknowledge(handed_out, 0)
-    acknowledger.acknowledge(handed_out, 1)
+    pull = acknowledger.add(pulled(0, b"a", b"b"))
+    take_all(pull)
+    assert acknowledger.begin_send_back(pull, 0)
+    assert not acknowledger.acknowledge(pull, 0)
+    acknowledger.acknowledge(pull, 1)
     assert max(assigned.commits) == 0
-    record = handed_out.record(0)
+    record = pull.find_record(0)
     assert record is not None
     assert record.physical_offset == 1000
-    acknowledger.end_return(handed_out, 0, is_stored=False)
+    acknowledger.end_send_back(pull, 0, is_stored=False)
     assert max(assigned.commits) == 0
-    assert acknowledger.begin_return(handed_out, 0)
-    acknowledger.end_return(handed_out, 0, is_stored=True)
+    assert acknowledger.begin_send_back(pull, 0)
+    acknowledger.end_send_back(pull, 0, is_stored=True)
     assert assigned.commits[-1] == 2
 
 
@@ -117,7 +117,7 @@ def test_an_acknowledgement_from_before_a_seek_does_nothing(assigned: AssignedQu
     assert before.take() is not None
     assigned.state.run = 2
     assert not acknowledger.acknowledge(before, 0)
-    assert not acknowledger.begin_return(before, 0)
+    assert not acknowledger.begin_send_back(before, 0)
     assert before.take() is None
     assert before.exhausted.is_set()
     after = acknowledger.add(pulled(0, b"a", b"b"))
@@ -127,17 +127,17 @@ def test_an_acknowledgement_from_before_a_seek_does_nothing(assigned: AssignedQu
 
 
 def test_a_queue_that_was_taken_away_hands_out_nothing(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    handed_out = acknowledger.add(pulled(0, b"a", b"b"))
-    assert handed_out.take() is not None
+    pull = acknowledger.add(pulled(0, b"a", b"b"))
+    assert pull.take() is not None
     assigned.revoked, assigned.state.state = True, State.RELEASED
-    assert handed_out.take() is None
-    assert not acknowledger.acknowledge(handed_out, 0)
+    assert pull.take() is None
+    assert not acknowledger.acknowledge(pull, 0)
     assert assigned.commits == []
 
 
 def test_a_retry_queue_names_the_topic_that_a_message_came_from() -> None:
     queue = Queue("%RETRY%billing", "broker-a", 0)
     acknowledger = QueueAcknowledger(AssignedQueue(queue))  # type: ignore[arg-type]
-    handed_out = acknowledger.add(pulled(0, b"a", queue=queue, properties=b"RETRY_TOPIC\x01orders\x02"))
-    (message,) = take_all(handed_out)
+    pull = acknowledger.add(pulled(0, b"a", queue=queue, properties=b"RETRY_TOPIC\x01orders\x02"))
+    (message,) = take_all(pull)
     assert (message.topic, message.partition) == ("orders", "broker-a:0")

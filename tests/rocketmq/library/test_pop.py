@@ -14,7 +14,7 @@ from mqbridge.rocketmq.client.consumer_settings import StartOffset
 from mqbridge.rocketmq.client.subscription import everything, tagged
 from mqbridge.rocketmq.library import pop as module
 from mqbridge.rocketmq.library.pop import Popper
-from mqbridge.rocketmq.library.pop_receipts import batch_acks, make_receipts, popped_topic
+from mqbridge.rocketmq.library.pop_receipts import make_batch_acks, make_receipts, popped_topic
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -59,7 +59,7 @@ async def test_a_pop_brings_messages_with_receipts(cluster: Cluster, client: Clu
     popped = await Popper(client, "G", everything("T"), start=StartOffset.LATEST, poll_ms=2000).pop("broker-a")
     assert [receipt for _, receipt in popped.messages] == RECEIPTS
     assert [one.body for one, _ in popped.messages] == [b"12", b"6", b"10"]
-    assert popped.rest == 7
+    assert popped.remaining == 7
     said = PopHeader.decode(cluster.asked[Code.POP_MESSAGE][0].ext)
     assert (said.queue_id, said.max_msg_nums, said.poll_time, said.init_mode, said.exp, said.order) == (
         -1,
@@ -90,15 +90,15 @@ def test_a_message_that_comes_again_brings_its_receipt() -> None:
 
 
 def test_a_message_that_the_answer_does_not_list() -> None:
-    with pytest.raises(RemoteProtocolError, match="the offset lists of the response lack"):
+    with pytest.raises(RemoteProtocolError, match="the offset lists of the POP response lack"):
         make_receipts("broker-a", HEADER, [record(10), record(11), record(12)])
-    with pytest.raises(RemoteProtocolError, match="the offset lists of the response lack"):
+    with pytest.raises(RemoteProtocolError, match="the offset lists of the POP response lack"):
         make_receipts("broker-a", HEADER, [record(1, "%RETRY%G_T")])
 
 
 @pytest.mark.parametrize("code", [Status.PULL_NOT_FOUND, Status.POLLING_FULL])
 async def test_nothing_came(cluster: Cluster, client: ClusterClient, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FULL_WAIT_S", 0)
+    monkeypatch.setattr(module, "POLLING_FULL_PAUSE_S", 0)
     cluster.on[Code.POP_MESSAGE] = refuses(code)
     assert (await Popper(client, "G", everything("T")).pop("broker-a")).messages == []
 
@@ -153,7 +153,7 @@ async def test_a_broker_that_takes_no_batches_gets_single_ones(cluster: Cluster,
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_batches_say_exactly_the_offsets(offsets: set[int]) -> None:
     receipts = [RECEIPTS[0]._replace(start=50, offset=50 + one) for one in offsets]
-    (ack,) = batch_acks("G", "T", receipts)
+    (ack,) = make_batch_acks("G", "T", receipts)
     assert {bit for bit in range(400) if ack.mask >> bit & 1} == offsets
 
 

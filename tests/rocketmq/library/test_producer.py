@@ -60,7 +60,7 @@ async def test_a_time_of_delivery_is_a_timer(cluster: Cluster, producer: Produce
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ({"delay_level": 1, "deliver_at": 5}, "not both"),
+        ({"delay_level": 1, "deliver_at": 5}, "cannot have both"),
         ({"delay_level": 19}, "levels 1 to 18"),
         ({"properties": {"a": "x" * 40_000}}, "bytes of properties"),
         ({"deliver_at": 1 << 60}, "timerMaxDelaySec"),
@@ -88,7 +88,7 @@ async def test_a_key_stays_in_its_queue_and_other_messages_go_round(cluster: Clu
     assert {queue: len(stored) for queue, stored in cluster.stored.items()} == {(A, 0): 2, (A, 1): 2, (B, 0): 2, (B, 1): 2}
     assert len({(await producer.send(b"x", key="same")).partition for _ in range(5)}) == 1
     assert (await producer.send(b"x", key="same", partition="broker-b:0")).partition == "broker-b:0"
-    with pytest.raises(ClusterError, match=r"no queue 'broker-b:9' now; there are: broker-a:0, broker-a:1") as caught:
+    with pytest.raises(ClusterError, match=r"no queue 'broker-b:9' now; its queues are: broker-a:0, broker-a:1") as caught:
         await producer.send(b"x", partition="broker-b:9")
     assert caught.value.failure is Failure.FATAL
 

@@ -129,7 +129,7 @@ async def test_a_word_that_cannot_be_sent_is_no_failure(cluster: Cluster, client
 
     result = await producer.send(OutgoingMessage(b"x"), execute)
     assert result.state is State.COMMIT
-    assert "and will ask" in caplog.text
+    assert "which will ask for it" in caplog.text
     await producer.close()
 
 
@@ -141,7 +141,7 @@ async def test_an_id_that_is_none_is_an_error(cluster: Cluster, client: ClusterC
 
     cluster.on[SINGLE] = stores
     producer = TransactionProducer(client, "G", TOPIC, unasked)
-    with pytest.raises(ClusterError, match="an id that is none"):
+    with pytest.raises(ClusterError, match="returned an invalid message id"):
         await producer.send(OutgoingMessage(b"x"), lambda *_: State.COMMIT)
     await producer.close()
 
@@ -179,7 +179,7 @@ async def test_questions_for_others_and_nonsense_are_left(cluster: Cluster, clie
     link.send(Command(CHECK, check_request().ext, b"garbage", flag=ONEWAY))
     link.send(Command(CHECK, check_request().ext, b"", flag=ONEWAY))
     await asyncio.sleep(0.01)
-    assert "which nobody here has" in caplog.text
+    assert "no transaction producer of group" in caplog.text
     assert caplog.text.count("could not be handled") == 3
     assert cluster.asked[END] == []
     assert link.open
@@ -214,7 +214,7 @@ async def test_so_many_checks_run_at_once(cluster: Cluster, client: ClusterClien
         cluster.link_to(A).send(check_request())
     gate.set()
     await until(lambda: len(cluster.asked[END]) == MAX_CHECKS)
-    assert "one more has to come again" in caplog.text
+    assert "the broker will ask again" in caplog.text
     cluster.link_to(A).send(check_request())
     await until(lambda: len(cluster.asked[END]) == MAX_CHECKS + 1)
     await producer.close()
