@@ -592,7 +592,7 @@ async def tubemq_out(*, window: int) -> float:
         routes: Any = SimpleNamespace(masters=masters, client_id="c", host="10.0.0.9")
         sessions: Any = SimpleNamespace(connectivity=session._connectivity, to=lambda *_: session)
         topic_route: Any = SimpleNamespace(topic="demo", partitions=refs)
-        sender = PartitionSender(routes, sessions, topic_route, window=window, max_elapsed_s=None, ordered=True)
+        sender = PartitionSender(routes, sessions, topic_route, max_in_flight=window, max_elapsed_s=None, ordered=True)
         await session.connected()
         outbound = TubeMQOutbound(sender, OutboundSpec("demo"), UTC, None)  # type: ignore[arg-type]
         with mock.patch.object(tubemq_outbound, "encode_share", return_value=EncodedShare()):

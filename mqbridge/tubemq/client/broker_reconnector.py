@@ -1,4 +1,4 @@
-"""Reconnects a send queue after a failure, to the current Broker of its partition."""
+"""Reconnects the send queue of a partition after a failure, to the Broker that has the partition now."""
 
 import asyncio
 import logging
@@ -14,69 +14,70 @@ from mqbridge.tubemq.wire import codes
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.02
+"""First delay of the backoff: a Broker flushes a full memory store (419) to disk within milliseconds."""
 MAX_RETRY_S = 5.0
-"""A full memory store (419) is flushed to disk within milliseconds; a Broker restarts within seconds."""
-MASTER_PATIENCE_S = 1.0
-"""How long a reconnect waits for routes from a Master before it uses the last known Broker."""
+"""Largest delay of the backoff: a Broker restarts within seconds."""
+ROUTE_REFRESH_TIMEOUT_S = 1.0
+"""How long a reconnect waits for routes from the Master before it connects to the last known Broker."""
 
 
 class ReconnectContext(Protocol):
-    """The part of a sender that its reconnectors need."""
+    """What a reconnector needs from its sender."""
 
     topic: str
     routes: Routes
 
     def connection_for(self, name: str) -> ServerConnection:
-        """Return the connection to the partition's Broker."""
+        """Return the connection to the Broker of the partition with this name, connected or not."""
 
 
 class BrokerReconnector:
-    """Reconnects one partition's queue; `name` is the partition. `is_failing` is True until a message is stored again."""
+    """Reconnects the queue of one partition. `is_failing` is True from an error until a message is stored again."""
 
-    def __init__(self, context: ReconnectContext, name: str) -> None:
+    def __init__(self, context: ReconnectContext, partition: str) -> None:
         self.is_failing = False
-        self._context, self._name = context, name
+        self._context, self._partition = context, partition
         self._backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
 
-    def stored(self) -> None:
-        """Note that a message was stored: end the outage and reset the backoff."""
+    def on_stored(self) -> None:
+        """Record that a message was stored: the outage is over, so reset the backoff."""
         self.is_failing = False
         self._backoff.reset()
 
     async def reconnect(self, error: MqbridgeError | None) -> ServerConnection:
         """Wait for the backoff delay, refresh the route unless the Broker's memory is full, and connect.
 
-        `error` is the previous failure; None connects at once. Raises ClusterError and ProtocolError; the caller passes the
-        raised error to its next call.
+        `error` is the reason to reconnect; without it there is no delay. Raises ClusterError and ProtocolError; the caller then
+        calls this method again with the raised error.
         """
         if error is not None:
             self._log(error)
             await asyncio.sleep(self._backoff.delay())
             if not _is_store_full(error):
                 await self._refresh_route()
-        connection = self._context.connection_for(self._name)
+        connection = self._context.connection_for(self._partition)
         await connection.connected()
         if not connection.alive:
             raise ConnectionLost(f"{connection.address} closes connections as soon as they are established")
         return connection
 
     async def _refresh_route(self) -> None:
-        """Refresh the partition's route. Sending needs no Master: if none responds, the last known route is used."""
+        """Refresh the routes. Sending needs no Master: if none responds in time, the last known route is used."""
         try:
-            async with asyncio.timeout(MASTER_PATIENCE_S):
+            async with asyncio.timeout(ROUTE_REFRESH_TIMEOUT_S):
                 await self._context.routes.refresh()
         except (ClusterError, ProtocolError, TimeoutError) as error:
             problem = error if str(error) else "no Master has responded yet"
-            message = "sending to %s partition %s continues with the last known Broker, the routes could not be refreshed: %s"
-            log.info(message, self._context.topic, self._name, problem)
+            message = "refreshing the routes failed, sending to %s partition %s continues with the last known Broker: %s"
+            log.info(message, self._context.topic, self._partition, problem)
 
     def _log(self, error: MqbridgeError) -> None:
-        """Log the error: the first one of an outage at the error's level, later ones and a full memory store at debug level."""
+        """Log the error. Later errors of an outage, and a Broker whose memory is full, are logged at debug level only."""
         level = logging.DEBUG if self.is_failing or _is_store_full(error) else level_of(error, logging.WARNING)
         self.is_failing = True
-        log.log(level, "sending to %s partition %s failed, retrying: %s", self._context.topic, self._name, error)
+        log.log(level, "sending to %s partition %s failed, retrying: %s", self._context.topic, self._partition, error)
 
 
 def _is_store_full(error: MqbridgeError) -> bool:
-    """Return True if the Broker's memory store is full, which is normal under load and lasts for milliseconds."""
+    """Return True if the error means that the Broker's memory is full: normal under load, and over within milliseconds."""
     return getattr(error, "code", None) == codes.RECEIVE_OVERFLOW

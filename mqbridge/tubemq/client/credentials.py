@@ -26,10 +26,10 @@ class Credentials:
 
     def __init__(self, user: str | None = None, password: Secret | None = None) -> None:
         self.user, self._password = user, password
-        self._accepted: set[Role] = set()
+        self._accepted_roles: set[Role] = set()
 
     async def sign(self) -> SignedCredentials | None:
-        """Return a fresh signature with the current password; None without credentials.
+        """Return a fresh signature, made with the current password; None without credentials.
 
         Raises ClusterError (FATAL) if the password cannot be read and has never been read before.
         """
@@ -38,22 +38,23 @@ class Credentials:
         password = await self._password.read()
         return sign(self.user, password, time.time_ns() // 1_000_000, secrets.randbelow(NONCE_LIMIT))
 
-    def accepted(self, role: Role) -> None:
-        """Note that a Master accepted us in this role."""
-        self._accepted.add(role)
+    def record_acceptance(self, role: Role) -> None:
+        """Record that a Master accepted us in this role."""
+        self._accepted_roles.add(role)
 
-    def refused(self, request: str, code: int, text: str, role: Role) -> ServerRefused:
+    def refusal_error(self, request: str, code: int, text: str, role: Role) -> ServerRefused:
         """Return the exception for a Master's refusal; `request` describes the request, `text` is the Master's error message.
 
-        Refused credentials are FATAL if they were never accepted. Otherwise they are retried: the administrators may restore
-        them.
+        If the Master refuses credentials that no Master ever accepted in this role, the error is FATAL. If they were accepted
+        before, it is RETRY: the administrators may restore them.
         """
         if code != codes.CERTIFICATE_FAILURE:
             return codes.refusal_error(request, code, text)
-        failure = Failure.RETRY if role in self._accepted else Failure.FATAL
+        failure = Failure.RETRY if role in self._accepted_roles else Failure.FATAL
         return ServerRefused(f"{request} was refused: {self._reason(text)} (415 CERTIFICATE_FAILURE: {text})", code, failure)
 
     def _reason(self, text: str) -> str:
+        """Return why the Master refused the credentials, and what to change; `text` is the Master's error message."""
         if self.user is None or self._password is None:
             return "the Master requires credentials: set auth.user and auth.password"
         if "timestamp" in text:
@@ -65,7 +66,7 @@ class Credentials:
 
 
 def as_credentials(user: str | None, password: Secret | str | None) -> Credentials:
-    """Make credentials from a program's settings. Raises ClusterError (FATAL) if one of the two is missing."""
+    """Make Credentials from a user and a password, or from None and None. Raises ClusterError (FATAL) if only one is set."""
     if (user is None) != (password is None):
         raise ClusterError("user and password must be set together: one of them is missing", Failure.FATAL)
     return Credentials(user, Secret(password) if isinstance(password, str) else password)

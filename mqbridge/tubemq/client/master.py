@@ -40,13 +40,16 @@ from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_PORT, DEFAULT_BRO
 log = logging.getLogger(__name__)
 
 NO_TOKEN = -2
-"""visitAuthorizedToken before a Master has issued one."""
+"""Value of visitAuthorizedToken in requests until a Master has issued a token."""
 MAX_TOPICS = 1024
 """A Master accepts at most this many topics from one client."""
 SHOWN_TOPICS = 3
+"""Topics that `format_topics` names in a log line."""
 REGISTER_ATTEMPTS = 5
 REGISTER_PAUSE_S = 1.0
+"""Pause between two attempts of `call_with_retries`."""
 CLIENT_VERSION = "mqbridge-1"
+"""The last part of our client ids, where the Java clients put their version."""
 LOOPBACK = "127.0.0.1"
 
 MasterResponse = (
@@ -87,21 +90,22 @@ class Masters:
     async def call(self, method: int, request: Message, response_type: type[M]) -> M:
         """Call the active Master.
 
-        If no Master responds: raises Unreachable with all errors, or the only error if there is just one Master (Unreachable,
-        ConnectionLost, RequestTimeout, StandbyError). Raises RemoteError if the active Master reports an exception.
+        If no Master is active, raises Unreachable, whose text has the errors of all Masters. If only one Master is configured,
+        raises its error: Unreachable, ConnectionLost, RequestTimeout or StandbyError. Raises RemoteError if the active Master
+        reports an exception.
         """
         errors: list[ClusterError] = []
         for index in self._masters_to_try():
             if errors:
                 await self._sign_again(request)
             try:
-                found = await self._connection_to(index).call(MASTER, method, request, response_type)
+                response = await self._connection_to(index).call(MASTER, method, request, response_type)
             except _TRY_NEXT_MASTER as error:
                 errors.append(error)
-                self._skip(index)
+                self._prefer_next_after(index)
             else:
                 self._current = index
-                return found
+                return response
         if len(errors) > 1:
             raise Unreachable("no Master is active: " + "; ".join(map(str, errors)), _combined_failure(errors)) from errors[-1]
         raise errors[0]
@@ -112,7 +116,7 @@ class Masters:
     def _masters_to_try(self) -> Iterator[int]:
         """Yield the index of each Master once, starting with the current one.
 
-        `_current` is read again before each step, because concurrent calls change it. No Master is left out.
+        If a concurrent call changes `_current` meanwhile, the next Master to try follows from the new value.
         """
         tried: set[int] = set()
         while len(tried) < len(self.addresses):
@@ -122,14 +126,14 @@ class Masters:
             tried.add(index)
             yield index
 
-    def _skip(self, index: int) -> None:
-        """Make the next Master current after this one failed, unless a concurrent call has already changed the current one."""
+    def _prefer_next_after(self, index: int) -> None:
+        """Make the Master after this one current, because this one failed. Does nothing if another one is current by now."""
         if self._current == index:
             self._current = (index + 1) % len(self.addresses)
 
     @property
     def broker_port(self) -> int:
-        """The default port, for Brokers whose address has no port."""
+        """The port of Brokers whose address, as the Master lists it, has no port."""
         return DEFAULT_BROKER_TLS_PORT if self.connections.is_encrypted else DEFAULT_BROKER_PORT
 
     # --- authentication ---------------------------------------------------------------------------------------------
@@ -137,7 +141,8 @@ class Masters:
     async def auth_info(self) -> MasterCertificateInfo | None:
         """Return the `authInfo` field of a request to the Master: a fresh signature and the token that the Master issued.
 
-        None without credentials and token. Raises ClusterError (FATAL) if the password cannot be read.
+        Returns None if there is neither a signature (no credentials) nor a token. Raises ClusterError (FATAL) if the password
+        cannot be read.
         """
         self._last_signature = await self._credentials.sign()
         self._update_broker_auth()
@@ -158,24 +163,29 @@ class Masters:
         self._update_broker_auth()
 
     def _update_broker_auth(self) -> None:
-        """Update `broker_auth` if the tokens changed.
+        """Update `broker_auth` if a token or the signature for Brokers changed.
 
-        A Broker that requires more than the visit token accepts the token that the Master issued. Without such a token it accepts
-        a signature.
+        A Broker that requires more than the visit token accepts the token that the Master issued, or else a signature.
         """
         token = self._auth_token or (self._last_signature.for_broker if self._last_signature is not None else None)
         if (self._visit_token, token or "") != (self.broker_auth.visitAuthorizedToken, self.broker_auth.authAuthorizedToken):
             self.broker_auth = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
 
     def raise_if_refused(self, request: str, response: MasterResponse, role: Role, *, is_success: bool) -> None:
-        """Raise ServerRefused unless the response is a success; a success proves that the credentials are accepted."""
+        """Raise ServerRefused unless the response `is_success`; `request` names the request in the error.
+
+        After a success, record that the Master accepts our credentials in this role.
+        """
         if not is_success:
-            raise self._credentials.refused(request, response.errCode, response.errMsg, role)
-        self._credentials.accepted(role)
+            raise self._credentials.refusal_error(request, response.errCode, response.errMsg, role)
+        self._credentials.record_acceptance(role)
         self.connections.connectivity.admitted = True
 
     async def local_host(self) -> str:
-        """Return our IPv4 address on the connection to the Master, or loopback. Raises Unreachable if no Master responds."""
+        """Return our IPv4 address on the connection to the Master, which client ids contain; loopback if it is not IPv4.
+
+        Raises Unreachable if no Master can be reached.
+        """
         errors: list[ClusterError] = []
         for index in self._masters_to_try():
             connection = self._connection_to(index)
@@ -183,7 +193,7 @@ class Masters:
                 await connection.connected()
             except Unreachable as error:
                 errors.append(error)
-                self._skip(index)
+                self._prefer_next_after(index)
             else:
                 host = connection.local_host
                 return LOOPBACK if ":" in host or not host else host
@@ -191,7 +201,7 @@ class Masters:
 
 
 def _combined_failure(errors: Sequence[ClusterError]) -> Failure:
-    """Return FATAL if every error is FATAL (e.g. invalid TLS certificates), else RETRY: an unreachable Master may recover."""
+    """Return FATAL if all errors are FATAL (e.g. invalid TLS certificates), else RETRY: another Master may recover."""
     return Failure.FATAL if all(error.failure is Failure.FATAL for error in errors) else Failure.RETRY
 
 
@@ -204,14 +214,14 @@ def new_client_id(host: str, group: str = "") -> str:
 
 
 def format_topics(topics: Collection[str]) -> str:
-    """Return topic names for a log line: the first three, and the number of the others."""
-    others = len(topics) - SHOWN_TOPICS
+    """Return topic names for a log line: the first SHOWN_TOPICS, and the number of the others."""
+    remaining = len(topics) - SHOWN_TOPICS
     first = ", ".join(sorted(topics)[:SHOWN_TOPICS])
-    return f"{first} and {others:,} more" if others > 0 else first
+    return f"{first} and {remaining:,} more" if remaining > 0 else first
 
 
 async def call_with_retries(action: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Call `attempt` up to five times, like the SDKs at startup; `action` names it in log lines.
+    """Call `attempt` up to REGISTER_ATTEMPTS times, as the SDKs do at startup; `action` names it in log lines.
 
     Raises FATAL errors at once, and other ClusterErrors after the last attempt.
     """

@@ -1,12 +1,14 @@
 """Send queue of one partition: messages that wait, are in flight, or have to be retried, in the order of submission.
 
 TubeMQ stores one message per request and has no sequence numbers. A Broker handles the requests of a connection in order. So
-accepted requests keep their order with any number in flight, and if a connection is lost, a prefix of them is stored.
-But a refusal (419 when memory is full, 503) concerns one request only, and later requests may still be stored. So only with one
-request in flight does the order hold across every failure. With more, failed messages are sent again only after all responses
-have arrived, and the counter `overtaken` counts messages stored before one that was submitted earlier.
+accepted messages keep their order, however many requests are in flight, and if a connection is lost, the stored messages are the
+first ones of those in flight.
 
-A queue works with callbacks: a message costs one object and no task.
+But a refusal (419 when memory is full, 503) concerns one request only, and the Broker may still store later requests. So the
+order survives every failure only with one request in flight. With more, a failed message waits until no request is in flight, and
+is then sent again; the counter `overtaken` counts messages that were stored before such a message, which was submitted earlier.
+
+A queue works with callbacks, without a task or future per message.
 """
 
 import asyncio
@@ -26,35 +28,40 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRespon
 from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse_flat
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
-WINDOW_BYTES = 8 << 20
-"""Maximum bytes in flight on one partition: enough for any round trip, small compared to a Broker's memory."""
+MAX_IN_FLIGHT_BYTES = 8 << 20
+"""Maximum bytes in flight on one partition, except for a single larger message.
+
+Enough to keep a long connection busy, and small compared to a Broker's memory.
+"""
 
 
 class SenderContext(ReconnectContext, Protocol):
-    """The part of a sender that its queues need."""
+    """What a send queue needs from its sender."""
 
     ordered: bool
-    """True if all messages queued after a failed message fail, too."""
-    window: int
+    """True if all messages that wait behind a failed message fail, too."""
+    max_in_flight: int
     """Maximum requests in flight on one partition."""
     max_elapsed_s: float | None
+    """How long a message is retried after its first failure; None for ever."""
     closing: bool
+    """True once the sender is closing: failed messages are not retried any more."""
     counters: SendCounters
     connectivity: Connectivity
     loop: asyncio.AbstractEventLoop
 
     def encoder_for(self, name: str) -> SendRequestEncoder:
-        """Return the encoder of a partition's requests."""
+        """Return the encoder of the requests to the partition with this name."""
 
     def is_withdrawn(self, done: SendCallback) -> bool:
-        """Return True if the message with this callback is withdrawn: it must not be sent or retried."""
+        """Return True if the caller has withdrawn the message with this callback: it must not be sent or retried."""
 
-    def settled(self, size: int) -> None:
+    def on_settled(self, size: int) -> None:
         """Record that a message of `size` bytes is stored or has failed."""
 
 
 class _Message:
-    """A submitted message. `number` is its sequence number; `failed_at` is the time of its first failure."""
+    """A submitted message. `number` counts the messages of its queue; `failed_at` is the loop time of its first failure."""
 
     __slots__ = ("data", "done", "failed_at", "flag", "msg_time", "msg_type", "number", "queue")
 
@@ -71,27 +78,32 @@ class _Message:
         self.msg_type, self.msg_time = types
         self.failed_at: float | None = None
 
-    def answered(self, response: Response) -> None:
-        """Callback of the connection with the response, or the error instead of one."""
-        self.queue.answered(self, response)
+    def on_response(self, response: Response) -> None:
+        """Pass the response, or the error in its place, to the queue; the connection calls this."""
+        self.queue.on_response(self, response)
 
 
 class PartitionSendQueue:
-    """Messages in three states: waiting, in flight, and failed: these are retried when no other message is in flight."""
+    """The messages of one partition in three states: waiting, in flight, or failed.
 
-    def __init__(self, sender: SenderContext, name: str) -> None:
-        self._sender, self._name = sender, name
+    Failed messages (`_retries`) move to the front of the waiting ones as soon as no message is in flight.
+    """
+
+    def __init__(self, sender: SenderContext, partition: str) -> None:
+        self._sender, self._partition = sender, partition
         self._waiting: deque[_Message] = deque()
         self._retries: list[_Message] = []
         self._retry_error: MqbridgeError | None = None
+        """The error of the first failed message in `_retries`."""
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._submitted = 0
-        self._recovery: asyncio.Task[None] | None = None
-        self._reconnector = BrokerReconnector(sender, name)
-        self._encoder = sender.encoder_for(name)
-        self._authorized: AuthorizedInfo | None = None
-        self._connection = sender.connection_for(name)
+        self._reconnect_task: asyncio.Task[None] | None = None
+        self._reconnector = BrokerReconnector(sender, partition)
+        self._encoder = sender.encoder_for(partition)
+        self._encoded_auth: AuthorizedInfo | None = None
+        """The authorization that the encoder writes into requests."""
+        self._connection = sender.connection_for(partition)
 
     @property
     def idle(self) -> bool:
@@ -99,49 +111,54 @@ class PartitionSendQueue:
         return not self._waiting and not self._in_flight and not self._retries
 
     def add(self, data: bytes, flag: int, types: tuple[str | None, str | None], done: SendCallback) -> None:
-        """Queue a message, then send as many messages as the window allows."""
+        """Queue a message, then send as many waiting messages as possible; `types` are msg_type and msg_time."""
         self._submitted += 1
         self._waiting.append(_Message(self, self._submitted, data, flag, types, done))
-        self.pump()
+        self.send_waiting()
 
-    def pump(self) -> None:
-        """Send as many messages as the window and the connection allow."""
-        sender = self._sender
-        while (waiting := self._waiting) and self._in_flight < sender.window and self._recovery is None and not self._retries:
-            if self._in_flight and self._in_flight_bytes + len(waiting[0].data) > WINDOW_BYTES:
+    def send_waiting(self) -> None:
+        """Send waiting messages until a limit is reached: `max_in_flight`, MAX_IN_FLIGHT_BYTES, or a full send buffer.
+
+        Sends nothing during a reconnect, or while failed messages wait for the responses to those in flight.
+        """
+        max_in_flight = self._sender.max_in_flight
+        while (
+            (waiting := self._waiting) and self._in_flight < max_in_flight and self._reconnect_task is None and not self._retries
+        ):
+            if self._in_flight and self._in_flight_bytes + len(waiting[0].data) > MAX_IN_FLIGHT_BYTES:
                 return
             if not self._connection.is_writable:
-                self._connection.when_writable(self.pump)
+                self._connection.when_writable(self.send_waiting)
                 return
             message = waiting.popleft()
             try:
                 self._post(message)
             except ConnectionLost:
                 self._waiting.appendleft(message)
-                self._recover(None)
+                self._start_reconnecting(None)
             except LocalProtocolError as error:
-                self._fail(message, error)
+                self._fail_for_good(message, error)
 
     def _post(self, message: _Message) -> None:
         masters = self._sender.routes.masters
-        if masters.broker_auth is not self._authorized:
-            self._authorized = masters.broker_auth
-            self._encoder.authorize(self._authorized)
+        if masters.broker_auth is not self._encoded_auth:
+            self._encoded_auth = masters.broker_auth
+            self._encoder.authorize(self._encoded_auth)
         request = self._encoder.encode(message.data, message.flag, message.msg_type, message.msg_time)
-        self._connection.post(WRITE, SEND, request, message.answered)
+        self._connection.post(WRITE, SEND, request, message.on_response)
         self._in_flight += 1
         self._in_flight_bytes += len(message.data)
 
     # --- responses --------------------------------------------------------------------------------------------------
 
-    def answered(self, message: _Message, response: Response) -> None:
-        """Handle the response to a message: store the result or the error, then send more messages."""
+    def on_response(self, message: _Message, response: Response) -> None:
+        """Handle the response to a message: report the result or handle the error, then send more messages."""
         self._in_flight -= 1
         self._in_flight_bytes -= len(message.data)
         try:
-            result = self._read(response)
+            result = self._parse_response(response)
         except MqbridgeError as error:
-            self._failed(message, error)
+            self._on_failure(message, error)
         else:
             sender, size = self._sender, len(message.data)
             counters = sender.counters
@@ -150,48 +167,51 @@ class PartitionSendQueue:
             if self._retries:
                 counters.overtaken += 1
             elif self._reconnector.is_failing:
-                self._reconnector.stored()
+                self._reconnector.on_stored()
             message.done(result)
-            sender.settled(size)
+            sender.on_settled(size)
         if self._retries and not self._in_flight:
-            self._requeue_failed()
-        self.pump()
+            self._requeue_retries()
+        self.send_waiting()
 
-    def _read(self, response: Response) -> SendResult:
+    def _parse_response(self, response: Response) -> SendResult:
         if isinstance(response, Exception):
             raise response
         stored = parse_flat(SendMessageResponseB2P, response)
         if stored.errCode != codes.SUCCESS:
-            raise codes.refusal_error(f"a message for {self._sender.topic} partition {self._name}", stored.errCode, stored.errMsg)
+            request = f"a message for {self._sender.topic} partition {self._partition}"
+            raise codes.refusal_error(request, stored.errCode, stored.errMsg)
         return SendResult(stored.messageId, stored.appendOffset, stored.appendTime)
 
-    def _fail(self, message: _Message, error: MqbridgeError) -> None:
-        """Fail a message for good. In an ordered queue all later messages fail, too, unless only this message was refused."""
-        self._decide(message, error)
+    def _fail_for_good(self, message: _Message, error: MqbridgeError) -> None:
+        """Report a message as failed. In an ordered queue all waiting messages fail, too, unless only this one was refused."""
+        self._report_failure(message, error)
         failure = failure_of(error)
         if self._sender.ordered and failure is not Failure.REFUSED:
             later, self._waiting = self._waiting, deque()
-            problem = f"not sent to {self._sender.topic} partition {self._name}, since an earlier one was not stored: {error}"
-            for other in later:
-                self._decide(other, ClusterError(problem, failure))
+            where = f"{self._sender.topic} partition {self._partition}"
+            problem = f"not sent to {where}, since an earlier message was not stored: {error}"
+            for later_message in later:
+                self._report_failure(later_message, ClusterError(problem, failure))
 
-    def _decide(self, message: _Message, error: MqbridgeError) -> None:
+    def _report_failure(self, message: _Message, error: MqbridgeError) -> None:
         self._sender.counters.failed += 1
         message.done(error)
-        self._sender.settled(len(message.data))
+        self._sender.on_settled(len(message.data))
 
-    def _failed(self, message: _Message, error: MqbridgeError) -> None:
+    def _on_failure(self, message: _Message, error: MqbridgeError) -> None:
+        """Handle the failure of a request: retry the message later, or report it as failed if a retry is useless or too late."""
         if self._sender.is_withdrawn(message.done):
-            self._decide(message, self._was_withdrawn())
+            self._report_failure(message, self._withdrawn_error())
             return
-        if self._is_over(message) or failure_of(error) in (Failure.REFUSED, Failure.FATAL):
-            self._fail(message, error)
+        if self._must_give_up(message) or failure_of(error) in (Failure.REFUSED, Failure.FATAL):
+            self._fail_for_good(message, error)
             return
         self._retries.append(message)
         self._retry_error = self._retry_error or error
 
     def withdraw(self) -> None:
-        """Fail withdrawn messages that are not in flight. Those in flight are not retried; other messages are not affected."""
+        """Report withdrawn messages as failed, unless they are in flight: those are not retried if they fail."""
         is_withdrawn = self._sender.is_withdrawn
         withdrawn = [message for message in (*self._retries, *self._waiting) if is_withdrawn(message.done)]
         if not withdrawn:
@@ -201,63 +221,71 @@ class PartitionSendQueue:
         if not self._retries:
             self._retry_error = None
         for message in withdrawn:
-            self._decide(message, self._was_withdrawn())
-        self.pump()
+            self._report_failure(message, self._withdrawn_error())
+        self.send_waiting()
 
-    def _was_withdrawn(self) -> Withdrawn:
-        return Withdrawn(f"withdrawn before it was stored, as far as known, in {self._sender.topic} partition {self._name}")
+    def _withdrawn_error(self) -> Withdrawn:
+        where = f"{self._sender.topic} partition {self._partition}"
+        return Withdrawn(f"withdrawn before {where} was known to have stored it")
 
-    def _is_over(self, message: _Message) -> bool:
-        """Return True if a failed message must not be retried any more: its time is over, or the sender is closing."""
+    def _must_give_up(self, message: _Message) -> bool:
+        """Return True if a failed message must not be retried: `max_elapsed_s` has passed, or the sender is closing.
+
+        Sets `failed_at` at the first failure.
+        """
         now, limit = self._sender.loop.time(), self._sender.max_elapsed_s
         if message.failed_at is None:
             message.failed_at = now
         return self._sender.closing or (limit is not None and now - message.failed_at >= limit)
 
-    def _requeue_failed(self) -> None:
-        """Put failed messages back in front of the queue, in order; called when all responses have arrived."""
+    def _requeue_retries(self) -> None:
+        """Move failed messages to the front of the waiting ones, in the order of submission, and reconnect.
+
+        Called when no message is in flight.
+        """
         self._retries.sort(key=attrgetter("number"))
         self._waiting.extendleft(reversed(self._retries))
         self._sender.counters.retried += len(self._retries)
         self._sender.connectivity.retries += len(self._retries)
         self._retries.clear()
         error, self._retry_error = self._retry_error, None
-        self._recover(error)
+        self._start_reconnecting(error)
 
     # --- recovery ---------------------------------------------------------------------------------------------------
 
-    def _recover(self, error: MqbridgeError | None) -> None:
-        if self._recovery is None:
-            self._recovery = spawn(self._reconnect(error), f"tubemq send to {self._sender.topic} {self._name}")
+    def _start_reconnecting(self, error: MqbridgeError | None) -> None:
+        if self._reconnect_task is None:
+            self._reconnect_task = spawn(self._reconnect(error), f"tubemq send to {self._sender.topic} {self._partition}")
 
     async def _reconnect(self, error: MqbridgeError | None) -> None:
-        """Reconnect until it succeeds or no message waits any more, then send the waiting messages."""
+        """Reconnect until this succeeds or no message waits any more, then send the waiting messages."""
         while self._waiting:
             try:
                 self._connection = await self._reconnector.reconnect(error)
-            except (ClusterError, ProtocolError) as failed:
-                error = failed
-                self._fail_expired(failed)
+            except (ClusterError, ProtocolError) as reconnect_error:
+                error = reconnect_error
+                self._fail_expired(reconnect_error)
             else:
                 break
-        self._recovery = None
-        self.pump()
+        self._reconnect_task = None
+        self.send_waiting()
 
     def _fail_expired(self, error: MqbridgeError) -> None:
-        """Fail the messages that were retried for too long while there was no connection."""
+        """Report waiting messages as failed if `max_elapsed_s` has passed; `error` is the error of the last reconnect."""
         remaining: deque[_Message] = deque()
         while self._waiting:
             message = self._waiting.popleft()
-            if self._is_over(message):
-                self._fail(message, error)
+            if self._must_give_up(message):
+                self._fail_for_good(message, error)
             else:
                 remaining.append(message)
         self._waiting = remaining
 
     async def stop(self) -> None:
-        """Stop reconnecting, and fail the messages that are not in flight."""
-        await cancel(self._recovery)
+        """Stop reconnecting, and report all messages that are not in flight as failed, with SenderClosed."""
+        await cancel(self._reconnect_task)
         waiting = [*self._retries, *self._waiting]
         self._retries, self._waiting = [], deque()
+        problem = f"the sender to {self._sender.topic} was closed before this message was sent"
         for message in waiting:
-            self._decide(message, SenderClosed(f"the sender to {self._sender.topic} was closed before this message was sent"))
+            self._report_failure(message, SenderClosed(problem))

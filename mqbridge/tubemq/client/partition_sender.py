@@ -1,4 +1,4 @@
-"""Send encoded messages to named partitions of a topic. A `PartitionSender` has one `PartitionSendQueue` per partition."""
+"""Sends encoded messages to named partitions of a topic. A `PartitionSender` has one `PartitionSendQueue` per partition."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,19 @@ from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
 MAX_MESSAGE_BYTES = (20 << 20) + (10 << 10)
-"""The largest message limit that a Broker can be configured with. The Broker checks its own, lower limit."""
-WINDOW_REQUESTS = 1000
-"""Maximum requests in flight on one partition if order does not matter."""
+"""The largest limit for the size of a message that a Broker can have. The Broker itself checks the limit that it has."""
+MAX_UNORDERED_REQUESTS = 1000
+"""Maximum requests in flight on one partition, for senders that do not keep the order."""
 NO_CHECK_SUM = -1
 """The `checkSum` of a send request whose producer computes no checksum."""
 CLOSE_TIMEOUT_S = 10.0
+"""How long `close` waits by default for pending messages."""
 
 
 class PartitionSender:
-    """A sender to one topic; made by `open_partition_sender`.
+    """Sends messages to one topic; created by `open_partition_sender`.
 
-    `queued` messages with `queued_bytes` are submitted, and neither stored nor failed yet.
+    `queued_messages` and `queued_bytes` count the messages that are submitted, and neither stored nor failed yet.
     """
 
     def __init__(
@@ -36,52 +37,57 @@ class PartitionSender:
         connections: ConnectionPool,
         route: TopicRoute,
         *,
-        window: int,
+        max_in_flight: int,
         max_elapsed_s: float | None,
         ordered: bool = False,
     ) -> None:
         self.topic = route.topic
         self.route = route
         self.routes = routes
-        self.window, self.ordered = window, ordered
+        self.max_in_flight, self.ordered = max_in_flight, ordered
         self.max_elapsed_s = max_elapsed_s
         self.closing = False
-        self.is_withdrawn: Callable[[SendCallback], bool] = _never
-        """Function that returns True if the message with this callback is withdrawn: it must not be sent or retried."""
+        self.is_withdrawn: Callable[[SendCallback], bool] = _is_never_withdrawn
+        """Returns True if the caller has withdrawn the message with this callback; the caller may replace this function."""
         self.counters = SendCounters()
         self.connectivity = connections.connectivity
-        self.queued = self.queued_bytes = 0
+        self.queued_messages = self.queued_bytes = 0
         self.loop = asyncio.get_running_loop()
         self._connections = connections
         self._queues: dict[str, PartitionSendQueue] = {}
-        self._room: list[tuple[int, asyncio.Future[None]]] = []
+        self._room_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """Callers of `wait_for_room` and `flush`: each with its limit in bytes, or -1 until no message is queued."""
 
     def submit(
         self, partition: str, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback
     ) -> None:
         """Queue a message for a partition, given by name; `done` is called later with the result.
 
-        Transient failures are retried for `max_elapsed_s`; after that, and for refusals, `done` gets the exception. Raises
-        KeyError if the topic has no such partition. A caller that submits faster than Brokers store should await `room`.
+        `data` is the encoded message, `flag` its flag field. Transient failures are retried for `max_elapsed_s`. If the message
+        fails after that, or is refused, `done` gets the exception. Raises KeyError if the topic has no such partition. A caller
+        that submits faster than Brokers store should await `wait_for_room`.
         """
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = PartitionSendQueue(self, partition)
         if len(data) > MAX_MESSAGE_BYTES or self.closing:
             self.counters.failed += 1
-            self.loop.call_soon(done, self._unsendable(len(data)))
+            self.loop.call_soon(done, self._rejection_error(len(data)))
             return
-        self.queued += 1
+        self.queued_messages += 1
         self.queued_bytes += len(data)
         queue.add(data, flag, (msg_type, msg_time), done)
 
     def withdraw(self, partitions: Iterable[str]) -> None:
-        """Fail, with Withdrawn (RETRY), the waiting messages of these partitions for which `is_withdrawn` returns True."""
+        """Report the withdrawn messages of these partitions (see `is_withdrawn`) as failed with Withdrawn (RETRY).
+
+        Withdrawn messages in flight are not retried if they fail.
+        """
         for name in partitions:
             if name in self._queues:
                 self._queues[name].withdraw()
 
-    def _unsendable(self, size: int) -> MqbridgeError:
+    def _rejection_error(self, size: int) -> MqbridgeError:
         if self.closing:
             return SenderClosed(f"the sender to {self.topic} is closed")
         limit = f"{size} bytes, {MAX_MESSAGE_BYTES} at most"
@@ -90,11 +96,11 @@ class PartitionSender:
     def send(
         self, partition: str, data: bytes, flag: int = 0, msg_type: str | None = None, msg_time: str | None = None
     ) -> "asyncio.Future[SendResult]":
-        """Like `submit`, but return a future of the result."""
+        """Like `submit`, but return a future that gets the result or the exception."""
         future: asyncio.Future[SendResult] = self.loop.create_future()
 
         def done(result: SendResult | MqbridgeError) -> None:
-            settle(future, result)
+            settle_future(future, result)
 
         self.submit(partition, data, flag, msg_type, msg_time, done=done)
         return future
@@ -106,28 +112,28 @@ class PartitionSender:
 
     @property
     def idle(self) -> bool:
-        """True if no message waits or is in flight."""
-        return not self.queued
+        """True if no message waits, is in flight, or has to be retried."""
+        return not self.queued_messages
 
-    def settled(self, size: int) -> None:
-        """Record that a message is stored or has failed; wake callers of `room` and `flush`."""
-        self.queued -= 1
+    def on_settled(self, size: int) -> None:
+        """Record that a message is stored or has failed; wake callers of `wait_for_room` and `flush`."""
+        self.queued_messages -= 1
         self.queued_bytes -= size
-        if self._room:
-            self._wake()
+        if self._room_waiters:
+            self._wake_room_waiters()
 
-    async def room(self, max_bytes: int) -> None:
-        """Wait until at most `max_bytes` are queued."""
+    async def wait_for_room(self, max_bytes: int) -> None:
+        """Wait until at most `max_bytes` bytes are queued."""
         if self.queued_bytes > max_bytes:
-            await self._until(max_bytes)
+            await self._wait_until_queued(max_bytes)
 
     async def flush(self) -> None:
         """Wait until all messages are stored or have failed."""
-        if self.queued:
-            await self._until(-1)
+        if self.queued_messages:
+            await self._wait_until_queued(-1)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for pending messages at most `timeout` seconds; those still pending fail with SenderClosed, a ConnectionLost."""
+        """Wait at most `timeout` seconds for pending messages; then messages that are not in flight fail with SenderClosed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
@@ -135,26 +141,29 @@ class PartitionSender:
         for queue in self._queues.values():
             await queue.stop()
 
-    async def _until(self, max_bytes: int) -> None:
+    async def _wait_until_queued(self, max_bytes: int) -> None:
         future: asyncio.Future[None] = self.loop.create_future()
         entry = max_bytes, future
-        self._room.append(entry)
+        self._room_waiters.append(entry)
         try:
             await future
         finally:
-            if entry in self._room:
-                self._room.remove(entry)
+            if entry in self._room_waiters:
+                self._room_waiters.remove(entry)
 
-    def _wake(self) -> None:
-        """Wake callers of `room` and `flush`. A limit of -1 waits for zero messages, since an empty message has zero bytes."""
-        for entry in list(self._room):
+    def _wake_room_waiters(self) -> None:
+        """Wake the callers of `wait_for_room` and `flush` whose condition holds.
+
+        `flush` has the limit -1 and waits for zero messages, not zero bytes, since an empty message has zero bytes.
+        """
+        for entry in list(self._room_waiters):
             limit, future = entry
-            if (not self.queued if limit < 0 else self.queued_bytes <= limit) and not future.done():
+            if (not self.queued_messages if limit < 0 else self.queued_bytes <= limit) and not future.done():
                 future.set_result(None)
-                self._room.remove(entry)
+                self._room_waiters.remove(entry)
 
     def encoder_for(self, name: str) -> SendRequestEncoder:
-        """Return the encoder of one partition's requests. Raises KeyError if the topic has no such partition."""
+        """Return the encoder of the requests to one partition. Raises KeyError if the topic has no such partition."""
         routes, partition = self.routes, self.route.partitions[name].partition
         return SendRequestEncoder(routes.client_id, self.topic, partition, NO_CHECK_SUM, _signed_address(routes.host))
 
@@ -164,11 +173,11 @@ class PartitionSender:
         return self._connections.to(ref.broker.host, ref.broker.port, str(ref.key))
 
 
-def _never(_: SendCallback) -> bool:
+def _is_never_withdrawn(_: SendCallback) -> bool:
     return False
 
 
-def settle(future: "asyncio.Future[SendResult]", result: SendResult | MqbridgeError) -> None:
+def settle_future(future: "asyncio.Future[SendResult]", result: SendResult | MqbridgeError) -> None:
     """Set the result or the exception of a future, unless it is done or cancelled."""
     if future.done():
         return
@@ -179,6 +188,7 @@ def settle(future: "asyncio.Future[SendResult]", result: SendResult | MqbridgeEr
 
 
 def _signed_address(host: str) -> int:
+    """Return an IPv4 address as a signed 32 bit integer, for the field sentAddr."""
     value = int(IPv4Address(host))
     return value - (1 << 32) if value >> 31 else value
 
@@ -192,14 +202,14 @@ async def open_partition_sender(
     in_flight: int | None = None,
     max_elapsed_s: float | None = None,
 ) -> PartitionSender:
-    """Open a sender of a topic. Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic.
+    """Open a sender to a topic. Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic.
 
-    `ordered` keeps one request of each partition in flight, and so keeps the order across all failures. `in_flight` sets another
-    number: the order then holds as long as the Broker refuses no message; `counters.overtaken` counts violations. If an ordered
-    message fails for good, all messages queued after it fail, too.
+    With `ordered`, each partition has only one request in flight, so that the order survives all failures, and if a message fails
+    for good, all messages that wait behind it fail, too. `in_flight` sets another number of requests: then the order holds only
+    as long as the Broker refuses no message; `counters.overtaken` counts violations.
     """
-    window = in_flight or (1 if ordered else WINDOW_REQUESTS)
-    if window < 1:
+    max_in_flight = in_flight or (1 if ordered else MAX_UNORDERED_REQUESTS)
+    if max_in_flight < 1:
         raise LocalProtocolError(f"in_flight is {in_flight}; a partition needs at least one request in flight")
     route = await routes.topic(topic)
-    return PartitionSender(routes, connections, route, window=window, ordered=ordered, max_elapsed_s=max_elapsed_s)
+    return PartitionSender(routes, connections, route, max_in_flight=max_in_flight, ordered=ordered, max_elapsed_s=max_elapsed_s)

@@ -1,8 +1,8 @@
 """A producer's view of the cluster: Brokers and the partitions of its topics, updated by heartbeats to the Master.
 
-A partition that the Master has listed once stays in the list for the lifetime of this client. While a Broker is down, the Master
-does not list its partitions. If they were removed here, too, the indexes of the others would shift, and the messages of a key
-would be sent to another partition.
+A partition that the Master has listed once is kept for the lifetime of this client. While a Broker is down, the Master does not
+list its partitions. If they were removed here, too, the indexes of the other partitions would shift, and the messages of a key
+would go to another partition.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
 from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, call_with_retries, format_topics, new_client_id
-from mqbridge.tubemq.client.topic_probe import check_consumer, is_deployed
+from mqbridge.tubemq.client.topic_probe import check_consumer, topic_exists
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     ApprovedClientConfig,
@@ -38,22 +38,26 @@ from mqbridge.tubemq.wire.string_formats import (
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 13.0
+"""Interval between heartbeats to the Master."""
 NO_BROKERS_KNOWN = -1
+"""Value of brokerCheckSum that makes the Master send its list of Brokers."""
 REQUEST_CONFIG = -2
+"""Value of configId for a client that has no configuration from the Master yet."""
 
 
 class TopicRoute:
     """A topic's partitions by name (`broker:partition`), sorted by Broker and number.
 
     partitions  all partitions that the Master has ever listed to producers
-    listed      the partitions that the Master listed last, for senders that choose a partition
-    read_only   partitions that the Master assigns to consumers, but does not list to producers: their Brokers accept
-                subscriptions to the topic, but no messages
+    listed      the partitions in the Master's last non-empty list, among which senders may choose
+    read_only   partitions that the Master assigns to consumers, but does not list to producers: their Brokers deliver messages of
+                the topic, but accept none
     """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.max_message_bytes: int | None = None
+        """The topic's limit for the size of a message; None if the Master has not sent one."""
         self.partitions: dict[str, PartitionRef] = {}
         self.listed: list[PartitionRef] = []
         self.read_only: dict[str, PartitionRef] = {}
@@ -66,30 +70,33 @@ class TopicRoute:
     def index_of(self, name: str) -> int:
         """Return the index of a partition in its topic. Raises KeyError.
 
-        A read-only partition gets the index that it would have if its Broker accepted messages, estimated from its name. All
-        members that first see it while it is read-only compute the same index. With several stores, a member that knew it before
-        may compute another index, since the name does not contain the number of partitions per store. The target partition may
-        then change when another member takes over. Two partitions may get the same index; both are then written to one target
-        partition, where each keeps its order. The indexes of the other partitions do not depend on read-only ones.
+        A read-only partition gets the index that it would have if its Broker accepted messages, estimated from its name. The
+        indexes of the other partitions do not depend on read-only ones.
+
+        The estimate has two consequences for a route that maps indexes to target partitions. Two partitions may get the same
+        index; both are then written to one target partition, where each keeps its order. And with several stores, a member that
+        knew the partition before it became read-only may compute another index, since the name does not contain the number of
+        partitions per store. The target partition may then change when another member takes over.
         """
         if name in self.partitions:
             return list(self.partitions).index(name)
         ref = self.read_only[name]
         store, number = divmod(ref.partition, STORE_STEP)
-        return sum(_sort_key(other) < _sort_key(ref) for other in self.partitions.values()) + store + number
+        listed_before = sum(_sort_key(other) < _sort_key(ref) for other in self.partitions.values())
+        return listed_before + store + number
 
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
         """Apply the topic's description from the response to a heartbeat."""
         self.max_message_bytes = info.max_message_bytes
-        found: dict[str, PartitionRef] = {}
-        for number, partitions, stores in info.deployments:
-            broker = brokers.get(number)
+        listed: dict[str, PartitionRef] = {}
+        for broker_id, partitions, stores in info.deployments:
+            broker = brokers.get(broker_id)
             for partition in partition_ids(partitions, stores) if broker else ():
                 assert broker is not None  # noqa: S101 - for the type checker
                 ref = PartitionRef(broker, self.topic, partition)
-                found[ref.name] = ref
-        self.partitions = {ref.name: ref for ref in sorted((self.partitions | found).values(), key=_sort_key)}
-        self.listed = sorted(found.values(), key=_sort_key) or self.listed
+                listed[ref.name] = ref
+        self.partitions = {ref.name: ref for ref in sorted((self.partitions | listed).values(), key=_sort_key)}
+        self.listed = sorted(listed.values(), key=_sort_key) or self.listed
         self.read_only = {name: ref for name, ref in self.read_only.items() if name not in self.partitions}
 
 
@@ -98,32 +105,34 @@ def _sort_key(ref: PartitionRef) -> tuple[int, int]:
 
 
 class Routes:
-    """A registered producer's view of the cluster."""
+    """The routes of one producer: registers it at the Master, and updates the routes by heartbeats."""
 
     def __init__(self, masters: Masters, *, heartbeat_s: float = HEARTBEAT_S) -> None:
         self.masters = masters
         self.client_id = ""
         self.host = ""
         self._heartbeat_s = heartbeat_s
-        self._check_sum = NO_BROKERS_KNOWN
+        self._broker_check_sum = NO_BROKERS_KNOWN
+        """Checksum of the list of Brokers that we have; the Master sends a list only if its checksum differs."""
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicRoute] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._refreshing: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._refresh_task: asyncio.Task[None] | None = None
         self._heartbeat_lock = asyncio.Lock()
+        """Held from a heartbeat to its response; see `_request_topics`."""
         self._closed = False
 
     async def start(self) -> None:
-        """Register at the Master. Raises ClusterError after five attempts."""
+        """Register at the Master, and start the heartbeats. Raises ClusterError after five attempts."""
         self.host = await call_with_retries("connecting to the Master", self.masters.local_host)
         self.client_id = new_client_id(self.host)
         await call_with_retries("registering the producer", self._register)
-        self._task = spawn(self._heartbeats(), f"tubemq producer {self.client_id}")
+        self._heartbeat_task = spawn(self._heartbeat_loop(), f"tubemq producer {self.client_id}")
 
     async def close(self) -> None:
         """Unregister at the Master; pending calls of `refresh` fail."""
         self._closed = True
-        await cancel(self._task, self._refreshing)
+        await cancel(self._heartbeat_task, self._refresh_task)
         try:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=await self.masters.auth_info())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
@@ -135,22 +144,25 @@ class Routes:
 
         Other failures are retried, in up to five attempts.
         """
-        known = self._topics.get(topic)
-        if known is None:
-            found = await call_with_retries(f"looking up topic {topic}", lambda: self.look_up(topic))
-            if found is None:
+        route = self._topics.get(topic)
+        if route is None:
+            new_route = await call_with_retries(f"looking up topic {topic}", lambda: self.look_up(topic))
+            if new_route is None:
                 problem = f"TubeMQ knows no topic {topic!r} that accepts messages: create the topic, or correct its name"
                 raise ServerRefused(problem, codes.TOPIC_NOT_DEPLOYED, Failure.FATAL)
-            known = self._topics.setdefault(topic, found)  # a concurrent call may have added it
-        return known
+            route = self._topics.setdefault(topic, new_route)  # a concurrent call may have added it
+        return route
 
     async def index_of(self, ref: PartitionRef) -> int:
-        """Return the index of a consumer's partition. An unknown partition is read-only if the Master does not list it either."""
+        """Return the index of a consumer's partition in its topic.
+
+        An unknown partition is added as read-only if the Master does not list it to producers. Raises ClusterError.
+        """
         route = await self.topic(ref.topic)
         if ref.name not in route.readable:
             await self.refresh()
             if ref.name not in route.partitions:
-                log.info("%s is read-only: its Broker accepts no messages for the topic now", ref)
+                log.info("%s is read-only: its Broker accepts no messages for the topic at present", ref)
                 route.read_only[ref.name] = ref
         return route.index_of(ref.name)
 
@@ -159,39 +171,39 @@ class Routes:
 
         Raises ClusterError (RETRY) if it exists, but no Broker accepts messages for it now.
         """
-        known = self._topics.get(topic) or TopicRoute(topic)
+        route = self._topics.get(topic) or TopicRoute(topic)
         for info in await self._request_topics([topic]):
             if info.topic == topic:
-                known.update(info, self._brokers)
-        if known.partitions:
-            return known
-        if await is_deployed(self.masters, self.host, topic):
+                route.update(info, self._brokers)
+        if route.partitions:
+            return route
+        if await topic_exists(self.masters, self.host, topic):
             problem = f"the Master knows topic {topic!r}, but no Broker accepts messages for it now"
             raise ClusterError(f"{problem}: its Brokers are down or still starting, or it is closed for producers", Failure.RETRY)
         return None
 
     async def check_consumer(self, topic: str) -> None:
-        """Raise the Master's error if it refuses all consumers of the topic; probes with a temporary group."""
+        """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials."""
         await check_consumer(self.masters, self.host, topic)
 
     async def refresh(self) -> None:
-        """Update all routes now; concurrent calls share one request, and its response or error.
+        """Update all routes now. Concurrent calls share one request, and its response or error.
 
-        The request continues if one of its callers is cancelled. Raises ClusterError, also if this producer is closed.
+        If a caller is cancelled, the request continues for the others. Raises ClusterError, also if this producer is closed.
         """
         if self._closed:
-            raise self._was_closed()
-        if self._refreshing is None:
-            self._refreshing = spawn(self._refresh(), f"tubemq routes of {self.client_id}", quiet=True)
-            self._refreshing.add_done_callback(self._refreshed)
+            raise self._closed_error()
+        if self._refresh_task is None:
+            self._refresh_task = spawn(self._refresh(), f"tubemq routes of {self.client_id}", quiet=True)
+            self._refresh_task.add_done_callback(self._on_refresh_done)
         try:
-            await asyncio.shield(self._refreshing)
+            await asyncio.shield(self._refresh_task)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            raise self._was_closed() from None
+            raise self._closed_error() from None
 
-    def _was_closed(self) -> ClusterError:
+    def _closed_error(self) -> ClusterError:
         return ClusterError(f"producer {self.client_id} is closed: it sends no more requests to the Master", Failure.FATAL)
 
     async def _refresh(self) -> None:
@@ -200,11 +212,11 @@ class Routes:
                 if info.topic in self._topics:
                     self._topics[info.topic].update(info, self._brokers)
 
-    def _refreshed(self, task: "asyncio.Task[None]") -> None:
-        self._refreshing = None
+    def _on_refresh_done(self, task: "asyncio.Task[None]") -> None:
+        self._refresh_task = None
         collect_error(task)
 
-    async def _heartbeats(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
             try:
@@ -227,49 +239,50 @@ class Routes:
         )
         response = await self.masters.call(rpc.PRODUCER_REGISTER, request, RegisterResponseM2P)
         self.masters.raise_if_refused("registering the producer", response, Role.PRODUCER, is_success=response.success)
-        self._learn(response)
+        self._store_response(response)
 
     async def _request_topics(self, topics: Sequence[str]) -> list[TopicInfo]:
         """Request these topics from the Master, in heartbeats of at most MAX_TOPICS topics each.
 
-        The Master's response describes the topics of the producer's last heartbeat, which may be a later one than the request.
-        So each heartbeat waits for the response to the previous one.
+        The Master responds with the topics of the last heartbeat that it received from this producer, which may be a later one
+        than the heartbeat that it responds to. So each heartbeat waits for the response to the previous one.
         """
-        found: list[TopicInfo] = []
+        infos: list[TopicInfo] = []
         async with self._heartbeat_lock:
             for first in range(0, len(topics), MAX_TOPICS):
-                response = await self._request_once(topics[first : first + MAX_TOPICS])
-                found += map(parse_topic_info, response.topicInfos)
-        return found
+                response = await self._request_topics_once(topics[first : first + MAX_TOPICS])
+                infos += map(parse_topic_info, response.topicInfos)
+        return infos
 
-    async def _request_once(self, topics: Sequence[str]) -> HeartResponseM2P:
+    async def _request_topics_once(self, topics: Sequence[str]) -> HeartResponseM2P:
         """Send one heartbeat; if the Master no longer knows this producer, register again and repeat it."""
-        response = await self._heartbeat(topics)
+        response = await self._send_heartbeat(topics)
         if response.errCode == codes.NO_NODE:
             log.info("the Master no longer knows producer %s, registering again", self.client_id)
             await self._register()
-            response = await self._heartbeat(topics)
+            response = await self._send_heartbeat(topics)
         self.masters.raise_if_refused(
             f"a producer heartbeat for {format_topics(topics)}", response, Role.PRODUCER, is_success=response.success
         )
-        self._learn(response)
+        self._store_response(response)
         return response
 
-    async def _heartbeat(self, topics: Sequence[str]) -> HeartResponseM2P:
+    async def _send_heartbeat(self, topics: Sequence[str]) -> HeartResponseM2P:
         request = HeartRequestP2M(
             clientId=self.client_id,
             hostName=self.host,
-            brokerCheckSum=self._check_sum,
+            brokerCheckSum=self._broker_check_sum,
             topicList=topics,
             authInfo=await self.masters.auth_info(),
             appdConfig=ApprovedClientConfig(configId=REQUEST_CONFIG),
         )
         return await self.masters.call(rpc.PRODUCER_HEARTBEAT, request, HeartResponseM2P)
 
-    def _learn(self, response: RegisterResponseM2P | HeartResponseM2P) -> None:
+    def _store_response(self, response: RegisterResponseM2P | HeartResponseM2P) -> None:
+        """Store the tokens and the list of Brokers that a response contains."""
         if response.HasField("authorizedInfo"):
             self.masters.store_tokens(response.authorizedInfo)
         if response.brokerInfos:
             brokers = [parse_broker(text, self.masters.broker_port) for text in response.brokerInfos]
             self._brokers = {broker.id: broker for broker in brokers}
-        self._check_sum = response.brokerCheckSum
+        self._broker_check_sum = response.brokerCheckSum

@@ -1,4 +1,4 @@
-"""Results of messages submitted to a Broker."""
+"""The result of sending a message: the stored message's id and offset, or an error."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,10 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocol
 
 
 class SendResult(NamedTuple):
-    """A stored message: its id, its offset in the store's index, and the time when it was stored, in ms."""
+    """A Broker's response for a stored message: its id, its offset in the store's index, and its time of storage.
+
+    `append_time` is in milliseconds since the epoch.
+    """
 
     message_id: int
     offset: int
@@ -15,7 +18,7 @@ class SendResult(NamedTuple):
 
 
 SendCallback = Callable[[SendResult | MqbridgeError], None]
-"""A function that is called once per message with its result, in the event loop; it must not raise."""
+"""A function that is called once per message, with its result or error, in the event loop; it must not raise."""
 
 
 class SenderClosed(ConnectionLost):
@@ -23,11 +26,11 @@ class SenderClosed(ConnectionLost):
 
 
 class Withdrawn(ClusterError):
-    """The caller withdrew the message before it was known to be stored."""
+    """The caller withdrew the message before its result was known: it may be stored."""
 
 
 def failure_of(error: MqbridgeError) -> Failure:
-    """Return the failure class of a message's error, which tells whether a retry helps."""
+    """Return the failure class of a message's error, which says whether a retry helps."""
     if isinstance(error, ClusterError):
         return error.failure
     return Failure.REFUSED if isinstance(error, (LocalProtocolError, MappingError)) else Failure.RETRY

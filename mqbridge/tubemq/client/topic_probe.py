@@ -1,9 +1,9 @@
-"""Probes with a temporary group whether a Master knows a topic that it does not list to producers.
+"""Finds out whether a Master knows a topic that it does not list to producers: tries to join a temporary group on the topic.
 
 A restarted Master knows its Brokers and topics at once. But it lists a topic to producers only after a Broker has reported that
-it accepts messages for the topic: with one Broker half a second later, with slowly starting Brokers more. Until then producers
-cannot tell an existing topic from a missing one. Consumers can: a group is accepted for a configured topic, and refused with
-TOPIC_NOT_DEPLOYED for any other (both seen on a real Master that was killed and restarted).
+it accepts messages for the topic: half a second later with one Broker, later if Brokers start slowly. Until then a producer
+cannot tell an existing topic from a missing one. A consumer can: the Master accepts a group for a configured topic, and refuses a
+group for any other topic with TOPIC_NOT_DEPLOYED. Both was seen on a real Master that was killed and restarted.
 """
 
 import logging
@@ -20,11 +20,12 @@ PROBE_GROUP_PREFIX = "mqbridge_looks_"
 """Prefix of the temporary groups. A Master deletes a group when its last member leaves."""
 
 
-async def is_deployed(masters: Masters, host: str, topic: str) -> bool:
-    """Return True if the Master accepts a group for the topic. `host` is our address. Raises ClusterError.
+async def topic_exists(masters: Masters, host: str, topic: str) -> bool:
+    """Return True if the Master knows the topic. `host` is our address. Raises ClusterError.
 
-    Returns True also if only listed groups may consume the topic, and False for any other FATAL refusal. Refused credentials
-    tell nothing about the topic, so their error is raised.
+    The Master knows the topic if it accepts the temporary group, or refuses it because only listed groups may consume the topic.
+    Any other FATAL refusal returns False, except for refused credentials: they tell nothing about the topic, so the error is
+    raised.
     """
     try:
         await _probe(masters, host, topic)

@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError
 from mqbridge.net.backoff import Backoff
 from mqbridge.tubemq.client.broker_reconnector import FIRST_RETRY_S, MAX_RETRY_S
 from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.partition_sender import CLOSE_TIMEOUT_S, PartitionSender, open_partition_sender, settle
+from mqbridge.tubemq.client.partition_sender import CLOSE_TIMEOUT_S, PartitionSender, open_partition_sender, settle_future
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.send_result import SendCallback, SendResult
 from mqbridge.tubemq.library.broker_blocklist import BrokerBlocklist
@@ -95,7 +95,7 @@ class LoadBalancingSender:
     ) -> "asyncio.Future[SendResult]":
         """Like `submit`, but return a future of the result."""
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        self.submit(data, flag, msg_type, msg_time, done=lambda result: settle(future, result))
+        self.submit(data, flag, msg_type, msg_time, done=lambda result: settle_future(future, result))
         return future
 
     async def flush(self) -> None:

@@ -15,7 +15,7 @@ from mqbridge.errors import ClusterError, Failure, MappingError, MqbridgeError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
 from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
 from mqbridge.message import Message
-from mqbridge.tubemq.client.partition_sender import PartitionSender, settle
+from mqbridge.tubemq.client.partition_sender import PartitionSender, settle_future
 from mqbridge.tubemq.client.send_result import SenderClosed, SendResult
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
 from mqbridge.tubemq.mapping.properties import parse_pairs, system_fields
@@ -104,7 +104,7 @@ class Producer:
         def done(outcome: SendResult | MqbridgeError) -> None:
             self._unanswered.discard(result)
             self._window.leave(number, size)
-            settle(result, outcome)
+            settle_future(result, outcome)
 
         self._unanswered.add(result)
         if name is None:
@@ -134,7 +134,7 @@ class Producer:
             error = SenderClosed(f"the producer of topic {self.topic!r} was closed before this message was stored")
             self._window.abort(error)
             for result in list(self._unanswered):
-                settle(result, error)
+                settle_future(result, error)
             await self._ordered.close(0.0)
             await self._any_partition.close(0.0)
 

@@ -75,7 +75,7 @@ class Nobody:
 
     def raise_if_refused(self, request: str, response: Any, role: Role, *, is_success: bool) -> None:
         if not is_success:
-            raise Credentials().refused(request, response.errCode, response.errMsg, role)
+            raise Credentials().refusal_error(request, response.errCode, response.errMsg, role)
 
 
 class MasterScript(Nobody, Script):

@@ -105,7 +105,7 @@ async def test_a_master_that_is_asked_after_a_silent_one_gets_a_signature_of_now
     masters = Masters([("m", 1), ("n", 1)], connections, user())  # type: ignore[arg-type]
     routes = Routes(masters)
     routes.client_id = routes.host = "p"
-    await routes._heartbeat([])
+    await routes._send_heartbeat([])
     (first,), (second,) = silent.asked, active.asked
     assert is_fresh(first.authInfo)
     assert is_fresh(second.authInfo)

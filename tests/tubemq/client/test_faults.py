@@ -195,7 +195,7 @@ async def test_every_code_in_answers_to_sends(play: Play, code: int) -> None:
         assert isinstance(error, ServerRefused)
         # One that is refused for itself stands alone; of what is refused for good, nothing behind it in its partition is sent.
         assert bool(behind) == (codes.CODES[code].failure is Failure.FATAL)
-        assert all(isinstance(one, ClusterError) and "an earlier one was not stored" in str(one) for one in behind)
+        assert all(isinstance(one, ClusterError) and "an earlier message was not stored" in str(one) for one in behind)
         assert (error.code, "said" in str(error)) == (code, True)
     else:
         assert not failed
@@ -269,7 +269,7 @@ async def test_sending_goes_on_without_a_master(
     play: Play, how: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer of the Broker is lost while no Master can tell where the partition is: it is where it was."""
-    monkeypatch.setattr("mqbridge.tubemq.client.broker_reconnector.MASTER_PATIENCE_S", 0.01)
+    monkeypatch.setattr("mqbridge.tubemq.client.broker_reconnector.ROUTE_REFRESH_TIMEOUT_S", 0.01)
     routes = Routes(play.masters, heartbeat_s=100)
     await routes.start()
     sender = await open_partition_sender(routes, play.model, "demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ async def test_sending_goes_on_without_a_master(
     assert [message.payLoadData for message in play.model.broker.stored["demo", 0]] == [b"before", b"after"]
     assert play.model.faults.happened == [(rpc.SEND, 2)]
     await sender.close()
-    await cancel(routes._task, routes._refreshing)
+    await cancel(routes._heartbeat_task, routes._refresh_task)
 
 
 async def test_all_who_ask_a_silent_master_for_the_route_share_one_question(play: Play) -> None:

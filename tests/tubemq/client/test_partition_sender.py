@@ -79,9 +79,9 @@ def sender_to(
 ) -> PartitionSender:
     route = TopicRoute("demo")
     route.update(TopicInfo("demo", ((1, 2, 1),), 1 << 20), {1: Broker(1, "10.0.0.5", 8123)})
-    window = in_flight or (1 if ordered else partition_sender.WINDOW_REQUESTS)
+    window = in_flight or (1 if ordered else partition_sender.MAX_UNORDERED_REQUESTS)
     cluster: Any = FakeCluster(broker)
-    return PartitionSender(cluster, cluster, route, window=window, max_elapsed_s=max_elapsed_s)
+    return PartitionSender(cluster, cluster, route, max_in_flight=window, max_elapsed_s=max_elapsed_s)
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +143,7 @@ async def test_what_was_stored_ahead_of_its_turn_is_counted() -> None:
         "stored": 10,
         "stored_bytes": 30,
     }
-    assert (sender.queued, sender.queued_bytes) == (0, 0)
+    assert (sender.queued_messages, sender.queued_bytes) == (0, 0)
 
 
 async def test_refusals_for_good_do_not_hold_up_the_others() -> None:
@@ -158,10 +158,10 @@ async def test_refusals_for_good_do_not_hold_up_the_others() -> None:
 async def test_waiting_for_room() -> None:
     broker = FakeBroker()
     sender = sender_to(broker)
-    await sender.room(0)
+    await sender.wait_for_room(0)
     sent = [sender.send("1:0", b"x" * 10) for _ in range(10)]
     assert sender.queued_bytes == 100
-    await sender.room(50)
+    await sender.wait_for_room(50)
     assert sender.queued_bytes == 50
     await sender.flush()
     assert all(future.done() for future in sent)
@@ -222,8 +222,8 @@ async def test_what_a_request_says() -> None:
 
 
 async def test_the_window_bounds_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_sender, "WINDOW_REQUESTS", 5)
-    monkeypatch.setattr(partition_send_queue, "WINDOW_BYTES", 40)
+    monkeypatch.setattr(partition_sender, "MAX_UNORDERED_REQUESTS", 5)
+    monkeypatch.setattr(partition_send_queue, "MAX_IN_FLIGHT_BYTES", 40)
     for body, most in ((b"x", 5), (b"x" * 15, 2), (b"x" * 50, 1)):
         broker = FakeBroker()
         sender = sender_to(broker, ordered=False)
@@ -271,7 +271,7 @@ async def test_nothing_is_stored_behind_an_ordered_message_that_is_given_up(is_a
         await sent[0]
     broker.unreachable, broker.plan = 0, []
     for later in sent[1:]:
-        with pytest.raises(ClusterError, match="an earlier one was not stored") as caught:
+        with pytest.raises(ClusterError, match="an earlier message was not stored") as caught:
             await later
         assert caught.value.failure is Failure.RETRY
     assert broker.stored == []

@@ -133,7 +133,7 @@ async def test_a_line_goes_on_when_the_routes_are_closed_while_it_asks(
 ) -> None:
     """It would wait for ever: the refresh that it shares was cancelled, and with it what was to send again."""
     hurry(monkeypatch)
-    monkeypatch.setattr(broker_reconnector, "MASTER_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(broker_reconnector, "ROUTE_REFRESH_TIMEOUT_S", PATIENCE_S)
     master.topics = {"t": 1}
     broker = FakeBroker(ConnectionLost("gone"))
     sessions = SimpleNamespace(connectivity=Connectivity("fake"), to=lambda *_: broker)

@@ -78,7 +78,7 @@ async def test_all_that_is_sent_over_a_slow_link_is_stored_once(stack: AsyncExit
     broker = StoringBroker()
     link = await link_to(broker, 500_000, stack)
     connections = pool_of(stack)
-    sender = await sender_to(link.port, connections, window=window, ordered=ordered)
+    sender = await sender_to(link.port, connections, max_in_flight=window, ordered=ordered)
     sent = [sender.send(f"1:{n % PARTITIONS}", b"%08d" % n + bytes(25_000 if ordered else 15_000)) for n in range(100)]
     async with asyncio.timeout(SERVER_PATIENCE_S):
         await asyncio.gather(*sent)
@@ -91,7 +91,7 @@ async def test_one_large_message_takes_its_time(stack: AsyncExitStack) -> None:
     """No answer comes meanwhile, and the last of it has left our own buffers long before it has arrived."""
     broker = StoringBroker()
     link = await link_to(broker, 64_000, stack)
-    sender = await sender_to(link.port, pool_of(stack), window=1, ordered=True)
+    sender = await sender_to(link.port, pool_of(stack), max_in_flight=1, ordered=True)
     async with asyncio.timeout(SERVER_PATIENCE_S):
         await sender.send("1:0", b"00000000" + bytes(256_000))
     assert broker.stored == {b"00000000": 1}
@@ -186,7 +186,7 @@ async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack,
     server = Deaf()
     await server.open(stack)
     connections = pool_of(stack, 60.0)
-    sender = await sender_to(server.port, connections, window=1000, ordered=False)
+    sender = await sender_to(server.port, connections, max_in_flight=1000, ordered=False)
     size = 50_000
     for n in range(400):
         sender.submit(f"1:{n % PARTITIONS}", bytes(size), 0, None, None, done=lambda _: None)
@@ -206,7 +206,7 @@ async def test_a_partition_that_found_no_room_goes_on(
     server = Deaf()
     await server.open(stack)
     connections = pool_of(stack, 60.0)
-    sender = await sender_to(server.port, connections, window=1, ordered=True)
+    sender = await sender_to(server.port, connections, max_in_flight=1, ordered=True)
     connection = connections.to("127.0.0.1", server.port)
     await connection.connected()
     for n in range(PARTITIONS):
@@ -214,7 +214,7 @@ async def test_a_partition_that_found_no_room_goes_on(
         await asyncio.sleep(0.01)
     tcp = connection._tcp
     assert tcp is not None
-    assert (len(tcp.waiting), len(tcp._writable_callbacks), sender.queued) == (1, PARTITIONS - 1, PARTITIONS)
+    assert (len(tcp.waiting), len(tcp._writable_callbacks), sender.queued_messages) == (1, PARTITIONS - 1, PARTITIONS)
     server.is_deaf = False
     if is_lost:
         server.transports[0].abort()

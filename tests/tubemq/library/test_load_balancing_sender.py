@@ -75,7 +75,7 @@ class Cluster:
         """Nothing changes."""
 
     def open_sender(self, *, max_elapsed_s: float | None = None) -> LoadBalancingSender:
-        sender = PartitionSender(self, self, self.route, window=1000, max_elapsed_s=0.0)  # type: ignore[arg-type]
+        sender = PartitionSender(self, self, self.route, max_in_flight=1000, max_elapsed_s=0.0)  # type: ignore[arg-type]
         return LoadBalancingSender(sender, max_elapsed_s=max_elapsed_s)
 
     @property
