@@ -16,7 +16,7 @@ from mqbridge.native import compiled
 from mqbridge.tubemq.client.get_response import parse_get_response
 from mqbridge.tubemq.mapping import stored
 from mqbridge.tubemq.mapping.share import PlainRequests, Requests, encode_share
-from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
+from mqbridge.tubemq.mapping.times import msg_time_texts_of, msg_times_of
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
 from mqbridge.tubemq.wire.rpc import parse
 from tests.strategies import any_messages, attribute_strings, changes, names, transferred, tubemq_natives, values
@@ -29,7 +29,7 @@ prefixes = st.sampled_from([None, PREFIX, "größe|t|0|"])
 
 
 def plainly(pack: Sequence[Any], offset: int, zone: tzinfo, first: int) -> list[Message]:
-    return [stored.read(item, (offset, index), minutes_of(zone)) for index, item in enumerate(pack, first)]
+    return [stored.decode_one(item, (offset, index), msg_times_of(zone)) for index, item in enumerate(pack, first)]
 
 
 def fields(messages: Sequence[Message]) -> list[dict[str, object]]:
@@ -38,7 +38,7 @@ def fields(messages: Sequence[Message]) -> list[dict[str, object]]:
 
 def natively(pack: Sequence[Any], offset: int = 0, zone: tzinfo = UTC, first: int = 0) -> Sequence[Message]:
     assert compiled is not None
-    messages: Sequence[Message] | None = compiled.tubemq_decode(pack, offset, first, minutes_of(zone))
+    messages: Sequence[Message] | None = compiled.tubemq_decode(pack, offset, first, msg_times_of(zone))
     assert messages is not None
     return messages
 
@@ -127,7 +127,7 @@ def test_messages_are_encoded_alike(
         message.origin, message.hops = origin
         message.position = (7, place, place)[:place]
     assert compiled is not None
-    found = compiled.tubemq_encode(messages, prefix, minutes_of(zone), minute_texts_of(zone))
+    found = compiled.tubemq_encode(messages, prefix, msg_times_of(zone), msg_time_texts_of(zone))
     assert found is not None
     assert outcome(found, len(messages)) == outcome(PlainRequests(messages, prefix, zone), len(messages))
 
@@ -179,7 +179,7 @@ def test_a_minute_is_that_of_the_zone(second: int) -> None:
 def test_what_only_the_plain_code_writes(message: Message) -> None:
     assert compiled is not None
     messages = [Message(b"y"), message]
-    assert compiled.tubemq_encode(messages, PREFIX, minutes_of(UTC), minute_texts_of(UTC)) is None
+    assert compiled.tubemq_encode(messages, PREFIX, msg_times_of(UTC), msg_time_texts_of(UTC)) is None
     assert outcome(encode_share(messages, PREFIX), 2) == outcome(PlainRequests(messages, PREFIX, UTC), 2)
 
 

@@ -16,7 +16,7 @@ from mqbridge.tubemq.mapping import share, stored
 from mqbridge.tubemq.mapping.properties import parse_pairs
 from mqbridge.tubemq.mapping.share import encode_share
 from mqbridge.tubemq.mapping.stored import decode
-from mqbridge.tubemq.mapping.times import minutes_of
+from mqbridge.tubemq.mapping.times import msg_times_of
 from mqbridge.tubemq.wire.attributes import parse_pair
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.strategies import comparable_fields, messages, transferred
@@ -215,5 +215,5 @@ def test_the_broker_never_gets_an_empty_message() -> None:
 
 def test_a_minute_that_comes_twice_is_the_earlier_one() -> None:
     """When clocks go back, `$msgTime$` does not say which of two hours it means; native readers take the first."""
-    minutes = minutes_of(ZoneInfo("Europe/Berlin"))
-    assert minutes[b"202610250230"] == int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()) * 1000
+    msg_times = msg_times_of(ZoneInfo("Europe/Berlin"))
+    assert msg_times[b"202610250230"] == int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()) * 1000

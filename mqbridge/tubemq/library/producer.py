@@ -20,7 +20,7 @@ from mqbridge.tubemq.client.send_result import SenderClosed, SendResult
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
 from mqbridge.tubemq.mapping.properties import parse_pairs, system_fields
 from mqbridge.tubemq.mapping.request import encode
-from mqbridge.tubemq.mapping.times import minutes_of
+from mqbridge.tubemq.mapping.times import msg_times_of
 
 REQUEST_BYTES = 450
 """Estimated memory of a pending message in addition to its data."""
@@ -92,7 +92,7 @@ class Producer:
         message = self._message(payload, keys, msg_type, properties, attributes)
         message.key, message.event_time, message.deliver_at = key, event_time, deliver_at
         if attributes is not None and event_time is None:
-            message.event_time = system_fields(message.properties, minutes_of(self._zone))[1]
+            message.event_time = system_fields(message.properties, msg_times_of(self._zone))[1]
         data, flag, type_text, time_text = encode(message, None, self._zone)
         name = self._partition_of(key, partition)
         if self._closed:
@@ -161,7 +161,7 @@ class Producer:
             raise MappingError(
                 "a message takes either properties or attributes, not both: the attribute string contains the properties"
             )
-        type_of_text = system_fields(pairs, minutes_of(self._zone))[0]
+        type_of_text = system_fields(pairs, msg_times_of(self._zone))[0]
         if msg_type is not None and msg_type != type_of_text:
             raise MappingError(f"msg_type is {msg_type!r}, but $msgType$ in the attribute string is {type_of_text!r}")
         return Message(payload, pairs, keys=tuple(keys), msg_type=type_of_text, attributes=text)

@@ -1,7 +1,7 @@
 """Escapes in the attribute strings that a gateway writes.
 
 `%`, `,` and `=` in keys and values are percent-encoded, because SDKs split the string at commas and equals signs. Blank keys and
-values are encoded, too, because SDKs fail on them.
+values are percent-encoded, too, because Java SDKs fail on them.
 """
 
 from urllib.parse import quote, unquote
@@ -17,28 +17,36 @@ MARKER = MARKER_TEXT.encode()
 
 _ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
 _PLAIN_KEYS = CARRIED_NAMES | {GATEWAY_MARKER[0], MSG_TYPE, MSG_TIME}
+"""Keys of the gateway, which contain nothing to escape."""
 
 
-def escape(pair: Pair) -> str:
-    """Return the item for a pair in an attribute string: `key=value`, escaped."""
+def format_item(pair: Pair) -> str:
+    """Return the item for a pair in an attribute string: `key=value`, both escaped."""
     key, value = pair
     return f"{key if key in _PLAIN_KEYS else escape_text(key)}={value if value.isalnum() else escape_text(value)}"
 
 
 def escape_text(text: str) -> str:
-    """Return a key or a value as it is written in an attribute string."""
+    """Return a key or a value as it is written in an attribute string. The empty text is written as a single percent sign."""
     if "," in text or "=" in text or "%" in text:
         return text.translate(_ESCAPES)
-    # Java readers fail on blank keys and values. A single percent sign encodes the empty text.
-    return quote(text) or "%" if not text or text.isspace() else text
+    if not text:
+        return "%"
+    return quote(text) if text.isspace() else text
 
 
-def unescape(pair: Pair) -> Pair:
-    """Return the original pair for an escaped pair of a built string."""
+def unescape_pair(pair: Pair) -> Pair:
+    """Return the original pair for an escaped pair of an attribute string."""
     key, value = ("" if part == "%" else unquote(part) if "%" in part else part for part in pair)
     return key, value
 
 
 def is_appended(item: bytes, *, blank: bool) -> bool:
-    """Return True for an item that a gateway appended to a string that it did not build."""
-    return RESERVED_PREFIX_BYTES in item and (pair := parse_pair(item)) is not None and is_carried(unescape(pair), blank=blank)
+    """Return True for an item that a gateway appended to a user's attribute string: a reserved pair that carries a field.
+
+    `blank`: the message has an empty body, which a tombstone has, too; see `read_carried`.
+    """
+    if RESERVED_PREFIX_BYTES not in item:
+        return False
+    pair = parse_pair(item)
+    return pair is not None and is_carried(unescape_pair(pair), blank=blank)

@@ -6,18 +6,20 @@ from mqbridge.tubemq.mapping.request import encode
 from mqbridge.tubemq.wire.payload import split_payload
 
 
-def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
-    """Return (name, value) pairs: the body, the attribute string, its pairs, and the request's fields. Raises MappingError."""
-    data, flag, msg_type, msg_time = encode(
-        message, message.origin if origin is None else origin + format_position(message.position)
-    )
+def preview(message: Message, origin_prefix: str | None, _now_ms: int) -> list[tuple[str, str | bytes]]:
+    """Return (name, value) pairs: the body, the attribute string, its pairs, and the request's type and time.
+
+    `origin_prefix` is the prefix of the origin to write; with None the message keeps its own. Raises MappingError.
+    """
+    stamp = message.origin if origin_prefix is None else origin_prefix + format_position(message.position)
+    data, flag, msg_type, msg_time = encode(message, stamp)
     attributes, body = split_payload(data, flag)
-    shown: list[tuple[str, str | bytes]] = [("TransferedMessage.payLoadData", body)]
+    rows: list[tuple[str, str | bytes]] = [("TransferedMessage.payLoadData", body)]
     if attributes is not None:
-        shown.append(("attribute string", attributes))
-        shown += [(f"attribute {key}", value) for key, value in parse_pairs(attributes)]
+        rows.append(("attribute string", attributes))
+        rows += [(f"attribute {key}", value) for key, value in parse_pairs(attributes)]
     if msg_type is not None:
-        shown.append(("SendMessageRequestP2B.msgType", msg_type))
+        rows.append(("SendMessageRequestP2B.msgType", msg_type))
     if msg_time is not None:
-        shown.append(("SendMessageRequestP2B.msgTime", msg_time))
-    return shown
+        rows.append(("SendMessageRequestP2B.msgTime", msg_time))
+    return rows

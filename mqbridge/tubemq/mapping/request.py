@@ -1,28 +1,32 @@
-"""`Message` -> TubeMQ send request: attribute string and body in the data field, message type and minute in their own fields."""
+"""`Message` -> the fields of a TubeMQ send request that depend on the message.
+
+The data field has the attribute string and the body; message type and time also have fields of their own.
+"""
 
 from datetime import UTC, tzinfo
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
 from mqbridge.tubemq.mapping.properties import write_attributes
-from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
+from mqbridge.tubemq.mapping.times import msg_time_texts_of, msg_times_of
 from mqbridge.tubemq.wire.payload import join_payload
 
-Request = tuple[bytes, int, str | None, str | None]
-"""Fields of a send request that come from a message: data, flag, type and time."""
+RequestFields = tuple[bytes, int, str | None, str | None]
+"""Fields of a send request that come from a message: data, flag, message type, and time as a `$msgTime$` value."""
 
 
-def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Request:
-    """Encode a message as a request; `stamp` is the origin to write, and adds no hop if it equals the message's own origin.
+def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> RequestFields:
+    """Encode a message. `stamp` is the origin to write; one that differs from the message's own origin adds a hop.
 
-    Raises MappingError for a message with a defect, or with texts that are not valid Unicode.
+    `zone` is the time zone of `$msgTime$`. Raises MappingError for a message with a defect, or with texts that are not valid
+    Unicode.
     """
     if message.defect is not None:
         raise MappingError(f"the message at {message.position} could not be read: {message.defect}")
-    time = None if message.event_time is None else minute_texts_of(zone)[message.event_time // 1000]
+    msg_time = None if message.event_time is None else msg_time_texts_of(zone)[message.event_time // 1000]
     try:
-        attributes = write_attributes(message, stamp, time, minutes_of(zone))
+        attributes = write_attributes(message, stamp, msg_time, msg_times_of(zone))
     except UnicodeEncodeError as error:
         raise MappingError(f"the message at {message.position} has texts that are not valid Unicode: {error}") from error
     data, flag = join_payload(attributes, message.payload or b"")
-    return data, flag, message.msg_type, time
+    return data, flag, message.msg_type, msg_time

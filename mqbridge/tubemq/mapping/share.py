@@ -1,6 +1,6 @@
-"""The messages of a share -> TubeMQ send requests, with the compiled module or in plain Python.
+"""Messages of a share -> fields of TubeMQ send requests, with the compiled module or in plain Python.
 
-A share is the messages of a batch for one target partition.
+A share is the part of a batch that is sent to one target partition.
 """
 
 from collections.abc import Sequence
@@ -10,44 +10,44 @@ from typing import Protocol
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, format_position
 from mqbridge.native import compiled
-from mqbridge.tubemq.mapping.request import Request, encode
-from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
+from mqbridge.tubemq.mapping.request import RequestFields, encode
+from mqbridge.tubemq.mapping.times import msg_time_texts_of, msg_times_of
 
 
 class Requests(Protocol):
-    """The send requests of a share, by message index."""
+    """The fields of the send requests of a share, by message index."""
 
     @property
     def failures(self) -> Sequence[tuple[int, str]]:
         """(index, reason) of each message that could not be encoded, sorted by index."""
 
-    def __getitem__(self, index: int, /) -> Request:
-        """Return the request of a message; raises IndexError for one that failed."""
+    def __getitem__(self, index: int, /) -> RequestFields:
+        """Return the request of a message. Raises IndexError for a message that could not be encoded."""
 
 
 class PlainRequests:
     """Requests encoded in plain Python."""
 
-    def __init__(self, messages: Sequence[Message], prefix: str | None, zone: tzinfo) -> None:
-        self._requests: dict[int, Request] = {}
+    def __init__(self, messages: Sequence[Message], origin_prefix: str | None, zone: tzinfo) -> None:
+        self._requests: dict[int, RequestFields] = {}
         self.failures: list[tuple[int, str]] = []
         for index, message in enumerate(messages):
-            stamp = message.origin if prefix is None else prefix + format_position(message.position)
+            stamp = message.origin if origin_prefix is None else origin_prefix + format_position(message.position)
             try:
                 self._requests[index] = encode(message, stamp, zone)
             except MappingError as error:
                 self.failures.append((index, str(error)))
 
-    def __getitem__(self, index: int, /) -> Request:
+    def __getitem__(self, index: int, /) -> RequestFields:
         if index not in self._requests:
             raise IndexError(f"there is no request with index {index}")
         return self._requests[index]
 
 
-def encode_share(messages: Sequence[Message], prefix: str | None, zone: tzinfo = UTC) -> Requests:
-    """Encode messages as requests; `prefix` is the prefix of the origins to write, None to keep the messages' own origins."""
+def encode_share(messages: Sequence[Message], origin_prefix: str | None, zone: tzinfo = UTC) -> Requests:
+    """Encode messages as requests. An origin is `origin_prefix` and the message's position; with None messages keep their own."""
     if compiled is not None:
-        requests: Requests | None = compiled.tubemq_encode(messages, prefix, minutes_of(zone), minute_texts_of(zone))
-        if requests is not None:
+        requests: Requests | None = compiled.tubemq_encode(messages, origin_prefix, msg_times_of(zone), msg_time_texts_of(zone))
+        if requests is not None:  # None if the compiled module does not support one of the messages
             return requests
-    return PlainRequests(messages, prefix, zone)
+    return PlainRequests(messages, origin_prefix, zone)

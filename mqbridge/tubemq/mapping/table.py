@@ -20,6 +20,7 @@ REQUEST = (
     FieldRule("SendMessageRequestP2B.msgTime", "event_time", NATIVE, "the minute, for the Broker's statistics"),
     FieldRule("SendMessageRequestP2B.authInfo", None, DROPPED, "the sender's credentials"),
 )
+"""Fields of a send request."""
 TRANSFERED = (
     FieldRule("TransferedMessage.messageId", None, RECOMPUTED, "the Broker numbers the messages it stores"),
     FieldRule("TransferedMessage.checkSum", None, RECOMPUTED, "checked when read (a wrong one is a defect)"),
@@ -28,6 +29,7 @@ TRANSFERED = (
         "TransferedMessage.flag", None, RECOMPUTED, "tells if there is an attribute block; if set without one, all data is body"
     ),
 )
+"""Fields of a fetched message."""
 ATTRIBUTES = (
     FieldRule("attribute string", "attributes", NATIVE, "byte for byte; an item that is not a pair exists only in it"),
     FieldRule("attributes", "properties", NATIVE, "each `key=value` pair of the string, in order, repeats kept"),
@@ -42,6 +44,7 @@ ATTRIBUTES = (
         "offset of the pack, index in it", "position", RECOMPUTED, "the position in the source; each partition counts its own"
     ),
 )
+"""The attribute string, its pairs, and the position."""
 RESERVED = (
     FieldRule("mqbridge.key", "key", CARRIED, "text"),
     FieldRule("mqbridge.key.b64", "key", CARRIED, "a binary key"),
@@ -63,10 +66,12 @@ RESERVED = (
         "marks a string that a gateway built: `%`, `,` and `=` in keys and values are percent-encoded",
     ),
 )
-NO_SOURCE = (
+"""Reserved pairs, which carry message fields that TubeMQ has no field for."""
+NOT_READABLE = (
     FieldRule("", "publish_time", RECOMPUTED, "the Broker stores it, but does not send it to consumers"),
     FieldRule("", "delivery_count", RECOMPUTED, "TubeMQ does not count deliveries"),
     FieldRule("", "defect", DROPPED, "unreadable messages are never delivered"),
 )
+"""Message fields that a TubeMQ message has no value for."""
 
-TABLE = FieldTable("tubemq", "TubeMQ", (*REQUEST, *TRANSFERED, *ATTRIBUTES, *RESERVED, *NO_SOURCE))
+TABLE = FieldTable("tubemq", "TubeMQ", (*REQUEST, *TRANSFERED, *ATTRIBUTES, *RESERVED, *NOT_READABLE))

@@ -1,4 +1,7 @@
-"""`$msgTime$` <-> time. The attribute has twelve digits, YYYYMMDDHHMM: a minute in the cluster's time zone."""
+"""`$msgTime$` <-> event time (ms since the epoch).
+
+A `$msgTime$` value has twelve digits, YYYYMMDDHHMM: a minute in the cluster's time zone.
+"""
 
 from datetime import datetime, tzinfo
 from functools import cache, partial
@@ -6,36 +9,36 @@ from functools import cache, partial
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.tubemq.wire.attributes import MSG_TIME_DIGITS
 
-Minutes = BoundedCache[bytes, int | None]
-"""Cache from `$msgTime$` values to times (ms since the epoch), for one zone; None for a value that is not a time."""
-MinuteTexts = BoundedCache[int, str | None]
-"""Cache from seconds since the epoch to `$msgTime$` values, for one zone; None for a time that they cannot express."""
+MsgTimes = BoundedCache[bytes, int | None]
+"""Times (ms since the epoch) by `$msgTime$` value, computed on first use, for one zone; None for a value that is not a time."""
+MsgTimeTexts = BoundedCache[int, str | None]
+"""`$msgTime$` values by second since the epoch, computed on first use, for one zone; None outside of the years 1 to 9999."""
 
 
 @cache
-def minutes_of(zone: tzinfo) -> Minutes:
+def msg_times_of(zone: tzinfo) -> MsgTimes:
     """Return the cache of a zone for decoding."""
-    return BoundedCache(partial(_read, zone))
+    return BoundedCache(partial(_parse_msg_time, zone))
 
 
 @cache
-def minute_texts_of(zone: tzinfo) -> MinuteTexts:
+def msg_time_texts_of(zone: tzinfo) -> MsgTimeTexts:
     """Return the cache of a zone for encoding."""
-    return BoundedCache(partial(_write, zone), length=None)
+    return BoundedCache(partial(_format_msg_time, zone), length=None)
 
 
-def _read(zone: tzinfo, value: bytes) -> int | None:
+def _parse_msg_time(zone: tzinfo, value: bytes) -> int | None:
     if len(value) != MSG_TIME_DIGITS or not value.isdigit():
         return None
     try:
-        # Slices of fixed positions are strict; strptime would also accept "2026112 3 4".
+        # Not strptime: it would also accept "2026112 3 4".
         parts = (int(value[:4]), int(value[4:6]), int(value[6:8]), int(value[8:10]), int(value[10:]))
         return int(datetime(*parts, tzinfo=zone).timestamp()) * 1000
     except (ValueError, OverflowError):
         return None
 
 
-def _write(zone: tzinfo, second: int) -> str | None:
+def _format_msg_time(zone: tzinfo, second: int) -> str | None:
     try:
         return datetime.fromtimestamp(second, zone).strftime("%Y%m%d%H%M").zfill(MSG_TIME_DIGITS)
     except (ValueError, OverflowError, OSError):
