@@ -180,7 +180,7 @@ def test_six_commands_on_tubemq(invoke: Invoke, tubemq: TubeMQ) -> None:
     plain = Terminal(invoke, url, at.topic)
     for arguments in (["peek", at.topic], ["offsets", at.topic, "-G", "g", "--reset", "latest", "--yes"]):
         assert "give its admin_url (--at URL?admin=http://HOST:PORT)" in plain(*arguments, code=3).err
-    assert "does not say what it stored when" in at("peek", at.topic, "-o", "now-1m", code=3).err
+    assert "cannot look up positions by time" in at("peek", at.topic, "-o", "now-1m", code=3).err
     run_six_commands(at)
 
 

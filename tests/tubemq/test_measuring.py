@@ -4,7 +4,7 @@ import pytest
 
 from mqbridge.adapter.topics import UnitRange
 from mqbridge.message import Position
-from mqbridge.tubemq.adapter.cluster import entries_between
+from mqbridge.tubemq.adapter.cluster import index_entries_between
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from mqbridge.tubemq.adapter.cluster import entries_between
     ],
 )
 def test_an_entry_is_a_unit_and_what_is_counted_behind_the_last_one_another(begin: Position, end: Position, count: int) -> None:
-    assert entries_between(begin, end) == ([UnitRange(begin, count, 28)] if count else [])
+    assert index_entries_between(begin, end) == ([UnitRange(begin, count, 28)] if count else [])

@@ -41,8 +41,9 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 MAX_TOPIC_CHARS = 64
 MAX_GROUP_CHARS = 1024
+"""Limits of the Masters for the names of topics and groups."""
 _TOPIC = re.compile(r"[a-zA-Z]\w+", re.ASCII)
-"""Topic names that Masters accept."""
+"""Matches the topic names that Masters accept, apart from their length."""
 
 
 class TubeMQ:
@@ -71,7 +72,7 @@ class TubeMQ:
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of the certificates."""
+        """Expiry times of the certificates, as in the adapter contract; empty without TLS."""
         return {} if self._tls is None else self._tls.expiries
 
     @property
@@ -80,7 +81,7 @@ class TubeMQ:
         return None if self._admin is None else TubeMQOperations(self._admin, self._names)
 
     async def connect(self) -> None:
-        """Register a producer at the Master."""
+        """Register a producer at a Master; its routes also serve the consumers. Raises ClusterError."""
         config = self._config
         self.connectivity.open()
         self._connections = ConnectionPool(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
@@ -113,7 +114,7 @@ class TubeMQ:
 
     async def topics(self) -> list[str]:
         """Return all topics except the system topics."""
-        return await self._administrator("list topics").topics()
+        return await self._require_admin("list topics").topics()
 
     async def describe(self, topic: str) -> Topic | None:
         """Return the topic with its partitions sorted by Broker and number; None if it does not exist."""
@@ -123,15 +124,15 @@ class TubeMQ:
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, spread over the online Brokers, or add partitions to it; wait until it accepts messages."""
         _check_topic(topic, partitions)
-        await self._administrator("create topics").create(topic, partitions)
+        await self._require_admin("create topics").create(topic, partitions)
 
     async def check_create(self, topic: str, partitions: int) -> None:
         """Check that the name is valid, the web API responds and accepts the token, and a Broker is online."""
         _check_topic(topic, partitions)
-        await self._administrator("create topics").check_change()
+        await self._require_admin("create topics").check_change()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the offset range of each partition, which is that of its store.
+        """Return the offset range of each readable partition; the partitions of a store share its range.
 
         Without `admin_url` the ranges are requested from the Brokers with a temporary group.
         """
@@ -139,43 +140,44 @@ class TubeMQ:
         if self._admin is None:
             ranges = await self._connected_reader.ranges_of(partitions.values())
             return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, ranges, strict=True)}
-        stored = await self._admin.stored(topic)
-        known = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))
-        return known | {name: Bounds((found.first, 0), (found.next, 0)) for name, found in stored.items()}
+        stored_ranges = await self._admin.stored(topic)
+        empty = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))  # Brokers may not list partitions without messages
+        return empty | {name: Bounds((stored.first, 0), (stored.next, 0)) for name, stored in stored_ranges.items()}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the confirmed offsets of a group by partition name."""
-        found = await self._administrator("see offsets").committed(topic, group)
-        return {name: (offset, 0) for name, offset in found.items()}
+        offsets = await self._require_admin("see offsets").committed(topic, group)
+        return {name: (offset, 0) for name, offset in offsets.items()}
 
     # --- reading, inbounds and outbounds ----------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Read a range with a temporary group."""
         ref = await self._ref(topic, partition)
-        named = Partition(self.name, topic, partition, (await self._connected_routes.topic(topic)).index_of(partition))
-        async with aclosing(self._connected_reader.read(ref, named, begin, end)) as batches:
+        source = Partition(self.name, topic, partition, (await self._connected_routes.topic(topic)).index_of(partition))
+        async with aclosing(self._connected_reader.read(ref, source, begin, end)) as batches:
             async for batch in batches:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Measure a range in index entries, one per message.
+        """Measure a range in entries of the store's index. The store has one entry per message, of all its partitions.
 
-        The partitions of a store share its index, so some entries are of other partitions. A position with an index counts
-        messages from its offset, and only reading finds them. So the range up to the next position without an index is one unit.
+        An offset is a place in that index, so offsets can be counted without reading. A position with an index other than 0
+        counts the partition's own messages from its offset, and only a read finds the offset of such a message. So the range from
+        `begin` to the first batch that ends at an index of 0 is one unit; the entries after it are counted.
         """
         if end <= begin:
             return []
         if not begin[1]:
-            return entries_between(begin, end)
-        first_without_index = end
+            return index_entries_between(begin, end)
+        first_countable = end
         if begin[0] < end[0]:
             async with aclosing(self.read(topic, partition, begin, end)) as batches:
                 async for batch in batches:
-                    first_without_index = batch.next
-                    if not first_without_index[1]:
+                    first_countable = batch.next
+                    if not first_countable[1]:
                         break
-        return [UnitRange(begin, 1), *entries_between(first_without_index, end)]
+        return [UnitRange(begin, 1), *index_entries_between(first_countable, end)]
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group as a consumer."""
@@ -187,7 +189,8 @@ class TubeMQ:
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Check that the topics exist, our credentials allow consuming, and with `admin_url` that the group may consume them.
 
-        Without `admin_url` only joining the group would show the last, and the Master would count this client as a member.
+        Without `admin_url` the last is not checked: only joining the group would show it, and the Master would then assign
+        partitions to this client.
         """
         await self._check_names(spec)
         for topic in spec.topics[:1]:
@@ -196,9 +199,10 @@ class TubeMQ:
             return
         for topic in spec.topics:
             if await admin.is_forbidden(topic, spec.group):
-                raise ServerRefused(_forbidden(spec.group, topic), codes.GROUP_FORBIDDEN, Failure.FATAL)
+                raise ServerRefused(_forbidden_text(spec.group, topic), codes.GROUP_FORBIDDEN, Failure.FATAL)
 
     async def _check_names(self, spec: InboundSpec) -> None:
+        """Raise ClusterError if a topic does not exist, ConfigError if the group's name is invalid."""
         for topic in spec.topics:
             await self._connected_routes.topic(topic)
         if not spec.group.strip() or len(spec.group) > MAX_GROUP_CHARS:
@@ -213,7 +217,7 @@ class TubeMQ:
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
             heartbeat_s=self._config.heartbeat,
             budget=ReadBudget(spec.max_bytes, counts_packs=True),
-            priority=_priority(spec),
+            priority=_query_priority(spec),
             is_new_partition=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
         )
 
@@ -242,7 +246,8 @@ class TubeMQ:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
         return self._routes
 
-    def _administrator(self, purpose: str) -> GroupAdmin:
+    def _require_admin(self, purpose: str) -> GroupAdmin:
+        """Return the web API; raise ClusterError (FATAL) without `admin_url`. `purpose` completes "the cluster cannot …"."""
         if self._admin is None:
             raise ClusterError(
                 f"cluster {self.name!r} cannot {purpose}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
@@ -253,7 +258,7 @@ class TubeMQ:
         return list((await self._connected_routes.topic(topic)).partitions)
 
     async def _ref(self, topic: str, name: str) -> PartitionRef:
-        """Return a partition by its name; refresh the routes if it is not known yet."""
+        """Return a partition by its name; refresh the routes if it is not among them yet. Raises ClusterError (FATAL)."""
         route = await self._connected_routes.topic(topic)
         if name not in route.readable:
             await self._connected_routes.refresh()
@@ -262,8 +267,11 @@ class TubeMQ:
         return ref
 
 
-def entries_between(begin: Position, end: Position) -> list[UnitRange]:
-    """Return the index entries between two positions; if `end` has an index, the messages that it counts are one more unit."""
+def index_entries_between(begin: Position, end: Position) -> list[UnitRange]:
+    """Return the index entries from `begin` to `end` as one unit range, or nothing if the range is empty.
+
+    The index of `begin` must be 0. If the index of `end` is not 0, the messages from the offset of `end` on are one more unit.
+    """
     count = -(-(end[0] - begin[0]) // INDEX_ENTRY_BYTES) + (end[1] > 0)
     return [UnitRange(begin, count, INDEX_ENTRY_BYTES)] if begin < end else []
 
@@ -278,12 +286,12 @@ def _check_topic(topic: str, partitions: int) -> None:
         raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
 
 
-def _forbidden(group: str, topic: str) -> str:
+def _forbidden_text(group: str, topic: str) -> str:
     return (
         f"group {group!r} may not consume topic {topic!r}, which is for listed groups only: list the group with"
         f" admin_add_authorized_consumergroup_info&topicName={topic}&groupName={group}"
     )
 
 
-def _priority(spec: InboundSpec) -> int | None:
+def _query_priority(spec: InboundSpec) -> int | None:
     return spec.options.query_priority if isinstance(spec.options, TubeMQInboundOptions) else None

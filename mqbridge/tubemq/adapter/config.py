@@ -16,9 +16,9 @@ from mqbridge.tubemq.client.credentials import Credentials
 from mqbridge.tubemq.client.master_port import DEFAULT_PORT, default_port
 
 URL_HEARTBEAT = "2s"
+"""Default heartbeat interval of a cluster that is given as a URL: on the command line a person waits for the result."""
 
-
-SCHEMES = ("tubemq://", "tubemq+ssl://")
+PLAIN_SCHEME, TLS_SCHEME = "tubemq://", "tubemq+ssl://"
 
 
 class TubeMQAuth(Options):
@@ -71,11 +71,11 @@ class TubeMQCluster(ClusterModel):
     def from_url(cls, url: str) -> Self:
         """Parse `tubemq[+ssl]://host:port[,host:port][?admin=http://host:8080&tls.authorities=FILE&…]`.
 
-        The default heartbeat is short, because URLs are used on the command line, where a person waits for the result.
+        The default heartbeat is shorter than in a configuration file: see URL_HEARTBEAT. Raises ValueError.
         """
         masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
-        scheme = SCHEMES[masters.startswith(SCHEMES[1])]
-        if scheme == SCHEMES[1]:
+        scheme = TLS_SCHEME if masters.startswith(TLS_SCHEME) else PLAIN_SCHEME
+        if scheme == TLS_SCHEME:
             if settings.get("tls") == "false":
                 raise ValueError("tubemq+ssl:// and tls=false exclude each other")
             settings.setdefault("tls", {})
@@ -95,19 +95,19 @@ class TubeMQCluster(ClusterModel):
 
     @field_validator("masters", mode="before")
     @classmethod
-    def _split(cls, value: Any) -> Any:
+    def _split_text(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
     @field_validator("masters")
     @classmethod
-    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in value:
             split_address(address, DEFAULT_PORT)
         return value
 
     @field_validator("time_zone")
     @classmethod
-    def _zone(cls, value: str) -> str:
+    def _check_time_zone(cls, value: str) -> str:
         try:
             ZoneInfo(value)
         except (OSError, ValueError, KeyError) as error:

@@ -1,7 +1,7 @@
-"""Consuming from TubeMQ: a lane is a partition, a batch is a pack.
+"""Consuming from TubeMQ: a lane is a partition, a batch is a pack (the messages of one response to a get request).
 
-A pack is either confirmed as a whole or read again; only then does the Broker send the next one. So a lane has one unsettled
-batch at a time, and `receive` waits until that batch is acknowledged or rejected.
+A pack can only be confirmed or rejected as a whole, and the Broker sends the next one only after that. So a lane has one
+unsettled batch at a time, and `receive` waits until that batch is acknowledged or rejected.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,11 +23,11 @@ FORMAT = "tubemq.pack"
 """Format of batches whose `data` is the sequence of a pack's messages as the Broker sent them."""
 
 IndexOf = Callable[[PartitionRef], Awaitable[int]]
-"""Returns the index of a partition in its topic."""
+"""Function that returns the index of a partition in its topic."""
 
 
 class TubeMQInbound:
-    """A member of a group."""
+    """The gateway's membership in a group: yields the lanes of the partitions that the Master assigns to it."""
 
     individual_ack = False
 
@@ -43,7 +43,7 @@ class TubeMQInbound:
             yield TubeMQLane(held, partition, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all partitions and leave the group."""
+        """Release all partitions and leave the group. `deadline` is a time of the event loop, None for the default."""
         if not self._closed:
             self._closed = True
             await self._consumer.close(seconds_until(deadline))
@@ -61,7 +61,7 @@ class TubeMQLane:
 
     @property
     def caught_up(self) -> bool:
-        """True if the last get found nothing."""
+        """True if the last get request found no message."""
         return self._held.caught_up
 
     async def receive(self) -> Batch:
@@ -73,16 +73,17 @@ class TubeMQLane:
             pack = await held.fetch()
             skip = self._messages_to_skip(pack)
             if skip < len(pack.messages):
-                # Only a commit returns the offset at which a pack ends. This position serves instead: the next pack's first
-                # position is greater in any case.
-                return batch_of(pack, skip, len(pack.messages), (pack.offset, len(pack.messages)), self.partition, self._zone)
+                # The offset at which the pack ends is known only after its commit. Until then, the position after the batch is
+                # counted from the pack's offset; it is smaller than the first position of the next pack.
+                next_position = pack.offset, len(pack.messages)
+                return batch_of(pack, skip, len(pack.messages), next_position, self.partition, self._zone)
             held.release_pack_bytes()
-            await self._skip_whole(pack, skip)
+            await self._confirm_skipped(pack, skip)
 
     def _messages_to_skip(self, pack: Pack) -> int:
         return self._skip[1] if self._skip is not None and pack.offset == self._skip[0] else 0
 
-    async def _skip_whole(self, pack: Pack, skip: int) -> None:
+    async def _confirm_skipped(self, pack: Pack, skip: int) -> None:
         """Confirm a pack of which all messages are skipped; the remaining messages to skip are counted from its end."""
         try:
             end = await self._held.commit(consumed=True)
@@ -91,14 +92,14 @@ class TubeMQLane:
         self._skip = (end, skip - len(pack.messages))
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Confirm the pack."""
+        """Confirm the batch's pack; does nothing if the pack is no longer the lane's current one."""
         if self._is_current(batch):
             self._skip = None
             self._held.release_pack_bytes()
             self._held.confirm()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Have the pack delivered again."""
+        """Have the batch's pack delivered again after `delay_s`; does nothing if the pack is no longer the lane's current one."""
         if self._is_current(batch):
             self._held.release_pack_bytes()
             self._held.reject(delay_s)
@@ -110,7 +111,7 @@ class TubeMQLane:
         self._skip = messages_to_skip(offset, skip, begin, self._held.max_offset)
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the partition."""
+        """Release the partition; `deadline` is a time of the event loop, None for the default."""
         await self._held.release(resolve_deadline(deadline))
 
     def _is_current(self, batch: Batch) -> bool:
@@ -119,24 +120,30 @@ class TubeMQLane:
 
 
 def batch_of(
-    pack: Pack, first: int, last: int, behind: Position, partition: Partition, zone: tzinfo, at: tuple[int, int] | None = None
+    pack: Pack,
+    first: int,
+    last: int,
+    next_position: Position,
+    partition: Partition,
+    zone: tzinfo,
+    first_position: tuple[int, int] | None = None,
 ) -> Batch:
-    """Return the messages from `first` to `last` (exclusive) of a pack as a batch; `behind` is the position after them.
+    """Return the messages from `first` to `last` (exclusive) of a pack as a batch; `next_position` is the position after them.
 
-    `at` is the position of the first message; by default positions count from the offset of the pack.
+    `first_position` is the position of the first of them; by default it is the offset of the pack and the index `first`.
     """
-    at = at or (pack.offset, first)
+    first_position = first_position or (pack.offset, first)
     messages = pack.messages if (first, last) == (0, len(pack.messages)) else pack.messages[first:last]
     count = last - first
     size = pack.size if count == len(pack.messages) else sum(len(message.payLoadData) for message in messages)
     return Batch(
         partition,
-        partial(decode, messages, at[0], zone, at[1]),
+        partial(decode, messages, first_position[0], zone, first_position[1]),
         count=count,
         size=size,
         held_bytes=pack.held_bytes,
-        first=at,
-        next=behind,
+        first=first_position,
+        next=next_position,
         format=FORMAT,
         data=messages,
         handle=pack,

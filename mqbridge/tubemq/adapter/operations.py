@@ -1,7 +1,6 @@
 """Administration of groups and topics through the web APIs of Master and Brokers.
 
-Brokers list a group only after they have written its offsets to disk, about 5 s after it was created or moved. Before that it
-cannot be removed either.
+Brokers list and remove a group only after they have written its offsets to disk, about 5 s after it was created or moved.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -17,9 +16,9 @@ from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.wire.string_formats import STORE_STEP
 
 _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")
+"""The settings of a topic that `settings` shows, by their names at the Master."""
 
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 """Time units of a `deletePolicy`, each in seconds."""
 
 READER_GROUP_PREFIX = "mqbridge_reader_"
@@ -40,7 +39,7 @@ class TubeMQOperations:
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Return the backlog by partition, counted in messages of its store: all partitions of a store share one index."""
-        return entries_between(await self._group_admin.committed(topic, group), await self._group_admin.stored(topic))
+        return backlog_by_partition(await self._group_admin.committed(topic, group), await self._group_admin.stored(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the members that hold partitions at the Brokers."""
@@ -52,12 +51,15 @@ class TubeMQOperations:
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Raise ClusterError: TubeMQ has no lookup of positions by time."""
-        raise ClusterError(f"TubeMQ does not say what it stored when: {time_ms} of {topic!r} cannot be found", Failure.FATAL)
+        raise ClusterError(
+            f"TubeMQ cannot look up positions by time ({time_ms} ms in {topic!r}); use earliest, latest or a position",
+            Failure.FATAL,
+        )
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return positions about `count` messages before the end, counted back in the index that a store's partitions share."""
-        stored = counted_back(await self._group_admin.stored(topic), count)
-        return dict.fromkeys(await self._names(topic), (0, 0)) | stored
+        """Return positions with about `count` messages after them; see `positions_before_end`. An empty partition gets 0."""
+        positions = positions_before_end(await self._group_admin.stored(topic), count)
+        return dict.fromkeys(await self._names(topic), (0, 0)) | positions
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Return the topic's settings at the Master."""
@@ -66,8 +68,8 @@ class TubeMQOperations:
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Warn of data that `deletePolicy` will delete: Brokers delete by age, whether the data was read or not.
 
-        Brokers do not send the time at which a message was stored. Once a store has deleted data, its stored range spans the
-        retention time; so the first half of the range is assumed to be in the older half of that time.
+        Brokers do not send the time at which a message was stored. Once a store has deleted data, its stored range spans about
+        the retention time. So a group is late while its offset is in the first half of the range.
         """
         policies = await self._group_admin.policies(topic)
         if not policies:
@@ -88,21 +90,21 @@ class TubeMQOperations:
 
 
 class GroupAdmin(Admin):
-    """The administration API, extended by calls that show and change groups."""
+    """The administration API, extended by calls that show and change groups, and by calls that show a topic's settings."""
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the group's clients that hold partitions of the topic; a killed client is listed until its lease ends (35 s)."""
         held: dict[str, list[str]] = {}
         for node in await self.brokers():
-            for held_group, held_topic, partition, client in await self._held(node):
-                if (held_group, held_topic) == (group, topic):
-                    held.setdefault(_member_of(client), []).append(f"{node.id}:{partition}")
-        return [Member(client, "", tuple(names)) for client, names in sorted(held.items())]
+            for registered_group, registered_topic, partition, client_id in await self._registrations(node):
+                if (registered_group, registered_topic) == (group, topic):
+                    held.setdefault(_member_id(client_id), []).append(f"{node.id}:{partition}")
+        return [Member(member_id, "", tuple(names)) for member_id, names in sorted(held.items())]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Set the group's confirmed offsets. Raises ClusterError (FATAL) while the group has members.
+        """Set the group's confirmed offsets. Raises ClusterError, which is FATAL while the group has members.
 
-        Members would report the change as lost data.
+        A member would take the change of its offset for lost data, and report a gap.
         """
         if present := await self.members(topic, group):
             names = ", ".join(member.id for member in present)
@@ -113,13 +115,13 @@ class GroupAdmin(Admin):
         for name, position in positions.items():
             broker, _, partition = name.partition(":")
             if broker not in nodes:
-                raise ClusterError(f"the Broker of partition {name} of {topic} is not online", Failure.RETRY)
+                raise ClusterError(f"the Broker of partition {name} of topic {topic!r} is not online", Failure.RETRY)
             target = {"topicName": topic, "groupName": group, "partitionId": partition}
             method = "admin_manual_set_current_offset"
             await self._broker(nodes[broker], method, **target, manualOffset=position[0], modifyUser=USER)
 
     async def _partition_names(self, topic: str) -> set[str]:
-        """Return the names of the topic's configured partitions."""
+        """Return the names of the topic's partitions as the Master has configured them, also at Brokers that are offline."""
         return {
             f"{broker}:{store * STORE_STEP + number}"
             for broker, entry in (await self._deployed(topic)).items()
@@ -133,7 +135,7 @@ class GroupAdmin(Admin):
         return [(retention_s, policy) for policy in policies if (retention_s := _retention_s(policy)) is not None]
 
     async def settings(self, topic: str) -> dict[str, str]:
-        """Return the topic's settings at the Master; values that differ between Brokers are listed per Broker."""
+        """Return the topic's settings at the Master, by name; if Brokers have different values, the value at each Broker."""
         settings: dict[str, dict[int, str]] = {}
         for broker, entry in (await self._deployed(topic)).items():
             for name in _SETTINGS:
@@ -145,12 +147,12 @@ class GroupAdmin(Admin):
         for node in await self.brokers():
             response = await self._broker(node, "admin_query_group")
             listed = {name for entry in response["dataSet"] for name in entry["groupName"] if name.startswith(prefix)}
-            idle = sorted(listed - {group for group, _, _, _ in await self._held(node)})
+            idle = sorted(listed - {group for group, _, _, _ in await self._registrations(node)})
             if idle:
                 await self._broker(node, "admin_rmv_offset", groupName=",".join(idle), modifyUser=USER)
 
-    async def _held(self, node: Node) -> list[tuple[str, str, str, str]]:
-        """Return (group, topic, partition number, client) of every registration at a Broker."""
+    async def _registrations(self, node: Node) -> list[tuple[str, str, str, str]]:
+        """Return (group, topic, partition number, client id) of every consumer's registration at a Broker."""
         response = await self._broker(node, "admin_query_consumer_regmap")
         try:
             return [(*_parse_registration(entry["Partition"]), entry["Consumer"]) for entry in response["dataSet"]]
@@ -158,18 +160,23 @@ class GroupAdmin(Admin):
             raise RemoteProtocolError(f"the list of registrations from {node.url} cannot be parsed: {error}") from error
 
 
-def _member_of(client: str) -> str:
-    """Return the member id without the suffix that a client id at a Broker has after abandoned requests."""
-    member, _, suffix = client.rpartition(FRESH_ID_SEPARATOR)
-    return member if member and suffix.isdecimal() else client
+def _member_id(client_id: str) -> str:
+    """Return the id that the member has at the Master.
+
+    After an abandoned request the member registers at the Broker with a new client id: its own id with a suffix.
+    """
+    member, _, suffix = client_id.rpartition(FRESH_ID_SEPARATOR)
+    return member if member and suffix.isdecimal() else client_id
 
 
 def _parse_registration(text: str) -> tuple[str, str, str]:
+    """Parse `group:topic:partition`."""
     group, topic, partition = text.split(":")
     return group, topic, partition
 
 
 def _format_values(values: Mapping[int, str]) -> str:
+    """Return the value of a setting, given by Broker id: one value if all are equal, else `VALUE at BROKER, …`."""
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return ", ".join(f"{value} at {broker}" for broker, value in values.items())
@@ -178,17 +185,23 @@ def _format_values(values: Mapping[int, str]) -> str:
 def _retention_s(policy: str) -> float | None:
     """Return the retention time in seconds of a policy such as `delete,168h`, None if it has none. The default unit is hours."""
     method, _, time = policy.partition(",")
-    number, unit = (time[:-1], time[-1:]) if time[-1:] in _UNITS else (time, "h")
-    return int(number) * _UNITS[unit] if method == "delete" and number.isdecimal() else None
+    number, unit = (time[:-1], time[-1:]) if time[-1:] in _UNITS_S else (time, "h")
+    return int(number) * _UNITS_S[unit] if method == "delete" and number.isdecimal() else None
 
 
 def _late_offset(stored: StoredRange) -> int:
-    """Return the first offset of the younger half of a store, or its first offset while nothing has been deleted."""
+    """Return the offset before which a group is late: the middle of the stored range.
+
+    A range that begins at 0 has lost nothing to retention yet, so its age is unknown; no group is late in it.
+    """
     return stored.first + (int((stored.next - stored.first) * LATE) if stored.first else 0)
 
 
-def entries_between(committed: Mapping[str, int], stored: Mapping[str, StoredRange]) -> dict[str, int]:
-    """Return, by partition, the messages of its store after the committed offset: an upper bound of the partition's own."""
+def backlog_by_partition(committed: Mapping[str, int], stored: Mapping[str, StoredRange]) -> dict[str, int]:
+    """Return, by partition name, the number of messages in the partition's store after the committed offset.
+
+    Messages of the store's other partitions count, too, so the partition's own backlog is this number at most.
+    """
     return {
         name: max(0, stored[name].next - max(offset, stored[name].first)) // INDEX_ENTRY_BYTES
         for name, offset in committed.items()
@@ -196,22 +209,25 @@ def entries_between(committed: Mapping[str, int], stored: Mapping[str, StoredRan
     }
 
 
-def counted_back(stored: Mapping[str, StoredRange], count: int) -> dict[str, Position]:
-    """Return, by partition, a position with at least `count` messages after it.
+def positions_before_end(stored: Mapping[str, StoredRange], count: int) -> dict[str, Position]:
+    """Return, by partition name, a position with at least `count` messages after it, or the first one.
 
-    Its store's messages are assumed to be spread so evenly that each partition has at least half of an equal share.
+    The partitions of a store share its index. This assumes that each of n partitions has at least 1/(2n) of the index entries, so
+    it counts back 2n entries for each message.
     """
     return {
-        name: (max(store.first, store.next - 2 * count * _partitions_of_store(name, stored) * INDEX_ENTRY_BYTES), 0)
+        name: (max(store.first, store.next - 2 * count * _count_partitions(name, stored) * INDEX_ENTRY_BYTES), 0)
         for name, store in stored.items()
     }
 
 
-def _partitions_of_store(name: str, names: Iterable[str]) -> int:
-    store = _store(name)
-    return sum(_store(other) == store for other in names)
+def _count_partitions(name: str, names: Iterable[str]) -> int:
+    """Return how many of the partitions `names` are in the same store as partition `name`."""
+    store = _store_of(name)
+    return sum(_store_of(other) == store for other in names)
 
 
-def _store(name: str) -> tuple[str, int]:
+def _store_of(name: str) -> tuple[str, int]:
+    """Return Broker id and store number of a partition, by its name `broker:partition`."""
     broker, _, partition = name.partition(":")
     return broker, int(partition) // STORE_STEP

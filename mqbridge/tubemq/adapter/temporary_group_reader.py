@@ -1,7 +1,8 @@
 """Reads a range of one partition with a temporary group, without the Master; no other group's position changes.
 
-Brokers keep the offsets of temporary groups. With `admin_url` they are removed after a later read or when the cluster is closed;
-without, they are never removed. So all requests for bounds share one group, and only each read has a group of its own.
+Brokers keep temporary groups and their offsets until somebody removes them. With `admin_url` we remove them, after a later read
+or when the cluster is closed; without `admin_url` they stay. To create few of them, all requests for bounds share one group; only
+a read has a group of its own.
 """
 
 import asyncio
@@ -25,8 +26,8 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 
 log = logging.getLogger(__name__)
 
-SWEEP_S = 60.0
-"""Minimum interval between removals of the groups of closed readers."""
+MIN_SWEEP_INTERVAL_S = 60.0
+"""Minimum interval between removals of temporary groups: a removal costs a few requests to every Broker."""
 
 
 class TemporaryGroupReader:
@@ -35,15 +36,19 @@ class TemporaryGroupReader:
     def __init__(self, masters: Masters, group_admin: GroupAdmin | None, zone: tzinfo) -> None:
         self._masters, self._group_admin, self._zone = masters, group_admin, zone
         self._has_leftovers = False
-        """True if groups of closed readers may exist."""
+        """True if temporary groups that are no longer used may exist at the Brokers."""
         self._swept_at = float("-inf")
-        self._bounds_group = _fresh_group()
+        """Time of the last removal, by the clock of the event loop."""
+        self._bounds_group = _new_group_name()
         """The group with which requests for bounds register."""
         self._bounds_locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks around the requests for a partition's bounds: a group can register a partition only once at a time."""
 
     async def ranges_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
-        """Return (first, next) offset of each partition, by registering it at its Broker and releasing it again."""
+        """Return the (first, next) offset of each partition, by registering it at its Broker and releasing it again.
+
+        Raises the first error if some partitions fail.
+        """
         try:
             results = await asyncio.gather(*map(self._range_of, refs), return_exceptions=True)
         finally:
@@ -61,56 +66,65 @@ class TemporaryGroupReader:
             except ServerRefused as error:
                 if error.code != codes.PARTITION_OCCUPIED:
                     raise
-            # An abandoned request was executed later, and its registration occupies the partition. Only in this case use a new
-            # group: Brokers keep every group for good, and while one Broker fails, the others receive many of these requests.
+            # The Broker has executed an earlier request that we had abandoned, and that registration occupies the partition. Only
+            # then use a new group, since Brokers keep every group. Another partition may have replaced the group meanwhile.
             if group == self._bounds_group:
-                self._bounds_group = _fresh_group()
+                self._bounds_group = _new_group_name()
             return await store_range(self._masters, ref, self._bounds_group)
 
     async def read(
         self, ref: PartitionRef, partition: Partition, begin: Position, end: Position | None
     ) -> AsyncGenerator[Batch, None]:
-        """Yield the messages of a range in batches; see `Cluster.read`."""
-        first, until = _pair(begin), None if end is None else _pair(end)
+        """Yield the messages from `begin` up to `end` (exclusive; None for no end) in batches; see `Cluster.read`.
+
+        With an `end`, every read of the range finds the same positions; see `read_stable_range`.
+        """
+        first, end_position = _offset_and_index(begin), None if end is None else _offset_and_index(end)
+        group = _new_group_name()
         try:
-            if until is None:
-                async with aclosing(read_range(self._masters, ref, _fresh_group(), first, None)) as slices:
-                    async for found in slices:
-                        yield batch_of(found.pack, found.first, found.last, found.next, partition, self._zone)
+            if end_position is None:
+                async with aclosing(read_range(self._masters, ref, group, first, None)) as slices:
+                    async for part in slices:
+                        yield batch_of(part.pack, part.first, part.last, part.next, partition, self._zone)
             else:
-                cells = read_stable_range(self._masters, ref, _fresh_group(), first, until, partial(self._store_end, ref))
-                async with aclosing(cells):
-                    async for part in cells:
-                        yield batch_of(part.pack, part.first, part.last, part.next, partition, self._zone, part.position)
+                stable_slices = read_stable_range(self._masters, ref, group, first, end_position, partial(self._store_end, ref))
+                async with aclosing(stable_slices):
+                    async for slice_ in stable_slices:
+                        yield batch_of(
+                            slice_.pack, slice_.first, slice_.last, slice_.next, partition, self._zone, slice_.position
+                        )
         finally:
             await self._sweep_if_due()
 
     async def _store_end(self, ref: PartitionRef) -> int:
+        """Return the offset of the next message that the partition's store will get."""
         return (await self._range_of(ref))[1]
 
     async def _sweep_if_due(self) -> None:
+        """Note that a temporary group is no longer used; remove such groups if the last removal was long enough ago."""
         self._has_leftovers = True
         now = asyncio.get_running_loop().time()
-        if now - self._swept_at >= SWEEP_S:
+        if now - self._swept_at >= MIN_SWEEP_INTERVAL_S:
             self._swept_at = now
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove the groups of closed readers at the Brokers."""
+        """Remove the temporary groups without members from the Brokers. Failures are logged; a later read tries again."""
         if self._group_admin is None or not self._has_leftovers:
             return
         self._has_leftovers = False
         try:
             await self._group_admin.remove_idle_groups(READER_GROUP_PREFIX)
         except (ClusterError, ProtocolError) as error:
-            log.info("removing the temporary groups %s* of closed readers failed: %s", READER_GROUP_PREFIX, error)
+            log.info("removing the temporary groups %s* failed, a later read tries again: %s", READER_GROUP_PREFIX, error)
 
 
-def _fresh_group() -> str:
+def _new_group_name() -> str:
     return READER_GROUP_PREFIX + secrets.token_hex(6)
 
 
-def _pair(position: Position) -> tuple[int, int]:
+def _offset_and_index(position: Position) -> tuple[int, int]:
+    """Return the offset and the index of a position. Raises ClusterError (FATAL) for a position of another system."""
     if len(position) != 2:
         raise ClusterError(f"{position} is not a position of TubeMQ: a position is offset:index", Failure.FATAL)
     offset, index = position
