@@ -365,7 +365,12 @@ async def rocketmq_in() -> float:
         await client.connect()
         lanes, streams = [], []
         owner: Any = SimpleNamespace(
-            budget=PullBudget(64 << 20), policies=None, commits_with_pulls=True, name="g", store=None, dropped=lambda _: None
+            budget=PullBudget(64 << 20),
+            policies=None,
+            commits_with_pulls=True,
+            name="g",
+            store=None,
+            on_queue_ended=lambda _: None,
         )
         owner.budget.queues = PARTITIONS
         subscription = everything(TOPIC)

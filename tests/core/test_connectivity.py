@@ -220,7 +220,7 @@ def test_no_pause_exceeds_the_one_in_the_warning() -> None:
         route.MAX_REJOIN_PAUSE_S,
         lookup.MAX_DELAY_S,
         broker_reconnector.MAX_RETRY_S,
-        pull_loop.MOST_WAIT_S,
-        send_outage.MOST_RETRY_S,
+        pull_loop.MAX_RETRY_PAUSE_S,
+        send_outage.MAX_RETRY_S,
     )
     assert max(longest) <= module.MAX_PAUSE_S

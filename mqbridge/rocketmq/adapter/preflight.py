@@ -13,7 +13,7 @@ AUTO_CREATE = "autoCreateSubscriptionGroup"
 
 async def check_admission(client: ClusterClient, addresses: Iterable[str]) -> None:
     """Raise ClusterError (FATAL) if a Broker refuses our certificate or credentials. Skip unreachable Brokers."""
-    if not client.pool.is_locked:
+    if not client.pool.may_be_refused:
         return
     results = await asyncio.gather(*map(client.pool.get, addresses), return_exceptions=True)
     for error in results:

@@ -44,7 +44,7 @@ class Admin:
 
     async def cluster(self) -> ClusterInfo:
         """Return every registered broker with its addresses, and the clusters."""
-        found = await self._client.name_servers.ask(
+        found = await self._client.name_servers.request(
             Code.GET_BROKER_CLUSTER_INFO, {}, lambda answer: ClusterInfo.decode(answer.body)
         )
         assert found is not None  # noqa: S101 - this request has no response for a missing object
@@ -99,7 +99,7 @@ class Admin:
         code, ext = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, dict[str, str]()
         if cluster is not None:
             code, ext = Code.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster).encode()
-        found = await self._client.name_servers.ask(code, ext, lambda answer: list(TopicList.decode(answer.body).topics))
+        found = await self._client.name_servers.request(code, ext, lambda answer: list(TopicList.decode(answer.body).topics))
         return sorted(found or ())
 
     async def user_topics(self) -> list[str]:
@@ -147,7 +147,7 @@ class Admin:
         """
         ext = TopicHeader(topic).encode()
         await self.at_masters(lambda address: self._client.request(address, Code.DELETE_TOPIC_IN_BROKER, ext))
-        await self._client.name_servers.each(Code.DELETE_TOPIC_IN_NAMESRV, ext)
+        await self._client.name_servers.request_all(Code.DELETE_TOPIC_IN_NAMESRV, ext)
         await self._wait_for(topic, lambda: self._is_deleted(topic), timeout)
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:

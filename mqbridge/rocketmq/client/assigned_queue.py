@@ -34,8 +34,8 @@ class ConsumerContext(PullContext, CommitContext, Protocol):
     async def unlock(self, queue: Queue) -> None:
         """Unlock the queue at its broker."""
 
-    def dropped(self, assigned: "AssignedQueue") -> None:
-        """Remove the queue from the consumer: it has ended."""
+    def on_queue_ended(self, assigned: "AssignedQueue") -> None:
+        """Remove the queue from the consumer: it was released, or its lock was lost."""
 
 
 class AssignedQueue:
@@ -60,12 +60,12 @@ class AssignedQueue:
             context,
             subscription,
             puller,
-            changed=self._changed.set,
-            ended=self._ended_by,
-            reset=self.reset,
+            on_change=self._changed.set,
+            on_error=self._on_pull_error,
+            on_reset=self.reset,
         )
-        self._commits = QueueCommits(str(self), queue, self.state, context, self._pulls.commits)
-        self._release = QueueRelease(str(self), self.state, self._commits, self._unlock, partial(context.dropped, self))
+        self._commits = QueueCommits(str(self), queue, self.state, context, self._pulls.carrying_pulls)
+        self._release = QueueRelease(str(self), self.state, self._commits, self._unlock, partial(context.on_queue_ended, self))
 
     def __str__(self) -> str:
         return f"{queue_label(self.queue)} for {self._context.name}"
@@ -124,7 +124,7 @@ class AssignedQueue:
         """Return the records of the next buffered pull; None if there is none."""
         pulled = self.state.take(self._loop.time())
         if pulled is not None and self.holds_budget:
-            self._pulls.hold(pulled.size)
+            self._pulls.keep_on_budget(pulled.size)
         self._pulls.settle_budget()
         return pulled
 
@@ -153,9 +153,8 @@ class AssignedQueue:
             raise self._error
         else:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    timeout
-                ):  # wait_for starts one loop iteration later, and would miss a change in between
+                # Not `wait_for`, which starts one loop iteration later and would miss a change in between.
+                async with asyncio.timeout(timeout):
                     await self._wait()
 
     async def _wait(self) -> None:
@@ -171,7 +170,7 @@ class AssignedQueue:
         in which the messages were delivered (`state.run`), None for the current one: a seek or a reset begins a new run.
         """
         if self.state.acknowledge(offset, run) and self.state.nothing_in_flight:
-            self._release.all_acknowledged()
+            self._release.stop_settling()
 
     def unreported(self) -> int | None:
         """Return the offset to commit, None if it was already sent to the broker."""
@@ -207,7 +206,7 @@ class AssignedQueue:
             await self._move(offset)
         elif self.state.reset(offset):
             log.warning("%s: its last commit is offset %d, %s", self, offset, why)
-            self._release.all_acknowledged()
+            self._release.stop_settling()
 
     async def _move(self, offset: int) -> None:
         if self.state.move(offset):
@@ -215,7 +214,7 @@ class AssignedQueue:
             self._pulls.restart()
             await self._commits.save()
 
-    def _ended_by(self, error: MqbridgeError) -> None:
+    def _on_pull_error(self, error: MqbridgeError) -> None:
         """Record the error that ended the pulling; buffered pulls can still be taken."""
         self._error = error
         self._changed.set()
@@ -230,7 +229,7 @@ class AssignedQueue:
     def lock_lost(self) -> None:
         """End the queue without a commit: its lock expired, so another member may consume it already."""
         if self._leave(Event.LOSE_LOCK, f"{self} was lost: its lock could not be renewed") and not self._release.has_begun:
-            self._context.dropped(self)
+            self._context.on_queue_ended(self)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -240,12 +239,12 @@ class AssignedQueue:
         Waits for the end of the release, also if another call began it; at `deadline` (loop time) the release is cut short.
         """
         self._leave(Event.RELEASE, f"{self} was released")
-        await self._release.wait(deadline)
+        await self._release.run(deadline)
 
     async def revoke(self) -> None:
         """Give the queue to another member. With a lock, first wait a moment for messages in flight to be acknowledged."""
         self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
-        await self._release.wait(None)
+        await self._release.run(None)
 
     def _leave(self, event: Event, why: str) -> bool:
         """Stop pulling and delivering; return False if the queue had stopped already."""
@@ -258,7 +257,7 @@ class AssignedQueue:
         self._pulls.release_budget()
         self.over.set()
         self._changed.set()
-        self._release.all_acknowledged()  # ends any wait; SETTLING clears it
+        self._release.stop_settling()  # ends a wait in progress, for example after LOSE_LOCK; a new wait clears this first
         return True
 
     async def _unlock(self) -> None:

@@ -223,11 +223,11 @@ class BaseClient:
 
     async def heartbeat(self) -> None:
         """Send a heartbeat with all groups to every known broker now. Failures are logged; the next heartbeat retries."""
-        await self._heartbeats.beat()
+        await self._heartbeats.send_all()
 
     def broker_version(self, address: str) -> int | None:
         """Return the version number that the broker announced in its response to a heartbeat; None before one."""
-        return self._heartbeats.versions.get(address)
+        return self._heartbeats.broker_versions.get(address)
 
     async def _greet(self, connection: Connection) -> None:
         if connection.address not in self.name_servers.addresses or connection.address in self.routes.addresses():
@@ -235,7 +235,7 @@ class BaseClient:
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
         log.log(level_of(error, logging.INFO), "lost the connection to %s: %s", connection.address, error)
-        self.routes.lost(connection.address)
+        self.routes.invalidate_broker(connection.address)
 
 
 def connectivity_of(name: str, name_servers: Sequence[str]) -> Connectivity:

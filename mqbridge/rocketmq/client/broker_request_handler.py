@@ -106,7 +106,7 @@ class BrokerRequestHandler:
             "PROP_THREADPOOL_CORE_SIZE": "1",
         }
         queues = {queue: _process_queue_info(assigned) for queue, assigned in consumer.held.items()}
-        return request.answer(body=RunningInfo(properties, tuple(consumer.membership.data()), queues).encode())
+        return request.answer(body=RunningInfo(properties, tuple(consumer.membership.subscription_data()), queues).encode())
 
     def _directly(self, _address: str, request: Command) -> Command:
         """Decline: only the application can consume, and it takes whole pulls in order."""

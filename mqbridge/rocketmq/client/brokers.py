@@ -21,34 +21,38 @@ class Brokers:
 
     async def master(self, topic: str, broker: str) -> str:
         """Return the address of a broker's master. Raises ClusterError (REFRESH) while it has none."""
-        route = await self.client.routes.usable(topic)
+        route = await self.client.routes.get_or_last_known(topic)
         address = route.master(broker) if route is not None else None
         if address is None:
-            raise self.lost(topic, broker)
+            raise self._missing_broker(topic, broker)
         return address
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
-        """Return the address to pull from, and True if it is the master's. Raises ClusterError (REFRESH) without one."""
-        if (found := self.known_reader(topic, broker)) is not None:
-            return found
-        route = await self.client.routes.usable(topic)
+        """Return the address to pull from, and True if it is the master's.
+
+        That is the master, or without a master the slave with the lowest id. Raises ClusterError (REFRESH) if the route has no
+        address of this broker.
+        """
+        if (reader := self.cached_reader(topic, broker)) is not None:
+            return reader
+        route = await self.client.routes.get_or_last_known(topic)
         address = route.reader(broker) if route is not None else None
         if route is None or address is None:
-            raise self.lost(topic, broker)
+            raise self._missing_broker(topic, broker)
         return address, address == route.master(broker)
 
-    def known_reader(self, topic: str, broker: str) -> tuple[str, bool] | None:
+    def cached_reader(self, topic: str, broker: str) -> tuple[str, bool] | None:
         """Return the result of `reader` from a cached route; None if no route is cached, or it lacks the broker."""
-        route = self.client.routes.fresh(topic)
+        route = self.client.routes.cached(topic)
         address = route.reader(broker) if route is not None else None
         return None if route is None or address is None else (address, address == route.master(broker))
 
-    def lost(self, topic: str, broker: str) -> ClusterError:
+    def _missing_broker(self, topic: str, broker: str) -> ClusterError:
         """Invalidate the route, and return the error for a broker that it lacks."""
         self.client.routes.invalidate(topic)
         return ClusterError(f"the route of topic {topic} has no address of broker {broker} now", Failure.REFRESH)
 
-    async def ask(
+    async def request(
         self,
         queue: Queue,
         code: int,
@@ -60,9 +64,9 @@ class Brokers:
     ) -> Command:
         """Send a request to the master of a queue. Raises the errors of `BaseClient.request`."""
         address = await self.master(queue.topic, queue.broker)
-        return await self.ask_at(address, queue.topic, code, ext, body, timeout=timeout, accept=accept)
+        return await self.request_at(address, queue.topic, code, ext, body, timeout=timeout, accept=accept)
 
-    async def ask_at(
+    async def request_at(
         self,
         address: str,
         topic: str,
@@ -81,26 +85,26 @@ class Brokers:
                 self.client.routes.invalidate(topic)
             raise
         except Unreachable:
-            self.client.routes.distrust(topic)
+            self.client.routes.invalidate_and_switch_server(topic)
             raise
         except (ConnectionLost, RequestTimeout):
             self.client.routes.invalidate(topic)
             raise
 
-    async def tell(self, queue: Queue, code: int, ext: Mapping[str, str]) -> None:
+    async def send_oneway(self, queue: Queue, code: int, ext: Mapping[str, str]) -> None:
         """Send a one-way request to the master of a queue. Raises Unreachable, ConnectionLost, ClusterError (REFRESH)."""
         await self.client.oneway(await self.master(queue.topic, queue.broker), code, ext)
 
 
-async def twice(call: Callable[[], Awaitable[T]]) -> T:
-    """Call an idempotent request; if the connection was lost, call it once more, over a new connection."""
+async def repeat_if_lost(call: Callable[[], Awaitable[T]]) -> T:
+    """Send an idempotent request by `call`; if the connection is lost, send it once more, over a new connection."""
     try:
         return await call()
     except ConnectionLost:
         return await call()
 
 
-def by_broker(queues: Sequence[Queue]) -> dict[str, list[Queue]]:
+def group_by_broker(queues: Sequence[Queue]) -> dict[str, list[Queue]]:
     """Group queues by broker name."""
     broker = attrgetter("broker")
     return {name: list(group) for name, group in groupby(sorted(queues, key=broker), key=broker)}

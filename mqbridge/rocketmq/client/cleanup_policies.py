@@ -23,7 +23,7 @@ class CleanupPolicies:
         known = self._compacted.get(queue.topic)
         if known is None:
             try:
-                answer = await self._brokers.ask(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
+                answer = await self._brokers.request(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
             except ServerRefused:
                 known = False
             else:

@@ -1,7 +1,7 @@
-"""Pulls that carry a commit, and the last commit after them.
+"""Keeps the last commit of a queue behind the pulls that carry a commit.
 
-Brokers handle requests concurrently: a pull in flight could overwrite a later commit with its own. So a task whose pull carries a
-commit is not cancelled at once; it ends with the response, and the last commit waits for that.
+Brokers handle requests concurrently, so the commit in a pull that is still in flight could overwrite a later commit. So a task
+whose pull carries a commit is not cancelled at once: it ends when the response arrives, and the last commit waits for that.
 """
 
 import asyncio
@@ -9,52 +9,56 @@ import asyncio
 from mqbridge.net.tasks import cancel
 from mqbridge.rocketmq.client import pull_request
 
-BEGUN_S = 0.5
-"""After this time a broker has started a pull that it holds; it stores the commit before it holds the pull."""
+COMMIT_STORED_S = 0.5
+"""After this time, a broker has stored the commit of a pull that it may hold: it does so before it holds the pull."""
 
 
 class CommitCarryingPulls:
-    """The tasks that pull one queue, one at a time. Made inside a running loop."""
+    """Tracks the tasks whose commit-carrying pull of one queue is in flight. Create it inside a running loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._carrying: asyncio.Task[None] | None = None
-        self._until = 0.0
-        """Loop time at which the commit in flight is certainly stored."""
+        self._current_task: asyncio.Task[None] | None = None
+        """The task that sent the last pull with a commit, until its response."""
+        self._stored_at = 0.0
+        """Loop time from which the commit of that pull is certainly stored, or its request has timed out."""
         self._ending: dict[asyncio.Task[None], float] = {}
-        """Cancelled tasks whose commit-carrying pull has no answer yet, with their deadlines."""
+        """Tasks that end after the response to their commit-carrying pull, and for each the `_stored_at` of its pull."""
 
     def started(self, task: "asyncio.Task[None]", *, hold: bool) -> None:
-        """This task sends a pull with a commit; `hold`: the broker may hold it."""
-        self._carrying = task
-        self._until = self._loop.time() + (BEGUN_S if hold else pull_request.ANSWER_TIMEOUT_S)
+        """Record that this task sends a pull with a commit. `hold`: the broker may hold the pull."""
+        self._current_task = task
+        self._stored_at = self._loop.time() + (COMMIT_STORED_S if hold else pull_request.RESPONSE_TIMEOUT_S)
 
     def answered(self, task: "asyncio.Task[None]") -> None:
-        """This task's pull is answered, or has failed."""
-        if self._carrying is task:
-            self._carrying = None
+        """Record that this task's pull has its response, or has failed."""
+        if self._current_task is task:
+            self._current_task = None
         self._ending.pop(task, None)
 
     def end(self, task: asyncio.Task[None]) -> None:
-        """End this task: at once, or after its commit is stored."""
-        if not self.overtaken(task):
+        """Cancel this task, unless its commit may be in flight; then the task ends by itself after the response."""
+        if not self.mark_ending(task):
             task.cancel()
 
-    def overtaken(self, task: asyncio.Task[None]) -> bool:
-        """Let this task run only until its pull is answered. Return True if its commit may still be in flight."""
-        if task is not self._carrying or self._loop.time() >= self._until:
+    def mark_ending(self, task: asyncio.Task[None]) -> bool:
+        """If this task's commit may be in flight, let `wait` wait for the task, and return True.
+
+        The caller makes sure that the task ends after its response.
+        """
+        if task is not self._current_task or self._loop.time() >= self._stored_at:
             return False
-        self._ending[task] = self._until
+        self._ending[task] = self._stored_at
         task.add_done_callback(lambda _: self._ending.pop(task, None))
         return True
 
-    async def wait(self, most_s: float) -> None:
-        """Wait up to `most_s` until no commit is in flight that could overwrite the next one."""
+    async def wait(self, max_s: float) -> None:
+        """Wait up to `max_s` seconds until no commit is in flight that could overwrite the next one; then cancel the rest."""
         if self._ending:
-            left = max(self._ending.values()) - self._loop.time()
-            await asyncio.wait(self._ending, timeout=max(0.0, min(left, most_s)))
+            remaining_s = max(self._ending.values()) - self._loop.time()
+            await asyncio.wait(self._ending, timeout=max(0.0, min(remaining_s, max_s)))
             await self.cancel()
 
     async def cancel(self) -> None:
-        """Cancel the tasks that still wait for a response."""
+        """Cancel the tasks whose commit-carrying pull has no response yet."""
         await cancel(*self._ending)

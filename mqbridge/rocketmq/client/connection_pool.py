@@ -40,7 +40,7 @@ class ConnectionPool:
         self._closed = False
 
     @property
-    def is_locked(self) -> bool:
+    def may_be_refused(self) -> bool:
         """True if the client has TLS or credentials, so servers may refuse it."""
         return self._tls is not None or self._credentials is not None
 
@@ -54,8 +54,8 @@ class ConnectionPool:
         connection = self._connections.get(address)
         return connection if connection is not None and connection.alive else None
 
-    def live(self) -> list[Connection]:
-        """Return every open connection."""
+    def open_connections(self) -> list[Connection]:
+        """Return every open connection that accepts new requests."""
         return [connection for connection in self._connections.values() if connection.alive]
 
     async def get(self, address: str) -> Connection:

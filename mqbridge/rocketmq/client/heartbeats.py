@@ -1,7 +1,8 @@
-"""Heartbeats: each announces all groups of a client, to every broker of a topic in use, every 30 s and at changes.
+"""Heartbeats: each announces all groups of a client, to every broker of a topic in use, every 30 s and when groups change.
 
-A broker keeps ONE subscription set per group, that of the last heartbeat, and handles the requests of a connection concurrently.
-So heartbeats to one broker never overlap, and each is composed when it is sent: an old one cannot undo a newer one.
+A broker keeps a single subscription set per group, that of the last heartbeat, and handles the requests of a connection
+concurrently. So heartbeats to one broker never overlap, and the content of each is read when it is sent: an old heartbeat cannot
+undo a newer one.
 """
 
 import asyncio
@@ -23,33 +24,37 @@ from mqbridge.rocketmq.wire.codes import Code, Status, refused
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 30.0
-"""Brokers drop a client after 120 s without one, and close a connection that was idle for that long."""
-LEAVE_TIMEOUT_S = 3.0
-"""Timeout of UNREGISTER_CLIENT: without it a broker drops us later anyway."""
+"""Interval of heartbeats. Brokers drop a client after 120 s without one, and close a connection that was idle for that long."""
+UNREGISTER_TIMEOUT_S = 3.0
+"""Timeout of UNREGISTER_CLIENT. It is short because a broker that misses the request drops the client by itself after 120 s."""
 
 
 class Heartbeats:
-    """Announces the groups of one client."""
+    """Sends the heartbeats of one client, and unregisters its groups. `timeout_s` limits the wait for each response."""
 
     def __init__(self, pool: ConnectionPool, routes: RouteTable, timeout_s: float, every_s: float = HEARTBEAT_S) -> None:
         self._pool, self._routes = pool, routes
         self._timeout_s, self._every_s = timeout_s, every_s
         self._producers: Counter[str] = Counter()
+        """Number of producers by group."""
         self.consumers: dict[str, ConsumerData] = {}
-        self.versions: dict[str, int] = {}
+        """Consumer groups to announce, by name."""
+        self.broker_versions: dict[str, int] = {}
+        """Version number in the last response to a heartbeat, by broker address."""
         self._client_id = ""
         self._order = PerBrokerOrder()
-        self._soon = asyncio.Event()
+        self._new_group = asyncio.Event()
+        """Set when a producer group was added that the brokers do not know yet."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self, client_id: str) -> None:
-        """Start, with this client id."""
+        """Start sending heartbeats with this client id."""
         self._client_id = client_id
         if self._task is None:
-            self._task = spawn(self._beating(), f"rocketmq heartbeats of {client_id}")
+            self._task = spawn(self._heartbeat_loop(), f"rocketmq heartbeats of {client_id}")
 
     async def close(self) -> None:
-        """Unregister every group."""
+        """Stop sending heartbeats, and unregister every group at the brokers."""
         await cancel(self._task)
         await asyncio.gather(
             *(self._unregister("producerGroup", group) for group in self._producers),
@@ -57,90 +62,101 @@ class Heartbeats:
         )
 
     def add_producer(self, group: str) -> None:
-        """Add a producer of this group; a new group is announced soon."""
+        """Add a producer of this group. Its first producer triggers a heartbeat, so that the brokers learn of the group."""
         self._producers[group] += 1
         if self._producers[group] == 1:
-            self._soon.set()
+            self._new_group.set()
 
     async def remove_producer(self, group: str) -> None:
-        """Remove a producer of this group; the last one unregisters it."""
+        """Remove a producer of this group; after its last producer the group is unregistered at the brokers."""
         self._producers[group] -= 1
         if self._producers[group] <= 0:
             del self._producers[group]
             await self._unregister("producerGroup", group)
 
     async def remove_consumer(self, group: str) -> None:
-        """Remove this consumer group."""
+        """Unregister this consumer group at the brokers, and stop announcing it."""
         if self.consumers.pop(group, None) is not None:
             await self._unregister("consumerGroup", group)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    async def beat(self) -> None:
-        """Send a heartbeat to every broker in use: to masters only if there are only producers."""
+    async def send_all(self) -> None:
+        """Send a heartbeat to every broker in use, slaves included if there are consumers, and log failures.
+
+        Without groups nothing is sent.
+        """
         if self._producers or self.consumers:
             await asyncio.gather(*map(self._send_to, self._routes.addresses(masters=not self.consumers)))
 
     async def greet(self, connection: Connection) -> None:
         """Send the first heartbeat over a new connection. Raises ConnectionLost, RequestTimeout or AccessRefused.
 
-        With TLS or credentials it is sent even without groups: it needs no permission, so it shows if the broker accepts our
-        certificate and credentials. Groups that were removed meanwhile are unregistered here: no unregistration uses a connection
-        that is not open yet.
-        """
-        if not (self._client_id and (self._producers or self.consumers or self._pool.is_locked)):
-            return
-        sent = await self._order.take(connection.address, partial(self._send, connection))
-        named = [("producerGroup", one) for one in sent.producers] + [("consumerGroup", one.group) for one in sent.consumers]
-        while (gone := next((one for one in named if not self._has(*one)), None)) is not None:
-            named.remove(gone)  # and check again: more may be removed while the broker answers
-            field, group = gone
-            await self._leave(connection, {"clientID": self._client_id, field: group}, group)
+        With TLS or credentials it is sent even without groups: a heartbeat needs no permission, so the response shows whether the
+        broker accepts our certificate and credentials.
 
-    def _has(self, field: str, group: str) -> bool:
+        A group may be removed while the broker handles this heartbeat. `remove_consumer` and `remove_producer` use open
+        connections only, and this one is not open yet, so such a group is unregistered here.
+        """
+        if not (self._client_id and (self._producers or self.consumers or self._pool.may_be_refused)):
+            return
+        sent = await self._order.run(connection.address, partial(self._send, connection))
+        announced = [("producerGroup", group) for group in sent.producers]
+        announced += [("consumerGroup", consumer.group) for consumer in sent.consumers]
+        while (removed := next((item for item in announced if not self._has_group(*item)), None)) is not None:
+            announced.remove(removed)
+            field, group = removed
+            await self._unregister_at(connection, {"clientID": self._client_id, field: group}, group)
+            # The loop checks all groups again: others may have been removed during this request.
+
+    def _has_group(self, field: str, group: str) -> bool:
+        """Return True if the group still has producers or a consumer here; `field` is its field in UNREGISTER_CLIENT."""
         return group in (self._producers if field == "producerGroup" else self.consumers)
 
     async def _send_to(self, address: str) -> None:
         try:
             connection = self._pool.ready(address)
             if connection is None:
-                await self._pool.get(address)  # sends the first one
+                await self._pool.get(address)  # a new connection calls `greet`, which sends the heartbeat
             else:
-                await self._order.take(address, partial(self._send, connection))
+                await self._order.run(address, partial(self._send, connection))
         except ClusterError as error:
-            log.log(level_of(error, logging.WARNING), "heartbeat to %s failed: %s", address, error)
+            log.log(level_of(error, logging.WARNING), "heartbeat to broker %s failed: %s", address, error)
 
     async def _send(self, connection: Connection) -> Heartbeat:
-        sent = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values()))
-        answer = await connection.request(Code.HEART_BEAT, {}, sent.encode(), self._timeout_s)
+        """Send a heartbeat with the current groups and return it; a response with an error code is only logged."""
+        heartbeat = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values()))
+        response = await connection.request(Code.HEART_BEAT, {}, heartbeat.encode(), self._timeout_s)
         connection.admit()
-        self.versions[connection.address] = answer.version
-        if answer.code == Status.GO_AWAY:
+        self.broker_versions[connection.address] = response.version
+        if response.code == Status.GO_AWAY:
             self._pool.retire(connection)
-        elif answer.code != Status.SUCCESS:
-            log.warning("%s", refused(f"a heartbeat at {connection.address}", answer.code, answer.remark))
-        return sent
+        elif response.code != Status.SUCCESS:
+            log.warning("%s", refused(f"a heartbeat at {connection.address}", response.code, response.remark))
+        return heartbeat
 
-    async def _beating(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
-                    await self._soon.wait()
-            self._soon.clear()
+                    await self._new_group.wait()
+            self._new_group.clear()
             await self._pool.read_credentials()
-            await self.beat()
+            await self.send_all()
 
-    # --- leaving ----------------------------------------------------------------------------------------------------
+    # --- unregistering ----------------------------------------------------------------------------------------------
 
     async def _unregister(self, field: str, group: str) -> None:
+        """Unregister a group at every broker with an open connection; `field` is producerGroup or consumerGroup."""
         ext = {"clientID": self._client_id, field: group}
         brokers = set(self._routes.addresses())
-        await asyncio.gather(*(self._leave(one, ext, group) for one in self._pool.live() if one.address in brokers))
+        connections = [connection for connection in self._pool.open_connections() if connection.address in brokers]
+        await asyncio.gather(*(self._unregister_at(connection, ext, group) for connection in connections))
 
-    async def _leave(self, connection: Connection, ext: dict[str, str], group: str) -> None:
-        deadline = min(self._timeout_s, LEAVE_TIMEOUT_S)
-        request = partial(connection.request, Code.UNREGISTER_CLIENT, ext, b"", deadline)
+    async def _unregister_at(self, connection: Connection, ext: dict[str, str], group: str) -> None:
+        timeout_s = min(self._timeout_s, UNREGISTER_TIMEOUT_S)
+        request = partial(connection.request, Code.UNREGISTER_CLIENT, ext, b"", timeout_s)
         try:
-            await self._order.take(connection.address, request)
+            await self._order.run(connection.address, request)
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "%s: unregistering %s failed: %s", connection.address, group, error)
+            log.log(level_of(error, logging.INFO), "unregistering group %s at %s failed: %s", group, connection.address, error)

@@ -1,4 +1,4 @@
-"""The queues that a member holds: renews their locks, and commits their offsets every few seconds."""
+"""The assigned queues of one consumer: renews their locks, and commits their offsets every 5 s."""
 
 import asyncio
 import logging
@@ -7,22 +7,23 @@ from collections.abc import Collection
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.offset_store import OffsetStore
-from mqbridge.rocketmq.client.queue_locks import RENEW_S, QueueLocks
+from mqbridge.rocketmq.client.queue_locks import RENEW_INTERVAL_S, QueueLocks
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
-COMMIT_S = 5.0
+COMMIT_INTERVAL_S = 5.0
+"""As in the Java clients (persistConsumerOffsetInterval)."""
 
 
 class HeldQueues(dict[Queue, AssignedQueue]):
-    """The assigned queues by queue. `locks` is None unless the group is orderly."""
+    """The AssignedQueue of each queue assigned to us. `locks` is None unless the group is orderly."""
 
     def __init__(self, store: OffsetStore, locks: QueueLocks | None) -> None:
         super().__init__()
         self._store, self._locks = store, locks
-        self.unused: set[Queue] = set()
-        """Queues whose locks were requested and may be held, with no AssignedQueue to release them."""
+        self.unused_locks: set[Queue] = set()
+        """Queues without an AssignedQueue whose lock we requested and may hold. `unlock_unused` releases these locks."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -31,70 +32,77 @@ class HeldQueues(dict[Queue, AssignedQueue]):
         return self._locks is not None
 
     def start_tasks(self, name: str) -> list[asyncio.Task[None]]:
-        """Start the tasks that commit and renew until they are cancelled."""
-        tasks = [spawn(self._commits(), f"rocketmq commits of {name}")]
+        """Start and return the tasks that commit offsets and renew locks; they run until they are cancelled.
+
+        `name` is the consumer's, for the names of the tasks.
+        """
+        tasks = [spawn(self._commit_loop(), f"rocketmq commits of {name}")]
         if self._locks is not None:
-            tasks.append(spawn(self._renewals(), f"rocketmq locks of {name}"))
+            tasks.append(spawn(self._renew_loop(), f"rocketmq locks of {name}"))
         return tasks
 
     def add(self, assigned: AssignedQueue) -> None:
-        """Add an assigned queue."""
+        """Add an assigned queue; from now on its AssignedQueue releases its lock."""
         self[assigned.queue] = assigned
-        self.unused.discard(assigned.queue)
+        self.unused_locks.discard(assigned.queue)
 
     # --- locks ------------------------------------------------------------------------------------------------------
 
     async def lock(self, queues: Collection[Queue]) -> list[Queue]:
-        """Lock queues before reading them; return those that we hold now."""
+        """Lock queues before reading them; return those whose lock we hold now."""
         if self._locks is None or not queues:
             return []
-        self.unused.update(queues)
+        self.unused_locks.update(queues)
         locked, refused = await self._locks.lock(list(queues))
-        self.unused -= refused
+        self.unused_locks -= refused
         return [queue for queue in queues if queue in locked]
 
     async def unlock(self, queues: Collection[Queue]) -> None:
-        """Release locks."""
+        """Release the locks of these queues; without effect unless the group is orderly."""
         if self._locks is not None and queues:
             await self._locks.unlock(list(queues))
 
     async def unlock_unused(self, queues: set[Queue]) -> None:
-        """Release locks without an AssignedQueue, which would start_tasks these queues from other members for a minute."""
+        """Release the locks of queues without an AssignedQueue; otherwise other members could not read them for a minute."""
         await self.unlock(queues)
-        self.unused -= queues
+        self.unused_locks -= queues
 
-    async def _renewals(self) -> None:
+    async def _renew_loop(self) -> None:
         while True:
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(RENEW_INTERVAL_S)
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the locks of our queues; locks held by another member, or too old, are lost."""
+        """Renew the locks of our queues; stop reading a queue if another member has its lock, or it was not renewed in time."""
         if self._locks is None:
             return
-        asked_at = self._loop.time()
+        requested_at = self._loop.time()
         held = dict(self)
         locked, refused = await self._locks.lock(list(held))
         now = self._loop.time()
         for queue, assigned in held.items():
             if queue in locked:
-                assigned.lock_renewed(asked_at)
+                assigned.lock_renewed(requested_at)
             elif queue in refused or not assigned.state.lock_holds(now):
-                log.warning("the lock of %s is lost", assigned)
+                log.warning("%s lost its lock, so it is no longer read", assigned)
                 assigned.lock_lost()
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
-    async def _commits(self) -> None:
+    async def _commit_loop(self) -> None:
         while True:
-            await asyncio.sleep(COMMIT_S)
+            await asyncio.sleep(COMMIT_INTERVAL_S)
             await self.commit()
 
     async def commit(self) -> None:
-        """Send offsets acknowledged since the last commit to the store, without waiting for responses."""
-        due = {queue: offset for queue, assigned in self.items() if (offset := assigned.unreported()) is not None}
-        for queue, offset in due.items():
+        """Send offsets acknowledged since the last commit to the store, without waiting for responses.
+
+        An offset that could not be sent is sent again by the next call.
+        """
+        offsets = {queue: offset for queue, assigned in self.items() if (offset := assigned.unreported()) is not None}
+        for queue, offset in offsets.items():
             self[queue].mark_reported(offset)
-        for queue in await self._store.save_soon(due) if due else ():
+        failed_queues = await self._store.save_soon(offsets) if offsets else []
+        for queue in failed_queues:
             if (assigned := self.get(queue)) is not None:
                 assigned.mark_reported(None)

@@ -1,4 +1,4 @@
-"""Group membership: a member's heartbeat data, joining, and the list of members."""
+"""Group membership: joining a group by heartbeats, announcing subscriptions, and querying the group's members."""
 
 import asyncio
 import logging
@@ -18,16 +18,20 @@ from mqbridge.rocketmq.wire.tags import SQL92
 log = logging.getLogger(__name__)
 
 JOIN_TRIES = 10
+"""How often we send heartbeats until the brokers list us. One is enough unless a broker is overloaded or a heartbeat is lost."""
 JOIN_PAUSE_S = 0.5
-"""Normally a broker knows the group once it answers a heartbeat; retries are for overloaded brokers and lost heartbeats."""
+"""Pause between these heartbeats."""
 
 
 class Membership:
-    """One member of one group. `topics` are those of its subscriptions and, in clustering, the retry topic."""
+    """One member of one group. `topics` are those that it reads: of its subscriptions and, with `retries`, the retry topic."""
 
     def __init__(self, brokers: Brokers, settings: ConsumerSettings) -> None:
         self.version = time.time_ns() // 1_000_000
-        """subVersion: brokers keep the newest of a group, and refuse pulls with a newer one."""
+        """Version of our subscriptions (subVersion), a time in ms.
+
+        A broker keeps the group's subscriptions with the highest version that it got, and refuses pulls with a higher one.
+        """
         self._brokers, self._settings = brokers, settings
         self._subscriptions = {subscription.topic: subscription for subscription in settings.subscriptions}
         if settings.model is MessageModel.CLUSTERING and settings.retries:
@@ -39,18 +43,19 @@ class Membership:
         """Return our subscription to a topic."""
         return self._subscriptions[topic]
 
-    def data(self) -> list[SubscriptionData]:
-        """Return all subscriptions in the form of heartbeats."""
+    def subscription_data(self) -> list[SubscriptionData]:
+        """Return all subscriptions in their wire form, as heartbeats contain them."""
         return [subscription.data(self.version) for subscription in self._subscriptions.values()]
 
     async def join(self) -> None:
-        """Have SQL92 expressions checked, and send heartbeats until the brokers list us as a member.
+        """Let the brokers check our SQL92 expressions, then send heartbeats until the brokers list us as a member.
 
-        Raises ClusterError: FATAL for a bad filter or a group that brokers ignore.
+        Raises ClusterError: FATAL for an expression that a broker cannot use, or a group that brokers ignore because it does not
+        exist.
         """
         for subscription in self._settings.subscriptions:
             if subscription.kind == SQL92:
-                await self._check(subscription)
+                await self._check_expression(subscription)
         client = self._brokers.client
         self._announce(self.version)
         topic = self._settings.subscriptions[0].topic
@@ -68,14 +73,18 @@ class Membership:
             Failure.FATAL,
         )
 
-    async def renew(self, after: int) -> None:
-        """Announce our subscriptions again, with a version newer than `after`; pulls use it once the brokers know it."""
-        version = max(time.time_ns() // 1_000_000, after + 1)
+    async def announce_newer(self, than: int) -> None:
+        """Announce our subscriptions again, with a version higher than `than`.
+
+        Pulls contain the new version only after the heartbeat: a broker refuses a version that it does not know.
+        """
+        version = max(time.time_ns() // 1_000_000, than + 1)
         self._announce(version)
         await self._brokers.client.heartbeat()
         self.version = version
 
     def _announce(self, version: int) -> None:
+        """Put our subscriptions with this version into the client's next heartbeats."""
         settings = self._settings
         subscriptions = tuple(subscription.data(version) for subscription in self._subscriptions.values())
         self._brokers.client.add_consumer(
@@ -83,14 +92,15 @@ class Membership:
         )
 
     async def _join_problem(self, topic: str) -> MqbridgeError | bool:
-        """Return False if all brokers list this client as a member, True if one does not, or the transient error of a query.
+        """Query one broker of the topic for the members; return False if it lists us.
 
-        Raises other ClusterErrors.
+        Returns True if it does not list us, or if the topic has no route now. Returns an error after which a query may succeed;
+        raises other ClusterErrors.
         """
         client = self._brokers.client
         try:
             route = await client.routes.get(topic)
-            return route is None or client.client_id not in (await self._list(route) or ())
+            return route is None or client.client_id not in (await self._query_members(route) or ())
         except (ConnectionLost, ProtocolError) as error:
             return error
         except ServerRefused as error:
@@ -103,34 +113,37 @@ class Membership:
         await self._brokers.client.remove_consumer(self._settings.group)
 
     async def members(self, route: TopicRoute) -> list[str] | None:
-        """Return the ids of the group's members from a broker of this topic; None if it knows none. Raises ClusterError.
+        """Query a broker of this topic for the client ids of the group's members; None if it knows none. Raises ClusterError.
 
-        If it does not know us, it gets a heartbeat and the query is repeated: it may have restarted.
+        A broker that does not list us may have restarted. Then we send heartbeats and query again, perhaps another broker.
         """
-        listed = await self._list(route)
+        client_ids = await self._query_members(route)
         client = self._brokers.client
-        if listed is None or client.client_id not in listed:
+        if client_ids is None or client.client_id not in client_ids:
             await client.heartbeat()
-            listed = await self._list(route)
-        return listed
+            client_ids = await self._query_members(route)
+        return client_ids
 
-    async def _list(self, route: TopicRoute) -> list[str] | None:
+    async def _query_members(self, route: TopicRoute) -> list[str] | None:
         masters = route.masters()
         if not masters:
-            raise ClusterError(f"no broker of {route.topic} has a master", Failure.REFRESH)
-        address = random.choice(masters)  # noqa: S311 - any will do; all are told the same
+            raise ClusterError(f"no broker of topic {route.topic} has a master now", Failure.REFRESH)
+        address = random.choice(masters)  # noqa: S311 - every broker of the topic gets the heartbeats of all members
         try:
-            answer = await self._brokers.ask_at(
+            response = await self._brokers.request_at(
                 address, route.topic, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._settings.group).encode()
             )
         except ServerRefused as error:
-            if error.code == Status.SYSTEM_ERROR and error.failure is Failure.RETRY:  # a broker's response for "none"
+            if error.code == Status.SYSTEM_ERROR and error.failure is Failure.RETRY:  # how brokers report a group without members
                 return None
             raise
-        return list(ConsumerList.decode(answer.body).client_ids)
+        return list(ConsumerList.decode(response.body).client_ids)
 
-    async def _check(self, subscription: Subscription) -> None:
-        """CHECK_CLIENT_CONFIG: check that every broker of the topic can parse the expression and filters by properties."""
+    async def _check_expression(self, subscription: Subscription) -> None:
+        """Let every broker of the topic check that it can parse the expression and filters by properties (CHECK_CLIENT_CONFIG).
+
+        Raises ServerRefused (FATAL) if one cannot.
+        """
         client = self._brokers.client
         route = await client.routes.get(subscription.topic)
         for address in route.masters() if route is not None else ():

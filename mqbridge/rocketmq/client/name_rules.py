@@ -1,4 +1,4 @@
-"""Rules for names of topics and groups; brokers enforce them too, with less helpful errors."""
+"""Rules for names of topics and groups. Brokers enforce them too, but their errors do not say which characters are allowed."""
 
 import re
 
@@ -6,9 +6,9 @@ from mqbridge.errors import ClusterError, Failure
 
 MAX_TOPIC_CHARS = 127
 MAX_GROUP_CHARS = 255
-"""5.x brokers allow 120 for groups that they create automatically."""
+"""Limit for groups created by an administrator; 5.x brokers allow 120 characters for groups that they create automatically."""
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
-FORBIDDEN = frozenset(
+FORBIDDEN_TOPICS = frozenset(
     {
         "SCHEDULE_TOPIC_XXXX",
         "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -18,23 +18,23 @@ FORBIDDEN = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
-"""System topics that clients must not write."""
+"""System topics to which clients must not send."""
 
 
 def check_topic(topic: str) -> str:
-    """Return the topic if it may be written. Raises ClusterError (FATAL)."""
-    if topic in FORBIDDEN:
-        raise ClusterError(f"topic {topic} belongs to the system: choose another one", Failure.FATAL)
-    return _check("topic", topic, MAX_TOPIC_CHARS)
+    """Return the topic if clients may create it and send to it. Raises ClusterError (FATAL) if not."""
+    if topic in FORBIDDEN_TOPICS:
+        raise ClusterError(f"topic {topic} is a system topic, to which clients must not send: choose another one", Failure.FATAL)
+    return _check_name("topic", topic, MAX_TOPIC_CHARS)
 
 
 def check_group(group: str) -> str:
-    """Return the group if its name is valid. Raises ClusterError (FATAL)."""
-    return _check("group", group, MAX_GROUP_CHARS)
+    """Return the group if its name is valid. Raises ClusterError (FATAL) if not."""
+    return _check_name("group", group, MAX_GROUP_CHARS)
 
 
-def _check(kind: str, name: str, max_chars: int) -> str:
+def _check_name(noun: str, name: str, max_chars: int) -> str:
     if not _ALLOWED.fullmatch(name) or len(name) > max_chars:
-        problem = f"{name[:300]!r} cannot be a {kind}: 1 to {max_chars} letters, digits and the characters % | _ - are allowed"
+        problem = f"{name[:300]!r} cannot be a {noun}: 1 to {max_chars} letters, digits and the characters % | _ - are allowed"
         raise ClusterError(problem, Failure.FATAL)
     return name

@@ -1,7 +1,7 @@
 """The name servers of a cluster. Each knows the brokers that registered with it. One is used until it fails.
 
-A server that is unreachable, refuses, or sends an invalid response is skipped for the next one. "Not found" counts only if all
-reachable servers say so: a server that just restarted knows nothing until the brokers register again.
+If a server is unreachable, refuses a request, or sends an invalid response, the request goes to the next one. A topic counts as
+missing only if all reachable servers respond so: a server that has just restarted knows nothing until the brokers register again.
 """
 
 import logging
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class NameServers:
-    """The name servers of one cluster, and the one in use."""
+    """The name servers of one cluster. Requests go to the current one, until it fails or `switch` is called."""
 
     def __init__(self, addresses: Sequence[str], pool: ConnectionPool, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         if not addresses:
@@ -35,74 +35,87 @@ class NameServers:
         """The connectivity of the whole cluster."""
         return self._pool.connectivity
 
-    def skip(self) -> None:
-        """Use the next server from now on: this one was of no use."""
+    def switch(self) -> None:
+        """Send later requests to the next server."""
         self._index += 1
 
     async def connect(self) -> str:
-        """Connect to one; return our local address. Raises Unreachable, which names all servers, FATAL if none will accept us."""
-        failed: list[ClusterError] = []
+        """Connect to the first server that can be reached; return our local IP address on that connection.
+
+        Raises Unreachable, which lists the error of each server: FATAL if all of them refuse this client, else RETRY.
+        """
+        errors: list[ClusterError] = []
         for _ in self.addresses:
             try:
-                return (await self._pool.get(self._current())).local_host
+                return (await self._pool.get(self._current_address())).local_host
             except ClusterError as error:
-                failed.append(error)
-                self.skip()
-        raise _unreachable("no name server can be reached", failed)
+                errors.append(error)
+                self.switch()
+        raise _unreachable("no name server can be reached", errors)
 
-    async def ask(
+    async def request(
         self,
         code: int,
         ext: Mapping[str, str],
-        read: Callable[[Command], T],
+        decode: Callable[[Command], T],
         *,
-        absent: frozenset[int] = frozenset(),
+        not_found: frozenset[int] = frozenset(),
     ) -> T | None:
-        """Return the response of the first server that has one, decoded by `read` (which may raise RemoteProtocolError).
+        """Send a request to one server after the other until one succeeds; return its response, decoded by `decode`.
 
-        None if all responses have a code in `absent`. Raises ServerRefused (FATAL, REFUSED) at once, and Unreachable with every
-        server's reason if none responded, FATAL if none will accept us.
+        `not_found` are the response codes for a missing object. Returns None if no server succeeds and at least one responds with
+        such a code. `decode` may raise RemoteProtocolError; then the next server is tried.
+
+        Raises ServerRefused (FATAL or REFUSED) without trying further servers. Raises Unreachable, which lists the error of each
+        server, if all failed: FATAL if all of them refuse this client, else RETRY.
         """
-        failed: list[ClusterError] = []
+        errors: list[ClusterError] = []
         missing = False
         for _ in self.addresses:
-            address = self._current()
+            address = self._current_address()
             try:
-                answer = await self._one(address, code, ext)
-                if answer.code == Status.SUCCESS:
-                    return read(answer)
-                if answer.code not in absent:
-                    raise refused(f"{request_name(code)} at {address}", answer.code, answer.remark)
+                response = await self._request_at(address, code, ext)
+                if response.code == Status.SUCCESS:
+                    return decode(response)
+                if response.code not in not_found:
+                    raise refused(f"{request_name(code)} at {address}", response.code, response.remark)
                 missing = True
             except ProtocolError as error:
-                failed.append(ClusterError(f"{address} sent an invalid response: {error}"))
+                errors.append(ClusterError(f"{address} sent an invalid response: {error}"))
             except (Unreachable, ConnectionLost) as error:
-                failed.append(error)
+                errors.append(error)
             except ClusterError as error:
                 if error.failure in (Failure.FATAL, Failure.REFUSED):
                     raise
-                failed.append(error)
-            self.skip()
+                errors.append(error)
+            self.switch()
         if missing:
             return None
-        raise _unreachable(f"no name server answered {request_name(code)}", failed)
+        raise _unreachable(f"no name server answered {request_name(code)}", errors)
 
-    async def each(self, code: int, ext: Mapping[str, str]) -> None:
-        """Send a request to every server, such as a deletion. Raises ClusterError."""
+    async def request_all(self, code: int, ext: Mapping[str, str]) -> None:
+        """Send a request that changes something, such as a deletion, to every server in turn.
+
+        Raises ClusterError for the first server that cannot be reached or refuses; later servers do not get the request.
+        """
         for address in self.addresses:
-            answer = await self._one(address, code, ext)
-            if answer.code != Status.SUCCESS:
-                raise refused(f"{request_name(code)} at {address}", answer.code, answer.remark)
+            response = await self._request_at(address, code, ext)
+            if response.code != Status.SUCCESS:
+                raise refused(f"{request_name(code)} at {address}", response.code, response.remark)
 
-    async def _one(self, address: str, code: int, ext: Mapping[str, str]) -> Command:
+    async def _request_at(self, address: str, code: int, ext: Mapping[str, str]) -> Command:
         connection = await self._pool.get(address)
         return await connection.request(code, ext, b"", self._timeout_s)
 
-    def _current(self) -> str:
+    def _current_address(self) -> str:
         return self.addresses[self._index % len(self.addresses)]
 
 
-def _unreachable(problem: str, failed: Sequence[ClusterError]) -> Unreachable:
-    """FATAL if every server failed for good, as by our certificate; a server that is merely away may come back and accept us."""
-    fatal = all(error.failure is Failure.FATAL for error in failed)
-    return Unreachable(f"{problem}: {'; '.join(map(str, failed))}", Failure.FATAL if fatal else Failure.RETRY)
+def _unreachable(problem: str, errors: Sequence[ClusterError]) -> Unreachable:
+    """Return the error that lists the error of each server.
+
+    It is FATAL only if all errors are, for example because every server refuses our certificate. A server that is merely down
+    may accept us once it is up again.
+    """
+    fatal = all(error.failure is Failure.FATAL for error in errors)
+    return Unreachable(f"{problem}: {'; '.join(map(str, errors))}", Failure.FATAL if fatal else Failure.RETRY)

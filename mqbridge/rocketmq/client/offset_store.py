@@ -1,8 +1,8 @@
-"""Start offsets, and the store of committed offsets: the brokers (by group), the caller's store, or none.
+"""Where committed offsets are stored: at the brokers by group, in the caller's store, or nowhere. And the offset to start at.
 
-By default a broker returns 0 for a group that never committed as long as the queue's first message is in memory: a new group that
-starts at the end would start at the beginning. So queries set setZeroIfNotFound=false, and we choose the start. Brokers of 4.x do
-not know that field, see `compat_v4`.
+If a group has never committed an offset in a queue, a broker by default returns 0 as long as the queue's first message is in
+memory. So a new group that wants to start at the end would start at the beginning. Therefore our queries set
+setZeroIfNotFound=false, and this client chooses the start. Brokers of 4.x do not know that field, see `compat_v4`.
 """
 
 import logging
@@ -24,45 +24,49 @@ log = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Keeps the offset of each queue, below which everything is consumed."""
+    """Stores one offset per queue: all messages below it are consumed."""
 
     piggyback: bool
-    """True if pulls may carry commits."""
+    """True if pulls may carry commits: the broker that answers the pull also stores the offset."""
 
     async def load(self, queue: Queue) -> int | None:
         """Return the offset saved last, None if there is none. Raises ClusterError."""
 
     async def save(self, queue: Queue, offset: int) -> None:
-        """Save, and wait for the confirmation. Raises ClusterError."""
+        """Save an offset, and wait until the store confirms it. Raises ClusterError."""
 
     async def save_soon(self, offsets: Mapping[Queue, int]) -> list[Queue]:
-        """Save without waiting for a response; queues whose commit could not be sent are logged and returned."""
+        """Save offsets without waiting for a broker's response; log failures, and return the queues that failed."""
 
 
 class GroupOffsets:
-    """The broker keeps the offsets of the group; a queue without one starts at `start`."""
+    """The brokers store the offsets of the group, each broker those of its own queues.
+
+    `start` is where queues without an offset start. With EARLIEST it does not matter if a 4.x broker returns 0 for "no offset".
+    """
 
     piggyback = True
 
     def __init__(self, brokers: Brokers, group: str, start: StartOffset) -> None:
-        self._brokers, self._group, self._exact = brokers, group, start is not StartOffset.EARLIEST
+        self._brokers, self._group = brokers, group
+        self._exact = start is not StartOffset.EARLIEST
         self._positions = Positions(brokers.client)
 
     async def load(self, queue: Queue) -> int | None:
-        """QUERY_CONSUMER_OFFSET."""
+        """Query the offset (QUERY_CONSUMER_OFFSET)."""
         return await self._positions.committed(queue, self._group, exact=self._exact)
 
     async def save(self, queue: Queue, offset: int) -> None:
-        """UPDATE_CONSUMER_OFFSET."""
+        """Commit the offset (UPDATE_CONSUMER_OFFSET)."""
         await self._positions.commit(queue, self._group, offset)
 
     async def save_soon(self, offsets: Mapping[Queue, int]) -> list[Queue]:
-        """UPDATE_CONSUMER_OFFSET, one-way, as the Java clients do every 5 s."""
-        failed = []
+        """Commit offsets by one-way requests (UPDATE_CONSUMER_OFFSET), as the Java clients do."""
+        failed_queues = []
         for queue, offset in offsets.items():
             try:
                 ext = UpdateOffsetHeader(self._group, queue.topic, queue.id, offset).encode()
-                await self._brokers.tell(queue, Code.UPDATE_CONSUMER_OFFSET, ext)
+                await self._brokers.send_oneway(queue, Code.UPDATE_CONSUMER_OFFSET, ext)
             except ClusterError as error:
                 log.log(
                     level_of(error, logging.INFO),
@@ -72,12 +76,12 @@ class GroupOffsets:
                     self._group,
                     error,
                 )
-                failed.append(queue)
-        return failed
+                failed_queues.append(queue)
+        return failed_queues
 
 
 class StoredOffsets:
-    """The caller's store keeps the offsets."""
+    """The caller's store keeps the offsets: for groups in broadcasting, whose offsets brokers do not store."""
 
     piggyback = False
 
@@ -93,17 +97,22 @@ class StoredOffsets:
         await self._store.save({queue: offset})
 
     async def save_soon(self, offsets: Mapping[Queue, int]) -> list[Queue]:
-        """Save all to the store at once."""
+        """Save all offsets by one call of the store, and wait for it."""
         try:
             await self._store.save(offsets)
         except ClusterError as error:
-            log.log(level_of(error, logging.WARNING), "offsets of %d queues not saved, retrying later: %s", len(offsets), error)
+            log.log(
+                level_of(error, logging.WARNING),
+                "saving the offsets of %d queues failed, retrying later: %s",
+                len(offsets),
+                error,
+            )
             return list(offsets)
         return []
 
 
 class NoOffsets:
-    """Offsets are not kept: every start is a first start."""
+    """No offset is stored: a consumer always begins at the start of its settings."""
 
     piggyback = False
 
@@ -112,15 +121,15 @@ class NoOffsets:
         return None
 
     async def save(self, queue: Queue, offset: int) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     async def save_soon(self, offsets: Mapping[Queue, int]) -> list[Queue]:  # noqa: ARG002
-        """Nothing is kept."""
+        """Do nothing."""
         return []
 
 
-async def start_of(positions: Positions, queue: Queue, start: StartOffset, start_ms: int) -> int:
-    """Return the start offset of a queue without a committed one. Raises ClusterError."""
+async def resolve_start(positions: Positions, queue: Queue, start: StartOffset, start_ms: int) -> int:
+    """Return the number of the offset that `start` means in this queue; `start_ms` counts with TIMESTAMP. Raises ClusterError."""
     if start is StartOffset.LATEST:
         return await positions.next(queue)
     if start is StartOffset.TIMESTAMP:
@@ -129,7 +138,7 @@ async def start_of(positions: Positions, queue: Queue, start: StartOffset, start
 
 
 def offset_store(settings: ConsumerSettings, brokers: Brokers) -> OffsetStore:
-    """Return the offset store for these settings."""
+    """Return the offset store of a consumer with these settings."""
     if settings.model is MessageModel.BROADCASTING:
         return NoOffsets() if settings.store is None else StoredOffsets(settings.store)
     return GroupOffsets(brokers, settings.group, settings.start) if settings.group else NoOffsets()

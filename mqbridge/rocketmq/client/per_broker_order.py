@@ -1,8 +1,8 @@
 """Keeps the order of requests to one broker.
 
-A broker handles the requests of one connection concurrently, so a later one may overtake. It must not if it undoes an earlier
-one: an unlock that overtakes its lock leaves the queue locked for a minute; an unregistration that overtakes a heartbeat leaves
-a ghost member. A cancelled caller stops waiting; its request keeps its place until it is answered.
+A broker handles the requests of one connection concurrently, so a later request may take effect first. That does harm if the
+later request undoes the earlier one: an UNLOCK that takes effect before its LOCK leaves the queue locked for a minute, and an
+UNREGISTER_CLIENT that takes effect before a heartbeat leaves the broker with a member that does not exist.
 """
 
 import asyncio
@@ -16,22 +16,26 @@ T = TypeVar("T")
 
 
 class PerBrokerOrder:
-    """One request at a time per key, first come, first served."""
+    """Runs one request at a time per key (a broker's name or address), in the order of the calls."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def take(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
-        """Call `request` once those before it are answered. Raises its errors; it needs a deadline of its own."""
-        task = spawn(self._take(key, request), f"rocketmq request in order at {key}", quiet=True)
+    async def run(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Await `request()` after all earlier requests with this key have ended; return its result or raise its error.
+
+        `request` must limit its own time, because later requests wait for it. If the caller is cancelled, the request still runs
+        in its turn.
+        """
+        task = spawn(self._run(key, request), f"rocketmq request in order at {key}", quiet=True)
         task.add_done_callback(collect_error)
         return await asyncio.shield(task)
 
-    async def wait(self, key: str) -> None:
-        """Wait until earlier requests are answered, without blocking others: many may continue concurrently."""
+    async def wait_for_earlier(self, key: str) -> None:
+        """Wait until all earlier requests with this key have ended. Later requests do not wait for this caller."""
         async with self._locks[key]:
             pass
 
-    async def _take(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
+    async def _run(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
         async with self._locks[key]:
             return await request()

@@ -80,7 +80,7 @@ class Positions:
 
     async def master(self, queue: Queue) -> str:
         """Return the address of the queue's master."""
-        route = await self._client.routes.usable(queue.topic)
+        route = await self._client.routes.get_or_last_known(queue.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {queue.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
         address = route.master(queue.broker)

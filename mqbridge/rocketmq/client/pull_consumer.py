@@ -1,10 +1,12 @@
 """A member of a consumer group, or a reader of given queues: takes its share of the queues, commits, and releases them.
 
-There is no coordinator. Each member computes the same assignment (`queue_assignment`) and takes its part: when a broker reports
-a change of members, when a route changes, every 20 s, and again after 1 s if a queue could not be taken. For moments two members
-may read one queue; after that each queue has one owner.
+There is no coordinator. Each member computes the same assignment (`queue_assignment`) and starts and releases queues accordingly.
+It does so (a rebalance) when a broker reports a change of members, when a route changes, every 20 s, and again after 1 s if a
+queue could not be started. While members have not all rebalanced, two of them may read the same queue for a moment, unless queues
+are locked.
 
-Subscriptions never change. A heartbeat with them, or with a newer version, is answered before a pull uses that version.
+The subscriptions of a consumer never change. Brokers have confirmed a heartbeat with them before the first pull, because they
+refuse pulls with a subscription version that they do not know.
 """
 
 import asyncio
@@ -34,17 +36,19 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
-REBALANCE_S = 20.0
-UNBALANCED_S = 1.0
+REBALANCE_INTERVAL_S = 20.0
+"""As in the Java clients (rocketmq.client.rebalance.waitInterval)."""
+UNBALANCED_INTERVAL_S = 1.0
+"""Time until the next rebalance if the last one could not start all queues, or could not query the members."""
 HANDOVER_S = 0.5
-"""Pause before loading the offset of a queue that another member may be releasing: it commits when it learns of us."""
+"""Pause before loading the offset of a queue that another member may be releasing. It commits once it learns that we joined."""
 
 
 async def join(client: BaseClient, settings: ConsumerSettings) -> "PullConsumer":
     """Create a consumer and start it.
 
-    Raises ClusterError: FATAL for a topic or a group that does not exist, or a bad filter; RETRY while the group has members that
-    subscribe to something else.
+    Raises ClusterError: FATAL for a topic or a group that does not exist, or an SQL92 expression that a broker cannot use; RETRY
+    while the group has members with other subscriptions.
     """
     consumer = PullConsumer(client, settings)
     try:
@@ -56,60 +60,67 @@ async def join(client: BaseClient, settings: ConsumerSettings) -> "PullConsumer"
 
 
 class PullConsumer:
-    """A consumer as `settings` says. `client` is connected; it may serve other groups and producers too, but this group once."""
+    """A consumer with these settings. `client` must be connected; it may also have producers, and consumers of other groups."""
 
     def __init__(self, client: BaseClient, settings: ConsumerSettings) -> None:
         self.settings = settings
         self.name = f"group {settings.group}" if settings.group else "a reader"
         self.budget = Budget(settings.max_bytes)
         self.gaps: dict[Queue, int] = {}
-        """Queues released at a gap, with its offset: taken again once the group's offset differs."""
+        """Queues that were released at a gap (missing messages), with its offset. A rebalance starts such a queue again only when
+        the group's offset there has changed."""
         self._client = client
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, settings)
         self.store = offset_store(settings, self._brokers)
         self.policies = CleanupPolicies(self._brokers)
-        self._consistency = SubscriptionConsistency(self._brokers, settings.group, self.membership.data(), self.membership.renew)
+        self._consistency = SubscriptionConsistency(
+            self._brokers, settings.group, self.membership.subscription_data(), self.membership.announce_newer
+        )
         self._assignment = QueueAssignment(client, settings, self.membership, self.store)
         self.held = HeldQueues(self.store, QueueLocks(self._brokers, settings.group) if settings.orderly else None)
-        self._new: asyncio.Queue[AssignedQueue | ClusterError | None] = asyncio.Queue()
-        self._wake = asyncio.Event()
+        self._events: asyncio.Queue[AssignedQueue | ClusterError | None] = asyncio.Queue()
+        """For `assigned_queues`: new queues, errors to raise, and None after `close`."""
+        self._rebalance_requested = asyncio.Event()
         self._unwatch: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
-        self._disagreement = ""
-        """The last reported error about members with other subscriptions."""
+        self._reported_difference = ""
+        """Text of the last reported error about members with other subscriptions; empty if the subscriptions agree now."""
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
-        """Find the topics, join the group, take queues, and start rebalancing. Raises ClusterError."""
-        await self._assignment.find_topics(self.name)
-        self._unwatch = [self._client.routes.watch(topic, self._route_changed) for topic in self.membership.topics]
+        """Find the topics, join the group, start our queues, and begin the regular rebalances. Raises ClusterError."""
+        await self._assignment.record_initial_queues(self.name)
+        self._unwatch = [self._client.routes.watch(topic, self._on_route_change) for topic in self.membership.topics]
         if self._is_member:
             BrokerRequestHandler.of(self._client).admit(self.settings.group, self)
-            await self._consistency.check()  # before the first heartbeat, which replaces the others' subscriptions
+            # Before our first heartbeat, which replaces the subscriptions of the other members at the brokers.
+            await self._consistency.check()
             await self.membership.join()
-        self._assignment.joined()
+        self._assignment.mark_joined()
         balanced = await self._rebalance()
-        self._tasks = [spawn(self._rebalances(balanced=balanced), f"rocketmq rebalancing of {self.name}")]
+        self._tasks = [spawn(self._rebalance_loop(balanced=balanced), f"rocketmq rebalancing of {self.name}")]
         self._tasks += self.held.start_tasks(self.name)
 
     async def assigned_queues(self) -> AsyncIterator[AssignedQueue]:
-        """Yield queues as they are assigned to us; ends with `close`. After a ClusterError close the consumer.
+        """Yield queues as they are assigned to us, until `close`.
 
-        RETRY if another member has other subscriptions, FATAL if a permission is missing.
+        Raises ClusterError: RETRY if another member has other subscriptions, FATAL if a permission is missing. The caller then
+        closes the consumer.
         """
-        while (assigned := await self._new.get()) is not None:
-            if isinstance(assigned, ClusterError):
-                raise assigned
-            if not assigned.revoked:
-                yield assigned
-        self._new.put_nowait(None)  # for other callers
+        while (event := await self._events.get()) is not None:
+            if isinstance(event, ClusterError):
+                raise event
+            if not event.revoked:
+                yield event
+        self._events.put_nowait(None)  # ends other iterations too
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all queues, committing acknowledged messages, and leave the group; at `deadline` it is cut short.
+        """Release all queues, committing acknowledged messages, and leave the group.
 
-        One task does it: a cancelled caller stops waiting, another caller waits for the same task.
+        At `deadline` (loop time) the rest is skipped and a warning is logged. A task does the work: it continues if a caller is
+        cancelled, and further callers wait for the same task.
         """
         if self._closing is None:
             self._closing = spawn(self._close(deadline), f"rocketmq closing {self.name}")
@@ -119,21 +130,21 @@ class PullConsumer:
         for unwatch in self._unwatch:
             unwatch()
         await cancel(*self._tasks)
-        # Also waits for queues that are being released already: it is the same task.
+        # For a queue that is already being released, this waits for the release in progress.
         await asyncio.gather(*(assigned.release(deadline) for assigned in list(self.held.values())))
         member = self._is_member and BrokerRequestHandler.of(self._client).dismiss(self.settings.group, self)
         try:
             async with asyncio.timeout_at(deadline):
-                await self.held.unlock_unused(self.held.unused)
+                await self.held.unlock_unused(self.held.unused_locks)
                 if member:
                     await self.membership.leave()
         except TimeoutError:
-            log.warning("%s was left without unregistering at every broker: the deadline has passed", self.name)
-        self._new.put_nowait(None)
+            log.warning("%s was closed at its deadline, before it was unregistered at every broker", self.name)
+        self._events.put_nowait(None)
 
     @property
     def _is_member(self) -> bool:
-        """True if we are a member of a group."""
+        """True if we are a member of a group, False if we only read given queues."""
         return self.settings.model is not MessageModel.ASSIGNED
 
     # --- for assigned queues ----------------------------------------------------------------------------------------
@@ -143,32 +154,42 @@ class PullConsumer:
         """True if pulls carry commits of the group."""
         return self.store.piggyback
 
-    async def announce(self) -> None:
-        """Send a heartbeat."""
+    async def send_heartbeat(self) -> None:
+        """Send a heartbeat, which contains our subscriptions, to every broker."""
         await self._client.heartbeat()
 
     def request_rebalance(self) -> None:
-        """Rebalance at once."""
-        self._wake.set()
+        """Rebalance as soon as the current rebalance, if any, has ended."""
+        self._rebalance_requested.set()
 
-    def dropped(self, assigned: AssignedQueue) -> None:
-        """Drop an AssignedQueue that ended. If it is still assigned to us, the next rebalance takes it again (see `gaps`)."""
+    def on_queue_ended(self, assigned: AssignedQueue) -> None:
+        """Remove an AssignedQueue that has ended. If the queue is still assigned to us, a rebalance starts it again.
+
+        A queue that ended at a gap is added to `gaps` first.
+        """
         if self.held.get(assigned.queue) is assigned:
             del self.held[assigned.queue]
             if assigned.state.gap_at is not None:
                 self.gaps[assigned.queue] = assigned.state.gap_at
             elif self._closing is None:
-                self._loop.call_later(UNBALANCED_S, self._wake.set)
+                self._loop.call_later(UNBALANCED_INTERVAL_S, self._rebalance_requested.set)
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
-        """Commit an administrator's offset for a queue that is at a gap, or was released at one."""
+        """Commit the offset of an administrator's reset for a queue that is at a gap or was released at one, then rebalance.
+
+        The rebalance finds that the group's offset differs from the gap, and starts the queue at the new offset.
+        """
         try:
             await self.store.save(queue, offset)
         except (ClusterError, ProtocolError) as error:
             log.warning(
-                "%s for %s stays at its gap, offset %d could not be committed: %s", queue_label(queue), self.name, offset, error
+                "%s for %s stays stopped at its gap: offset %d of the reset could not be committed: %s",
+                queue_label(queue),
+                self.name,
+                offset,
+                error,
             )
-        self._wake.set()
+        self._rebalance_requested.set()
 
     async def unlock(self, queue: Queue) -> None:
         """Release a queue's lock."""
@@ -176,70 +197,88 @@ class PullConsumer:
 
     # --- rebalancing ------------------------------------------------------------------------------------------------
 
-    def _route_changed(self, route: TopicRoute) -> None:
-        log.debug("the route of %s changed", route.topic)
-        self._wake.set()
+    def _on_route_change(self, route: TopicRoute) -> None:
+        log.debug("the route of topic %s changed, rebalancing %s", route.topic, self.name)
+        self._rebalance_requested.set()
 
-    async def _rebalances(self, *, balanced: bool) -> None:
+    async def _rebalance_loop(self, *, balanced: bool) -> None:
+        """Rebalance at regular intervals and on request. `balanced` is the result of the previous rebalance."""
         while True:
             try:
-                async with asyncio.timeout(REBALANCE_S if balanced else UNBALANCED_S):
-                    await self._wake.wait()
+                async with asyncio.timeout(REBALANCE_INTERVAL_S if balanced else UNBALANCED_INTERVAL_S):
+                    await self._rebalance_requested.wait()
             except TimeoutError:
                 pass
             balanced = await self._rebalance()
 
     async def _rebalance(self) -> bool:
-        """Rebalance all topics once; return True if we now hold all our queues."""
-        self._wake.clear()
+        """Rebalance all topics once; return True if we now have all our queues."""
+        self._rebalance_requested.clear()
         await asyncio.gather(*(self._check_gap(assigned) for assigned in self.held.values() if assigned.state.rests_at_gap))
-        results = await asyncio.gather(self._check_subscriptions(), *(self._divide(topic) for topic in self.membership.topics))
+        results = await asyncio.gather(
+            self._check_subscriptions(), *(self._rebalance_topic(topic) for topic in self.membership.topics)
+        )
         return all(results)
 
     async def _check_gap(self, assigned: AssignedQueue) -> None:
-        """Release a queue that rests at a gap if the group's offset was changed: it is taken again from there.
+        """Release a queue that is stopped at a gap if the group's offset was changed; the rebalance then starts it there.
 
-        Such a queue is not pulled, so no response reports a reset, and its reader has stopped.
+        Such a queue is not pulled, so no response to a pull can report the change.
         """
         try:
             offset = await self.store.load(assigned.queue)
         except (ClusterError, ProtocolError) as error:
-            log.debug("the offset of %s, which is at a gap, could not be loaded: %s", assigned, error)
+            log.debug("loading the offset of %s, which is stopped at a gap, failed: %s", assigned, error)
             return
         if offset is not None and offset != assigned.committed and assigned.state.rests_at_gap:
-            log.warning("%s: continuing at offset %d instead of its gap, as the group's offset was changed", assigned, offset)
+            log.warning(
+                "%s: leaving the gap and continuing at offset %d, because the group's offset was changed", assigned, offset
+            )
             await assigned.revoke()
 
     async def _check_subscriptions(self) -> bool:
-        """Report inconsistent subscriptions of the group's members to our caller, once per difference."""
+        """Report inconsistent subscriptions of the group's members to our caller, once per difference; always return True.
+
+        They do not make the rebalance incomplete.
+        """
         try:
             if self._is_member:
                 await self._consistency.check()
         except ClusterError as error:
-            if str(error) != self._disagreement:
-                self._disagreement = str(error)
-                log.warning("%s", error)
-                self._new.put_nowait(error)
+            if str(error) != self._reported_difference:
+                self._reported_difference = str(error)
+                log.warning("%s cannot continue: %s", self.name, error)
+                self._events.put_nowait(error)
         else:
-            self._disagreement = ""
+            self._reported_difference = ""
         return True
 
-    async def _divide(self, topic: str) -> bool:
+    async def _rebalance_topic(self, topic: str) -> bool:
+        """Release the topic's queues that now belong to other members, and start ours; return True if we have all of ours."""
         try:
-            mine, alone = await self._assignment.part_of(topic)
+            own_queues, alone = await self._assignment.own_queues(topic)
         except (ClusterError, ProtocolError) as error:
             log.log(
-                level_of(error, logging.WARNING), "keeping the queues of %s for %s: rebalance failed: %s", topic, self.name, error
+                level_of(error, logging.WARNING),
+                "rebalance of topic %s for %s failed, keeping its queues and retrying: %s",
+                topic,
+                self.name,
+                error,
             )
             return False
-        if mine is None:
+        if own_queues is None:
             return self._assignment.may_stay_missing(topic)
-        gone = [assigned for queue, assigned in self.held.items() if queue.topic == topic and queue not in mine]
-        await asyncio.gather(*(assigned.revoke() for assigned in gone))
-        await self.held.unlock_unused({queue for queue in self.held.unused if queue.topic == topic and queue not in mine})
-        return await self._take_all([queue for queue in mine if queue not in self.held], alone=alone)
+        revoked = [assigned for queue, assigned in self.held.items() if queue.topic == topic and queue not in own_queues]
+        await asyncio.gather(*(assigned.revoke() for assigned in revoked))
+        unused_locks = {queue for queue in self.held.unused_locks if queue.topic == topic and queue not in own_queues}
+        await self.held.unlock_unused(unused_locks)
+        return await self._start_queues([queue for queue in own_queues if queue not in self.held], alone=alone)
 
-    async def _take_all(self, queues: list[Queue], *, alone: bool) -> bool:
+    async def _start_queues(self, queues: list[Queue], *, alone: bool) -> bool:
+        """Lock these queues if the group is orderly, and start them; return True if all could be started.
+
+        `alone`: no other member may be reading them.
+        """
         locked_at = None
         wanted = len(queues)
         if self.held.needs_locks:
@@ -247,30 +286,37 @@ class PullConsumer:
             queues = await self.held.lock(queues)
         elif queues and not alone:
             await asyncio.sleep(HANDOVER_S)
-        taken = await asyncio.gather(*(self._take(queue, locked_at) for queue in queues))
-        return sum(taken) == wanted
+        started = await asyncio.gather(*(self._start_queue(queue, locked_at) for queue in queues))
+        return sum(started) == wanted
 
-    async def _take(self, queue: Queue, locked_at: float | None) -> bool:
-        """Start reading a queue of ours. It counts on the budget before its offset is known, so that others leave it room."""
+    async def _start_queue(self, queue: Queue, locked_at: float | None) -> bool:
+        """Start reading a queue; return False if it must be tried again. `locked_at`: when its lock was requested.
+
+        The budget counts the queue before its offset is known, so that the other queues leave it its share of the memory.
+        """
         self.budget.queues += 1
         try:
-            return await self._begin(queue, locked_at)
+            return await self._load_offset_and_start(queue, locked_at)
         finally:
             if queue not in self.held:
                 self.budget.queues -= 1
 
-    async def _begin(self, queue: Queue, locked_at: float | None) -> bool:
+    async def _load_offset_and_start(self, queue: Queue, locked_at: float | None) -> bool:
         try:
-            offset, first_start = await self._assignment.start_of(queue)
+            offset, first_start = await self._assignment.start_offset(queue)
         except (ClusterError, ProtocolError) as error:
             if isinstance(error, AccessRefused) and error.failure is Failure.FATAL:
-                self._new.put_nowait(error)  # retrying does not help
+                self._events.put_nowait(error)  # a retry would not help
             log.log(
-                level_of(error, logging.WARNING), "%s is assigned to us but cannot be taken yet: %s", queue_label(queue), error
+                level_of(error, logging.WARNING),
+                "%s is assigned to %s but cannot be started yet, retrying: %s",
+                queue_label(queue),
+                self.name,
+                error,
             )
             await self.held.unlock_unused({queue})
             return False
-        if self.gaps.get(queue) == offset:
+        if self.gaps.get(queue) == offset:  # still at its gap: it stays stopped, which is no reason for another try
             await self.held.unlock_unused({queue})
             return True
         self.gaps.pop(queue, None)
@@ -279,5 +325,5 @@ class PullConsumer:
         assigned = AssignedQueue(self, queue, subscription, puller)
         self.held.add(assigned)
         assigned.begin(offset, first_start=first_start, locked_at=locked_at)
-        self._new.put_nowait(assigned)
+        self._events.put_nowait(assigned)
         return True

@@ -1,10 +1,12 @@
-"""The task that pulls one queue: sends pulls, checks responses, updates the queue's state, pauses when a retry would not help.
+"""The task that pulls one queue: sends pulls, checks responses, updates the queue's state, and pauses after errors.
 
-One pull of a run is in flight at a time; the next follows when its response is there and the budget has room. A pull may be held
-at the broker only if the queue was read to its end: so `at_end` is known at once, and only idle queues wait there. A response
-without progress is followed by a pause, because a broker may hold no pulls, and a slave may be behind.
+One pull of a run (see `queue_state`) is in flight at a time; the next is sent when its response has arrived and the budget has
+room. A pull may be held at the broker (long polling) only if the queue was read to its end. The response to any other pull
+arrives at once, so the consumer soon learns that it has reached the end. A response without progress is followed by a pause,
+because a broker may be configured not to hold pulls, and a slave may be behind its master.
 
-A broker reports a reset once, in the response to any pull that it has: so responses to pulls of older runs are checked for one.
+When an administrator resets the group's offset, a broker reports this once, in the response to any pull of the queue. So the
+responses to pulls of older runs, which are otherwise ignored, are checked for a reset.
 """
 
 import asyncio
@@ -33,14 +35,16 @@ from mqbridge.rocketmq.wire.tags import TAG
 log = logging.getLogger(__name__)
 
 FLOW_CONTROL_WAIT_S = 0.02
-"""Pause after response 215, as in the Java clients."""
-FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
-HELD_S, MOST_IDLE_S = 0.02, 1.0
-"""A response without progress that takes less than HELD_S was not held; pauses after it grow from HELD_S to MOST_IDLE_S."""
+"""Pause after the response FLOW_CONTROL (215), as in the Java clients."""
+MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.2, 10.0
+"""Pauses after consecutive errors grow from the first to the second value."""
+MIN_HOLD_S, MAX_IDLE_PAUSE_S = 0.02, 1.0
+"""If a response without progress comes within MIN_HOLD_S, the broker did not hold the pull. Then we pause: MIN_HOLD_S at first,
+and longer after each further such response, up to MAX_IDLE_PAUSE_S."""
 SUBSCRIPTION_WAIT_S = 1.0
 """Pause after a heartbeat that announces our subscription to a broker that did not know it."""
-NULL_TRIES = 5
-"""Consecutive responses that report a missing part of the queue's index before we treat it as a gap."""
+MAX_UNREADABLE_RESPONSES = 5
+"""So many consecutive responses may report that the broker cannot read at our position; after one more we treat it as a gap."""
 
 _UNKNOWN_SUBSCRIPTION = frozenset(
     {
@@ -62,7 +66,7 @@ class PullContext(Protocol):
     def commits_with_pulls(self) -> bool:
         """True if pulls may carry a commit."""
 
-    async def announce(self) -> None:
+    async def send_heartbeat(self) -> None:
         """Send a heartbeat, which announces our subscriptions to the brokers."""
 
     def request_rebalance(self) -> None:
@@ -70,7 +74,11 @@ class PullContext(Protocol):
 
 
 class PullLoop:
-    """Pulls `queue` into `state`. `changed` is called after a change, `ended` when pulling ended with an error."""
+    """Pulls `queue` into `state`. `name` is the queue's, for logs and errors.
+
+    `on_change` is called after each response that was applied to the state, `on_error` when an error has ended the pulling, and
+    `on_reset` with the new offset and the reason when an administrator has reset the group's offset.
+    """
 
     def __init__(
         self,
@@ -81,77 +89,80 @@ class PullLoop:
         subscription: Subscription,
         puller: Puller,
         *,
-        changed: Callable[[], None],
-        ended: Callable[[MqbridgeError], None],
-        reset: Callable[[int, str], Awaitable[None]],
+        on_change: Callable[[], None],
+        on_error: Callable[[MqbridgeError], None],
+        on_reset: Callable[[int, str], Awaitable[None]],
     ) -> None:
         self.first_offset = self.end_offset = 0
         """First and end offset of the queue at the last response."""
         self.answered_ms = 0
         """Time of the last response, ms since the epoch."""
-        self.commits = CommitCarryingPulls()
+        self.carrying_pulls = CommitCarryingPulls()
         self._name, self._queue, self._state, self._context = name, queue, state, context
         self._tags, self._puller = subscription.tags, puller
         self._unfiltered = subscription.kind == TAG and not subscription.tags
-        self._changed, self._ended, self._reset = changed, ended, reset
+        self._on_change, self._on_error, self._on_reset = on_change, on_error, on_reset
         self._account = Account()
-        self._held_by_caller = 0
-        self._nulls = 0
-        self._errors = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
-        self._idle = Backoff(HELD_S, MOST_IDLE_S)
+        self._caller_bytes = 0
+        """Bytes that the caller has taken, and that count on the budget until `release_budget`."""
+        self._unreadable_responses = 0
+        """Consecutive responses without plausible content."""
+        self._retry_backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
+        self._idle_backoff = Backoff(MIN_HOLD_S, MAX_IDLE_PAUSE_S)
         self._task: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
-        """The task whose pull is in flight."""
-        self._older: set[asyncio.Task[None]] = set()
+        """The task of the current run."""
+        self._awaiting_task: asyncio.Task[None] | None = None
+        """The task that sent the last pull, until its response."""
+        self._older_tasks: set[asyncio.Task[None]] = set()
         """Tasks of older runs whose pulls are in flight."""
         self._charge = Charge(self._account)
-        """The charge of the last pull."""
+        """The budget's charge for the last pull."""
         self._loop = asyncio.get_running_loop()
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait to be taken, or that the caller still holds on the budget."""
+        """Bytes of this queue that count on the budget: they wait to be taken, or the caller has not released them yet."""
         return self._account.held
 
     def restart(self) -> None:
-        """Pull from the current position; the response to an older pull is dropped, unless it reports a reset."""
+        """Pull from the current position. The response to a pull in flight is ignored, unless it reports a reset."""
         task = self._task
-        if task is not None and task is self._asking:
+        if task is not None and task is self._awaiting_task:
             self._context.budget.settle(self._charge)
-            self.commits.overtaken(task)
-            self._older.add(task)
-            task.add_done_callback(self._older.discard)
+            self.carrying_pulls.mark_ending(task)
+            self._older_tasks.add(task)
+            task.add_done_callback(self._older_tasks.discard)
             self._task = None
             self.settle_budget()
         else:
             self._stop_current()
-        self._nulls = 0
+        self._unreadable_responses = 0
         self._task = spawn(self._run(self._state.run), f"rocketmq pulls of {self._name}")
 
     def stop(self) -> None:
-        """Stop pulling; a response that still arrives is dropped."""
+        """Stop pulling; a response that still arrives is ignored."""
         self._stop_current()
-        for task in self._older - {asyncio.current_task()}:
-            self.commits.end(task)
+        for task in self._older_tasks - {asyncio.current_task()}:
+            self.carrying_pulls.end(task)
 
     def _stop_current(self) -> None:
         self.settle_budget()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
-            self.commits.end(task)
+            self.carrying_pulls.end(task)
 
     def settle_budget(self) -> None:
-        """Release bytes that were taken or dropped from the budget, except those that the caller holds."""
-        if (gone := self._account.held - self._state.waiting_bytes - self._held_by_caller) > 0:
-            self._context.budget.taken(self._account, gone)
+        """Release bytes from the budget that no longer wait to be taken, except those that the caller keeps on it."""
+        if (surplus := self._account.held - self._state.waiting_bytes - self._caller_bytes) > 0:
+            self._context.budget.taken(self._account, surplus)
 
-    def hold(self, size: int) -> None:
-        """Keep taken bytes on the budget until `release_budget`."""
-        self._held_by_caller += size
+    def keep_on_budget(self, size: int) -> None:
+        """Keep `size` taken bytes on the budget until `release_budget`."""
+        self._caller_bytes += size
 
     def release_budget(self, size: int | None = None) -> None:
-        """Release bytes that the caller held on the budget; None: all."""
-        self._held_by_caller -= self._held_by_caller if size is None else min(size, self._held_by_caller)
+        """Release `size` bytes that the caller has kept on the budget; None: all of them."""
+        self._caller_bytes -= self._caller_bytes if size is None else min(size, self._caller_bytes)
         self.settle_budget()
 
     async def _run(self, run: int) -> None:
@@ -159,138 +170,156 @@ class PullLoop:
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
         while self._state.reads(run):
             try:
-                await self._round(task)
+                await self._pull_once(task)
             except GapError as error:
                 self._end(run, Event.GAP, error)
             except (ClusterError, ProtocolError) as error:
                 if self._state.reads(run):
-                    await self._failed(run, error)
+                    await self._handle_error(run, error)
 
-    async def _round(self, task: "asyncio.Task[None]") -> None:
-        """Send one pull and process its response. Raises the error of either."""
+    async def _pull_once(self, task: "asyncio.Task[None]") -> None:
+        """Send one pull, process its response, and pause if there was no progress. Raises the error of the pull or response."""
         budget = self._context.budget
         self._charge = charge = await budget.reserve(self._account, idle=self._state.at_end)
-        moved = True
+        progress = True
         try:
-            asked_at, pull, answer = await self._ask(task, charge)
+            sent_at, pull, response = await self._send_pull(task, charge)
             if self._state.is_current(pull):
-                self.first_offset, self.end_offset = answer.first, answer.end
-                moved = await self._process(pull, answer, charge)
-                if moved:
-                    self._idle.reset()
-            elif answer.is_reset:
-                await self._reset(answer.next, "as an administrator has set the group's offset")
+                self.first_offset, self.end_offset = response.first, response.end
+                progress = await self._process(pull, response, charge)
+                if progress:
+                    self._idle_backoff.reset()
+            elif response.is_reset:
+                await self._on_reset(response.next, "as an administrator has set the group's offset")
         finally:
             budget.settle(charge)
-        if not moved and (not pull.hold or self._loop.time() - asked_at < HELD_S):
-            await asyncio.sleep(self._idle.delay())
+        if not progress and (not pull.hold or self._loop.time() - sent_at < MIN_HOLD_S):
+            await asyncio.sleep(self._idle_backoff.delay())
 
-    async def _ask(self, task: "asyncio.Task[None]", charge: Charge) -> tuple[float, Pull, PullResponse]:
+    async def _send_pull(self, task: "asyncio.Task[None]", charge: Charge) -> tuple[float, Pull, PullResponse]:
+        """Send the next pull and wait for its response; return the loop time of sending, the pull and the response."""
         state = self._state
         try:
-            asked_at = self._loop.time()
-            pull = state.pull(asked_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_wait)
+            sent_at = self._loop.time()
+            pull = state.pull(sent_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_wait)
             if pull.commit is not None:
-                self.commits.started(task, hold=pull.hold)
-            self._asking = task
+                self.carrying_pulls.started(task, hold=pull.hold)
+            self._awaiting_task = task
             try:
-                answer = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
+                response = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
             except BaseException:
                 state.abandon_pull(pull, failed=True)
                 raise
             finally:
-                if self._asking is task:
-                    self._asking = None
+                if self._awaiting_task is task:
+                    self._awaiting_task = None
         finally:
-            self.commits.answered(task)
+            self.carrying_pulls.answered(task)
         self.answered_ms = time.time_ns() // 1_000_000
-        return asked_at, pull, answer
+        return sent_at, pull, response
 
     # --- responses ----------------------------------------------------------------------------------------------------
 
-    async def _process(self, pull: Pull, answer: PullResponse, charge: Charge) -> bool:
-        """Update the state; return True after progress, or after a pause here. Raises the error in the response."""
+    async def _process(self, pull: Pull, response: PullResponse, charge: Charge) -> bool:
+        """Apply a response to the state; return False if it made no progress, so that the caller pauses.
+
+        Raises GapError, and RemoteProtocolError for an inconsistent response.
+        """
         try:
-            if answer.kind == pull_request.MOVED:
-                await self._moved(answer)
+            if response.kind == pull_request.MOVED:
+                await self._process_offset_moved(response)
                 return True
-            pulled = self._records(answer) if answer.kind == pull_request.FOUND else None
-            if pulled is not None and self._is_missing_some(pulled) and not await self._context.policies.compacted(self._queue):
+            pulled = self._records(response) if response.kind == pull_request.FOUND else None
+            if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.compacted(self._queue):
                 raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
-            if pulled is None and not self._plausible(answer):
-                await asyncio.sleep(self._errors.delay())
-                return True
-            return self._accept(pull, answer, pulled, charge)
+            if pulled is None and not self._is_plausible(response):
+                await asyncio.sleep(self._retry_backoff.delay())
+                return True  # the pause was here
+            return self._accept(pull, response, pulled, charge)
         finally:
             self._state.abandon_pull(pull, failed=False)
 
-    def _accept(self, pull: Pull, answer: PullResponse, pulled: PulledRecords | None, charge: Charge) -> bool:
+    def _accept(self, pull: Pull, response: PullResponse, pulled: PulledRecords | None, charge: Charge) -> bool:
+        """Add the records to the state and the budget, and move the position; return True after progress."""
         if not self._state.is_current(pull):
             return False
-        self._nulls = 0
-        self._errors.reset()
-        moved = self._state.answered(pull, answer.next, answer.end, pulled)
+        self._unreadable_responses = 0
+        self._retry_backoff.reset()
+        progress = self._state.answered(pull, response.next, response.end, pulled)
         if pulled is not None:
             self._context.budget.answered(self._account, charge, pulled.size, pulled.stored)
-        self._changed()
-        return moved
+        self._on_change()
+        return progress
 
-    def _records(self, answer: PullResponse) -> PulledRecords:
+    def _records(self, response: PullResponse) -> PulledRecords:
         """Return the records of the response. Raises RemoteProtocolError for an inconsistent response."""
         position = self._state.position
-        if answer.next <= position or not answer.body:
+        if response.next <= position or not response.body:
             raise RemoteProtocolError(
-                f"a response with {len(answer.body)} bytes for offset {position} of {self._name} continues at {answer.next}"
+                f"a response with {len(response.body)} bytes for offset {position} of {self._name} continues at {response.next}"
             )
-        return PulledRecords(self._queue, answer.body, position, answer.next, self._tags)
+        return PulledRecords(self._queue, response.body, position, response.next, self._tags)
 
-    def _is_missing_some(self, pulled: PulledRecords) -> bool:
-        """Return True if the broker skipped messages that we would have read, as far as we can tell."""
+    def _skips_messages(self, pulled: PulledRecords) -> bool:
+        """Return True if messages between the requested offset and the first record are missing.
+
+        With a filter this cannot be known, and at a start that we chose it does not matter.
+        """
         return self._unfiltered and pulled.first_stored > self._state.position and not self._state.first_start
 
-    def _plausible(self, answer: PullResponse) -> bool:
-        """Return True if a response without messages is plausible; else the same offset is pulled again. Raises GapError."""
+    def _is_plausible(self, response: PullResponse) -> bool:
+        """Return True if a response without messages may move the position, False if the same offset must be pulled again.
+
+        It must be pulled again if the broker reports that it could not read there, moves backwards, or returns nothing before the
+        end of the queue. Raises GapError after too many reports of the first sort.
+        """
         position, first_start = self._state.position, self._state.first_start
-        lost = answer.remark in (pull_request.FOUND_NULL, pull_request.REMOVING) and answer.next > position and not first_start
-        if not lost and answer.next >= position and (answer.next > position or answer.next >= answer.end):
+        cannot_read = response.remark in (pull_request.FOUND_NULL, pull_request.REMOVING)
+        skips_messages = cannot_read and response.next > position and not first_start
+        if not skips_messages and response.next >= position and (response.next > position or response.next >= response.end):
             return True
-        self._nulls += 1
-        if lost and self._nulls > NULL_TRIES:
-            raise self._gap(answer.next, f"the broker says {answer.remark}")
+        self._unreadable_responses += 1
+        if skips_messages and self._unreadable_responses > MAX_UNREADABLE_RESPONSES:
+            raise self._gap(response.next, f"the broker reports {response.remark}")
         return False
 
-    async def _moved(self, answer: PullResponse) -> None:
-        """Process response 21: a reset by an administrator, our chosen start is already deleted, or messages are lost."""
+    async def _process_offset_moved(self, response: PullResponse) -> None:
+        """Process the response PULL_OFFSET_MOVED (21).
+
+        It reports a reset by an administrator, or that our offset is outside of the queue: the start that we chose is already
+        deleted, or messages are lost. Raises GapError for lost messages.
+        """
         position = self._state.position
-        if answer.is_reset or answer.first <= position <= answer.end:
-            await self._reset(answer.next, "as an administrator has set the group's offset")
+        if response.is_reset or response.first <= position <= response.end:
+            await self._on_reset(response.next, "as an administrator has set the group's offset")
         elif self._state.first_start:
-            log.info("%s: starting at offset %d, since %d is deleted", self._name, answer.next, position)
-            self._state.move(answer.next, own_start=True)
+            log.info("%s: starting at offset %d, since %d is deleted", self._name, response.next, position)
+            self._state.move(response.next, own_start=True)
             self.restart()
-        elif answer.next > position:
-            raise self._gap(answer.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
+        elif response.next > position:
+            raise self._gap(response.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
         else:
             raise GapError(
-                f"{self._name} ends at offset {answer.next}, before the next offset {position}: the topic was recreated, or the "
-                "broker lost messages that it had not written to disk. Reset the group's offset to continue"
+                f"{self._name} ends at offset {response.next}, before the next offset {position}: the topic was recreated, or "
+                "the broker lost messages that it had not written to disk. Reset the group's offset to continue"
             )
 
-    def _gap(self, next_: int, why: str) -> GapError:
+    def _gap(self, next_: int, reason: str) -> GapError:
+        """Return the error for missing messages from the current position up to, but not including, offset `next_`."""
         position = self._state.position
-        return GapError(f"{self._name} has a gap: offsets {position} to {next_ - 1} were not read, {why}", (next_,))
+        return GapError(f"{self._name} has a gap: offsets {position} to {next_ - 1} were not read, {reason}", (next_,))
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
-    async def _failed(self, run: int, error: ClusterError | ProtocolError) -> None:
-        """Pause, announce our subscriptions to the broker, or end."""
+    async def _handle_error(self, run: int, error: ClusterError | ProtocolError) -> None:
+        """Pause, or announce our subscriptions to the broker and pause, or end the pulling after a FATAL refusal."""
         if not isinstance(error, ServerRefused):
             await self._pause(error)
         elif error.code == Status.FLOW_CONTROL:
             await asyncio.sleep(FLOW_CONTROL_WAIT_S)
         elif error.code in _UNKNOWN_SUBSCRIPTION:
-            log.info("%s: sending a heartbeat first: %s", self._name, error)
-            await self._context.announce()
+            log.info("%s: the broker does not know our subscription, sending a heartbeat: %s", self._name, error)
+            await self._context.send_heartbeat()
             await asyncio.sleep(SUBSCRIPTION_WAIT_S)
         elif error.failure is Failure.FATAL:
             self._end(run, Event.REFUSE, error)
@@ -298,14 +327,14 @@ class PullLoop:
             await self._pause(error)
 
     async def _pause(self, error: MqbridgeError) -> None:
-        delay = self._errors.delay()
+        delay = self._retry_backoff.delay()
         log.log(level_of(error, logging.WARNING), "%s: pull failed, retrying in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
             self._context.request_rebalance()
         await asyncio.sleep(delay)
 
     def _end(self, run: int, event: Event, error: MqbridgeError) -> None:
-        """End with an error; what waits can still be taken."""
+        """End the pulling with an error; records that wait can still be taken."""
         if self._state.reads(run) and self._state.end(event):
-            log.error("%s", error)
-            self._ended(error)
+            log.error("%s: pulling has ended: %s", self._name, error)
+            self._on_error(error)

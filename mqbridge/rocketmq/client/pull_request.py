@@ -1,9 +1,9 @@
 """One pull of one queue, and its response.
 
-The broker limits a response, whatever is requested: 32 messages or 256 KiB, and 8 messages or 64 KiB of what it believes to be on
-disk. Its settings maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory, maxTransferCountOnMessageInDisk and
-maxTransferBytesOnMessageInDisk raise that at runtime; 1024 to 4096 messages and 2 to 4 MiB halve the cost of a message on both
-sides. Beyond 16 MiB no client could read the response.
+The broker limits a response, whatever is requested: by default to 32 messages or 256 KiB, and to 8 messages or 64 KiB if it
+estimates that they must be read from disk. Its settings maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory,
+maxTransferCountOnMessageInDisk and maxTransferBytesOnMessageInDisk change these limits at runtime. With 1024 to 4096 messages and
+2 to 4 MiB, a message costs the broker and the client half as much. Clients cannot read responses above 16 MiB.
 """
 
 from collections.abc import Mapping
@@ -19,21 +19,27 @@ from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader, PullResult
 
 SUSPEND_MS = 15_000
 """How long the broker holds a pull that finds nothing; as it checks every 5 s, that may become 20 s."""
-ANSWER_TIMEOUT_S = 30.0
-"""The value of the Java clients; exceeds the longest hold plus 5 s."""
+RESPONSE_TIMEOUT_S = 30.0
+"""Timeout of one response, as in the Java clients. A pull may be held for 20 s."""
 
 FOUND, NOTHING, FILTERED, MOVED = Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED
 MAX_OFFSET = (1 << 63) - 1
-ANSWERS = frozenset({FOUND, NOTHING, FILTERED, MOVED})
+EXPECTED_CODES = frozenset({FOUND, NOTHING, FILTERED, MOVED})
 
 RESET = "OFFSET_RESET"
+"""Remark of a MOVED response: an administrator has reset the group's offset."""
 REMOVING = "MESSAGE_WAS_REMOVING"
+"""Remark of a response without messages: the broker is deleting the messages at this offset."""
 FOUND_NULL = "OFFSET_FOUND_NULL"
-"""Remarks: the status of the message store, more precise than the code."""
+"""Remark of a response without messages: the queue's index cannot be read at this offset."""
 
 
 class PullResponse:
-    """`kind` is FOUND, NOTHING, FILTERED or MOVED; `next` is the offset to continue at, `first` and `end` bound the queue."""
+    """The response to a pull. `kind` is its code: FOUND, NOTHING, FILTERED (no message passed the filter) or MOVED.
+
+    `next` is the offset at which to continue. `first` and `end` are the queue's first offset and the offset after its last
+    message.
+    """
 
     __slots__ = ("body", "end", "first", "kind", "next", "remark")
 
@@ -49,18 +55,22 @@ class PullResponse:
 
 def read_offsets(ext: Mapping[str, str]) -> tuple[int, int, int]:
     """Return next, first and end offset of a response. Raises RemoteProtocolError if one is missing or not a number."""
-    try:
-        found = int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
-        if min(found) >= 0 and max(found) <= MAX_OFFSET and ext["suggestWhichBrokerId"].isdecimal():
-            return found
+    try:  # the usual spelling of the fields, without the cost of decoding the header
+        offsets = int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
+        if min(offsets) >= 0 and max(offsets) <= MAX_OFFSET and ext["suggestWhichBrokerId"].isdecimal():
+            return offsets
     except (KeyError, ValueError):
         pass
-    header = PullResult.decode(ext)  # raises the exact error, or reads names in another case
+    header = PullResult.decode(ext)  # raises an error that names the invalid field, or accepts field names in another case
     return header.next_begin_offset, header.min_offset, header.max_offset
 
 
 class Puller:
-    """Pulls one queue for one consumer. The group's heartbeats set the filter; readers without a group send it in each pull."""
+    """Pulls one queue for one consumer.
+
+    For a group, brokers filter by the subscription in its heartbeats, which has this `version`. Readers without a group send no
+    heartbeats for it, so their pulls contain the subscription.
+    """
 
     def __init__(
         self, brokers: Brokers, settings: ConsumerSettings, queue: Queue, subscription: Subscription, version: int
@@ -69,7 +79,7 @@ class Puller:
         lite = settings.model is MessageModel.ASSIGNED
         self._code = Code.LITE_PULL_MESSAGE if lite else Code.PULL_MESSAGE
         self._flags = PullFlag.SUBSCRIPTION | PullFlag.LITE if lite else 0
-        self._ext = PullHeader(
+        self._constant_fields = PullHeader(
             consumer_group=settings.pull_group,
             topic=queue.topic,
             queue_id=queue.id,
@@ -84,34 +94,34 @@ class Puller:
         ).encode()
 
     async def pull(self, offset: int, commit: int | None, *, hold: bool, messages: int) -> PullResponse:
-        """Request up to `messages` messages at `offset`; the request also commits `commit` as the group's offset.
+        """Request up to `messages` messages from `offset` on.
 
-        `hold`: the broker may hold the request while there is nothing (long polling).
-
-        Raises ServerRefused, ClusterError, RemoteProtocolError for a response without its four numbers.
+        The pull also commits the offset `commit`, unless that is None or the broker is a slave. `hold`: the broker may hold the
+        request while there are no messages (long polling). Raises ServerRefused, other ClusterErrors, and RemoteProtocolError for
+        a response without valid offsets.
         """
         brokers, queue = self._brokers, self._queue
-        found = brokers.known_reader(queue.topic, queue.broker) or await brokers.reader(queue.topic, queue.broker)
-        address, is_master = found
+        reader = brokers.cached_reader(queue.topic, queue.broker) or await brokers.reader(queue.topic, queue.broker)
+        address, is_master = reader
         flags = self._flags
         if hold:
             flags |= PullFlag.SUSPEND
         if commit is not None and is_master:
             flags |= PullFlag.COMMIT_OFFSET
-        ext = self._ext | {
+        ext = self._constant_fields | {
             "queueOffset": str(offset),
             "sysFlag": str(flags),
             "commitOffset": str(commit or 0),
             "maxMsgNums": str(min(messages, self._max_messages)),
         }
-        return PullResponse(await self._ask(address, ext))
+        return PullResponse(await self._request(address, ext))
 
-    async def _ask(self, address: str, ext: dict[str, str]) -> Command:
-        topic = self._queue.topic
+    async def _request(self, address: str, ext: dict[str, str]) -> Command:
+        request_at, topic, timeout_s = self._brokers.request_at, self._queue.topic, RESPONSE_TIMEOUT_S
         try:
-            return await self._brokers.ask_at(address, topic, self._code, ext, timeout=ANSWER_TIMEOUT_S, accept=ANSWERS)
+            return await request_at(address, topic, self._code, ext, timeout=timeout_s, accept=EXPECTED_CODES)
         except ServerRefused as error:
             if error.code != Status.REQUEST_CODE_NOT_SUPPORTED or self._code == Code.PULL_MESSAGE:
                 raise
-            self._code = Code.PULL_MESSAGE  # the broker is older than LITE_PULL_MESSAGE
-        return await self._brokers.ask_at(address, topic, self._code, ext, timeout=ANSWER_TIMEOUT_S, accept=ANSWERS)
+            self._code = Code.PULL_MESSAGE  # the broker is too old for LITE_PULL_MESSAGE; later pulls do not try it again
+        return await request_at(address, topic, self._code, ext, timeout=timeout_s, accept=EXPECTED_CODES)

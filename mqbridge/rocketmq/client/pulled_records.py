@@ -1,4 +1,4 @@
-"""The records of one pull: bytes, decoded on demand."""
+"""The records (stored messages) that one pull returned. They are kept as bytes, and decoded on demand."""
 
 from struct import Struct
 
@@ -11,31 +11,35 @@ from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
 from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, SysFlag, decode_records
 
 _SIZE = Struct(">i")
-_TAG = f"{Name.TAGS}{NAME_END}".encode()
-_ENTRY_END = VALUE_END.encode()
+"""The size of a record, at its beginning."""
+_TAG_NAME = f"{Name.TAGS}{NAME_END}".encode()
+_VALUE_END = VALUE_END.encode()
 _SIZE_AND_SYS_FLAG = Struct(">i35xB")
 """The size of a record, and the lowest eight bits of its sysFlag."""
-_FIRST_AT = 20
+_QUEUE_OFFSET_AT = 20
+"""Index of the queue offset (8 bytes) in a record."""
 _BORN_AT = 40
+"""Index of the born timestamp (8 bytes, ms) in a record."""
 RECORD_BYTES = 350
-"""Memory of a decoded record besides its bytes (measured with 0 to 1000 bytes of body: 352 to 385)."""
+"""Memory of a decoded record in addition to its bytes. Measured: 352 to 385, with bodies of 0 to 1000 bytes."""
 
 
 class PulledRecords:
     """Consecutive messages of one queue that pass the filter; there may be none.
 
-    `first` is the requested offset and `next` the one to continue at. `body` are the records as stored by the broker; `records`
-    skips those before `first` (of an inner batch), those from `next` on (after a split), and those whose tag is not exactly one
-    of `tags`. Records are not kept: they take several times the memory of their bytes.
+    `first` is the requested offset, `next` the offset at which to continue. `body` contains the records as the broker returned
+    them. `records` are those of them that lie in the range from `first` up to, but not including, `next`, and whose tag is one of
+    `tags`. (A broker returns an inner batch, which is one record with several messages, as a whole, and it compares tags by their
+    hash only.) Decoded records are not kept, because they take several times the memory of their bytes.
     """
 
     __slots__ = (
         "_count",
         "_first_record",
         "_records",
-        "batches",
         "body",
         "first",
+        "has_inner_batches",
         "max_unpacked_bytes",
         "next",
         "queue",
@@ -47,24 +51,25 @@ class PulledRecords:
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
         self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
         self.size = len(body)
-        count = _count if compiled is None else compiled.rocketmq_count_stored
-        found, flags = count(body)
-        self.batches = bool(flags & SysFlag.INNER_BATCH)
-        self.stored: int = next_ - first if self.batches else found
-        """The number of messages in `body`, before the filter; an inner batch counts by its offsets."""
+        count_stored = _count_stored if compiled is None else compiled.rocketmq_count_stored
+        record_count, flags = count_stored(body)
+        self.has_inner_batches = bool(flags & SysFlag.INNER_BATCH)
+        self.stored: int = next_ - first if self.has_inner_batches else record_count
+        """The number of messages before the filter by tags. With inner batches, the number of offsets from `first` to `next`."""
         self.max_unpacked_bytes = max_unpacked_bytes_of(body) if flags & (SysFlag.COMPRESSED | SysFlag.INNER_BATCH) else self.size
-        """Upper bound of the memory of its messages when decompressed."""
+        """Upper bound of the memory of all messages when decompressed, in bytes."""
         self._count = -1
         self._first_record = first
         self._records: list[Record] | None = None
+        """Records that `count` has decoded, until `records` returns them."""
 
     @property
     def records(self) -> list[Record]:
         """The messages, decoded anew each time. Raises RemoteProtocolError if they cannot be decoded."""
-        found, self._records = self._records, None
-        return self._read() if found is None else found
+        records, self._records = self._records, None
+        return self._decode() if records is None else records
 
-    def _read(self) -> list[Record]:
+    def _decode(self) -> list[Record]:
         records = decode_records(self.body)
         if records and (records[0].queue_offset < self.first or records[-1].queue_offset >= self.next):
             records = [record for record in records if self.first <= record.queue_offset < self.next]
@@ -77,22 +82,23 @@ class PulledRecords:
     def count(self) -> int:
         """The number of messages in `records`.
 
-        With `tags` they are decoded, and kept until the next use of `records`; the compiled module counts without decoding.
+        With `tags`, the compiled module counts without decoding. If it is not installed, or cannot count these records, they are
+        decoded here, and kept until the next use of `records`.
         """
         if not self.tags:
             return self.stored
         if self._count < 0:
-            found = None if compiled is None else compiled.rocketmq_count(self.fields, decompress)
-            if found is None:
-                records = self._records = self._read()
-                found = len(records), records[0].queue_offset if records else None
-            self._count, first = found
-            self._first_record = self.first if first is None else first
+            count_and_first = None if compiled is None else compiled.rocketmq_count(self.fields, decompress)
+            if count_and_first is None:
+                records = self._records = self._decode()
+                count_and_first = len(records), records[0].queue_offset if records else None
+            self._count, first_record = count_and_first
+            self._first_record = self.first if first_record is None else first_record
         return self._count
 
     @property
     def fields(self) -> tuple[bytes, int, int, frozenset[str]]:
-        """Arguments of the compiled decoder: the bytes, the first offset, the next offset, the tags that pass."""
+        """The arguments of the compiled decoder: the bytes, the first and the next offset, and the tags that pass the filter."""
         return self.body, self.first, self.next, self.tags
 
     @property
@@ -102,63 +108,75 @@ class PulledRecords:
 
     @property
     def first_record(self) -> int:
-        """The offset of the first message in `records`."""
+        """The offset of the first message in `records`; without messages, `first` or the offset of the first record in `body`."""
         return self._first_record if self.tags and self.count else max(self.first, self.first_stored)
 
     @property
     def first_stored(self) -> int:
         """The offset of the first record in `body`."""
-        return int.from_bytes(self.body[_FIRST_AT : _FIRST_AT + 8], signed=True)
+        return int.from_bytes(self.body[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8], signed=True)
 
     @property
     def published_ms(self) -> int | None:
-        """Born timestamp of the first record in `body`; None if there is none."""
+        """Born timestamp of the first record in `body`, ms since the epoch; None if `body` is empty or the timestamp is 0."""
         return int.from_bytes(self.body[_BORN_AT : _BORN_AT + 8], signed=True) or None
 
     def until(self, end: int) -> "PulledRecords":
-        """Return the part before this offset, of records pulled without `tags`."""
+        """Return the records before offset `end`. Only for records that were pulled without `tags`."""
         if end >= self.next:
             return self
         at = 0
-        while at < self.size and int.from_bytes(self.body[at + _FIRST_AT : at + _FIRST_AT + 8], signed=True) < end:
+        while at < self.size and int.from_bytes(self.body[at + _QUEUE_OFFSET_AT : at + _QUEUE_OFFSET_AT + 8], signed=True) < end:
             at += _SIZE.unpack_from(self.body, at)[0]
         return PulledRecords(self.queue, self.body[:at], self.first, end)
 
     def split(self, limit: int) -> list["PulledRecords"]:
-        """Split into parts of at most `limit` bytes when decompressed, or one record each; usually no split is needed."""
+        """Split into parts that take at most `limit` bytes when decompressed; a part with a single record may take more.
+
+        Usually everything fits, and the result is [self].
+        """
         if self.max_unpacked_bytes <= limit:
             return [self]
-        found: list[PulledRecords] = []
+        parts: list[PulledRecords] = []
         begin, first = 0, self.first
         for end in split_points(self.body, limit):
-            rest = self.body[end + _FIRST_AT : end + _FIRST_AT + 8]
-            next_ = int.from_bytes(rest, signed=True) if rest else self.next
-            found.append(PulledRecords(self.queue, self.body[begin:end], first, next_, self.tags))
+            next_offset = self.body[end + _QUEUE_OFFSET_AT : end + _QUEUE_OFFSET_AT + 8]  # of the next part; empty after the last
+            next_ = int.from_bytes(next_offset, signed=True) if next_offset else self.next
+            parts.append(PulledRecords(self.queue, self.body[begin:end], first, next_, self.tags))
             begin, first = end, max(first, next_)
-        return found
+        return parts
 
     def may_contain(self, text: bytes) -> bool:
-        """Return True if it may contain these bytes. Properties are not compressed, except inside the body of an inner batch."""
-        return self.batches or text in self.body
+        """Return False only if no property of any message contains these bytes.
+
+        Properties are not compressed, except inside the body of an inner batch.
+        """
+        return self.has_inner_batches or text in self.body
 
 
 def tag_of(record: Record) -> bytes | None:
-    """Return the tag of a record."""
-    return property_of(record, _TAG)
+    """Return the tag of a record; None if it has none."""
+    return property_of(record, _TAG_NAME)
 
 
-def property_of(record: Record, start: bytes) -> bytes | None:
-    """Return one property of a record, the last if repeated, without decoding all; `start` is its name and the separator."""
+def property_of(record: Record, name: bytes) -> bytes | None:
+    """Return the value of one property, without decoding the others; None if it is missing or empty.
+
+    `name` is the property's name followed by NAME_END. If the property is repeated, the last value counts.
+    """
     properties = record.properties
     at = len(properties)
-    while (at := properties.rfind(start, 0, at)) >= 0:
-        if at == 0 or properties[at - 1 : at] == _ENTRY_END:
-            return properties[at + len(start) :].partition(_ENTRY_END)[0] or None
+    while (at := properties.rfind(name, 0, at)) >= 0:
+        if at == 0 or properties[at - 1 : at] == _VALUE_END:
+            return properties[at + len(name) :].partition(_VALUE_END)[0] or None
     return None
 
 
-def _count(body: bytes) -> tuple[int, int]:
-    """Count the records, and combine the lowest eight bits of their flags. Raises RemoteProtocolError for impossible sizes."""
+def _count_stored(body: bytes) -> tuple[int, int]:
+    """Return the number of records, and the lowest eight bits of their sysFlags, combined by OR.
+
+    Raises RemoteProtocolError for impossible sizes.
+    """
     at = count = flags = 0
     end, read = len(body), _SIZE_AND_SYS_FLAG.unpack_from
     while at < end:

@@ -1,7 +1,7 @@
-"""Assignment: which queues belong to this member, and the start offset of each.
+"""Assignment: which queues belong to this consumer, and the offset at which it starts each of them.
 
-Each member queries a broker for the members of the group and divides the queues with the same algorithm. The group's start
-applies to the queues that a topic has when we join; a queue added later is read from its beginning.
+Each member queries a broker for the members of the group and divides the queues with the same algorithm. The setting `start`
+applies to the queues that a topic has when we join; a queue that is added later is read from its beginning.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from mqbridge.rocketmq.client.allocation_strategies import divide
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.membership import Membership
-from mqbridge.rocketmq.client.offset_store import OffsetStore, start_of
+from mqbridge.rocketmq.client.offset_store import OffsetStore, resolve_start
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 RETRY_TOPIC_S = 60.0
-"""How long after joining a missing retry topic is checked every second; later with every rebalance."""
+"""For this time after joining, a retry topic without a route makes the consumer rebalance every second, later every 20 s."""
 
 
 class QueueAssignment:
-    """The assignment of queues to one member of a group."""
+    """Computes the queues of one consumer, and their start offsets."""
 
     def __init__(self, client: BaseClient, settings: ConsumerSettings, membership: Membership, store: OffsetStore) -> None:
         self._client, self._settings, self._membership, self._store = client, settings, membership, store
@@ -31,28 +31,35 @@ class QueueAssignment:
         self._joined_at = 0.0
         self._loop = asyncio.get_running_loop()
 
-    async def find_topics(self, reader: str) -> None:
-        """Record the initial queues. Raises ClusterError: FATAL if a topic does not exist."""
+    async def record_initial_queues(self, consumer_name: str) -> None:
+        """Record the queues that our topics have now, before we join. Raises ClusterError: FATAL if a topic does not exist."""
         for subscription in self._settings.subscriptions:
             topic = subscription.topic
             route = await Admin(self._client).route(topic)
             if route is None:
-                raise ClusterError(f"{reader} cannot read topic {topic}: no name server knows it", Failure.FATAL)
+                raise ClusterError(f"{consumer_name} cannot read topic {topic}: no name server knows it", Failure.FATAL)
             self._initial_queues[topic] = frozenset(route.read_queues())
 
-    def joined(self) -> None:
-        """Note the time of joining the group."""
+    def mark_joined(self) -> None:
+        """Record that we have joined the group now."""
         self._joined_at = self._loop.time()
 
     def may_stay_missing(self, topic: str) -> bool:
-        """Return True if a topic without a route can wait for the next rebalance: a retry topic that nothing created."""
+        """Return True if a topic without a route needs no rebalance before the regular one.
+
+        That is the retry topic some time after joining: no broker has created it until then, and probably none will soon.
+        """
         return topic not in self._initial_queues and self._loop.time() - self._joined_at > RETRY_TOPIC_S
 
-    async def part_of(self, topic: str) -> tuple[list[Queue] | None, bool]:
-        """Return our queues of a topic (None: keep those we hold), and True if we are the only member. Raises ClusterError."""
+    async def own_queues(self, topic: str) -> tuple[list[Queue] | None, bool]:
+        """Return our queues of a topic, and True if no other member may be reading them. Raises ClusterError.
+
+        Returns None as the queues if the route or the members are unknown now: then we keep the queues that we have.
+        """
         if self._settings.model is MessageModel.ASSIGNED:
             return [queue for queue in self._settings.queues if queue.topic == topic], True
-        # Our heartbeat creates the retry topic, which appears milliseconds later: a missing route is queried each time.
+        # Our heartbeat makes brokers create the retry topic, and its route appears milliseconds later. So a missing route, which
+        # `get` would return from the cache for 30 s, is queried again.
         route = await self._client.routes.get(topic) or await self._client.routes.get(topic, fresh=True)
         if route is None:
             return None, True
@@ -63,17 +70,20 @@ class QueueAssignment:
             return None, True
         return divide(self._settings.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
 
-    async def start_of(self, queue: Queue) -> tuple[int, bool]:
-        """Return the start offset of a queue, and True if we chose it. Raises ClusterError."""
-        given = self._settings.offsets.get(queue)
-        if given is not None:
-            return given, False
-        stored = await self._store.load(queue)
-        if stored is not None:
-            return stored, False
-        initial = self._initial_queues.get(queue.topic)
+    async def start_offset(self, queue: Queue) -> tuple[int, bool]:
+        """Return the offset at which to start a queue, and True if this is the first start: no offset was set or stored.
+
+        Raises ClusterError.
+        """
+        set_offset = self._settings.offsets.get(queue)
+        if set_offset is not None:
+            return set_offset, False
+        stored_offset = await self._store.load(queue)
+        if stored_offset is not None:
+            return stored_offset, False
+        initial_queues = self._initial_queues.get(queue.topic)  # None for the retry topic
         came_later = self._settings.came_later
-        added_later = initial is None or queue not in initial or (came_later is not None and came_later(queue))
-        # All messages of a retry topic, and of a queue added later, are newer than the group's start.
+        added_later = initial_queues is None or queue not in initial_queues or (came_later is not None and came_later(queue))
+        # A queue that was added after the group started, and the retry topic, contain only messages that the group shall get.
         start = StartOffset.EARLIEST if added_later else self._settings.start
-        return await start_of(self._positions, queue, start, self._settings.start_ms), True
+        return await resolve_start(self._positions, queue, start, self._settings.start_ms), True

@@ -1,4 +1,7 @@
-"""Commits of one queue that wait for the store; other commits travel with pulls, or with those of all queues."""
+"""Commits of one queue that wait for the store's confirmation, as in a release or after a seek.
+
+Regular commits do not wait: pulls carry them, and `held_queues` sends those of all queues every few seconds.
+"""
 
 import asyncio
 import logging
@@ -6,7 +9,7 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.connectivity import level_of
-from mqbridge.rocketmq.client.brokers import twice
+from mqbridge.rocketmq.client.brokers import repeat_if_lost
 from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
 from mqbridge.rocketmq.client.offset_store import OffsetStore
 from mqbridge.rocketmq.client.queue_state import QueueState
@@ -14,42 +17,48 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
-OVERTAKEN_S = 3.0
-"""How long the last commit waits for a pull that carries a commit; a healthy broker answers within milliseconds."""
-REVOKED_S = 0.25
-"""The same for a queue that another member takes over: it queries the offset half a second after it learns of us."""
+MAX_WAIT_S = 3.0
+"""How long a commit waits for the response to a pull that carries one; a healthy broker responds within milliseconds."""
+MAX_REVOKED_WAIT_S = 0.25
+"""The same for the last commit of a revoked queue. It is shorter because the next member queries the offset after 0.5 s."""
 
 
 class CommitContext(Protocol):
-    """The consumer, as committing needs it."""
+    """The part of a consumer that the commits of its queues use."""
 
     store: OffsetStore
 
 
 class QueueCommits:
-    """Commits the offset of `state` to the store, after the commits that `carrying` pulls bring."""
+    """Commits the acknowledged offset of `state` to the store, after the pulls that carry a commit (`carrying_pulls`).
 
-    def __init__(self, name: str, queue: Queue, state: QueueState, context: CommitContext, carrying: CommitCarryingPulls) -> None:
-        self._name, self._queue, self._state, self._context, self._carrying = name, queue, state, context, carrying
+    `name` is the queue's, for logs.
+    """
+
+    def __init__(
+        self, name: str, queue: Queue, state: QueueState, context: CommitContext, carrying_pulls: CommitCarryingPulls
+    ) -> None:
+        self._name, self._queue, self._state, self._context = name, queue, state, context
+        self._carrying_pulls = carrying_pulls
         self._loop = asyncio.get_running_loop()
 
     async def save(self) -> None:
-        """Commit and wait for the store. A failure is logged: messages read after the last commit come again."""
-        await self._carrying.wait(REVOKED_S if self._state.taken_away else OVERTAKEN_S)
+        """Commit and wait for the store. A failure is logged; then messages after the previous commit will be delivered again."""
+        await self._carrying_pulls.wait(MAX_REVOKED_WAIT_S if self._state.taken_away else MAX_WAIT_S)
         try:
-            await twice(self._save)
+            await repeat_if_lost(self._save)
         except (ClusterError, ProtocolError) as error:
             log.log(
                 level_of(error, logging.WARNING),
-                "%s: offset %d could not be committed: %s",
+                "%s: committing offset %d failed, so messages after the previous commit may be delivered again: %s",
                 self._name,
                 self._state.acknowledged,
                 error,
             )
 
     async def flush(self) -> None:
-        """Tell the store and wait for its answer. Raises ClusterError."""
-        await self._carrying.wait(OVERTAKEN_S)
+        """Commit and wait for the store, as `save` does, but raise ClusterError after a failure."""
+        await self._carrying_pulls.wait(MAX_WAIT_S)
         await self._save()
 
     async def _save(self) -> None:
@@ -57,9 +66,9 @@ class QueueCommits:
         offset, run = state.unsaved(self._loop.time()), state.run
         if offset is not None:
             await self._context.store.save(self._queue, offset)
-            if run == state.run:
+            if run == state.run:  # a move or a reset in the meantime has set another offset, which is not saved yet
                 state.mark_saved(offset)
 
-    async def cancel(self) -> None:
-        """Cancel the pulls that carry a commit."""
-        await self._carrying.cancel()
+    async def cancel_pulls(self) -> None:
+        """Cancel the tasks whose pulls carry a commit and have no response yet."""
+        await self._carrying_pulls.cancel()

@@ -18,7 +18,7 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     """Return the address of the queue's master after this error. Raises QueueGone, ClusterError."""
     topic, routes = queue.topic, context.client.routes
     if isinstance(error, Unreachable):
-        routes.distrust(topic)
+        routes.invalidate_and_switch_server(topic)
     elif isinstance(error, ConnectionLost) or (isinstance(error, ClusterError) and error.failure is not Failure.RETRY):
         routes.invalidate(topic)
     missing = isinstance(error, ServerRefused) and error.code == Status.TOPIC_NOT_EXIST

@@ -1,7 +1,7 @@
 """Queue locks of orderly groups: a member reads a queue only while it holds the lock at the broker, so two never read it at once.
 
-A lock at a broker expires 60 s after it was last taken. We renew it every 20 s and trust it for 30 s, so that we stop in time
-even if renewals fail.
+A lock expires at the broker 60 s after the last LOCK_BATCH_MQ. We renew it every 20 s, and stop reading 30 s after the last
+success (`LOCK_VALID_S`). So if renewals fail, we have stopped before another member can get the lock.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from functools import partial
 
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.connectivity import level_of
-from mqbridge.rocketmq.client.brokers import Brokers, by_broker, twice
+from mqbridge.rocketmq.client.brokers import Brokers, group_by_broker, repeat_if_lost
 from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
@@ -20,37 +20,41 @@ from mqbridge.rocketmq.wire.command import Command
 
 log = logging.getLogger(__name__)
 
-RENEW_S = 20.0
-"""The interval of the Java clients; see `LOCK_VALID_S` for how long a lock is trusted."""
+RENEW_INTERVAL_S = 20.0
+"""Interval of renewals, as in the Java clients."""
 
 
 class QueueLocks:
-    """The locks of one member of a group."""
+    """Requests and releases the locks of one member of a group."""
 
     def __init__(self, brokers: Brokers, group: str) -> None:
         self._brokers, self._group = brokers, group
         self._order = PerBrokerOrder()
 
     async def lock(self, queues: Sequence[Queue]) -> tuple[set[Queue], set[Queue]]:
-        """Take or renew locks; return the locked and the refused queues. Queues of a silent broker are in neither."""
-        by_name = by_broker(queues)
-        answers = await asyncio.gather(*(self._lock(group) for group in by_name.values()))
+        """Take or renew locks; return the locked queues, and those whose lock another member holds.
+
+        If the request to a broker fails, its queues are in neither set.
+        """
+        requested_by_broker = group_by_broker(queues)
+        locked_by_broker = await asyncio.gather(*(self._lock_at_broker(requested) for requested in requested_by_broker.values()))
         locked: set[Queue] = set()
         refused: set[Queue] = set()
-        for group, answer in zip(by_name.values(), answers, strict=True):
-            if answer is not None:
-                locked |= answer & set(group)
-                refused |= set(group) - answer
+        for requested, locked_there in zip(requested_by_broker.values(), locked_by_broker, strict=True):
+            if locked_there is not None:
+                locked |= locked_there & set(requested)
+                refused |= set(requested) - locked_there
         return locked, refused
 
-    async def _lock(self, queues: list[Queue]) -> set[Queue] | None:
+    async def _lock_at_broker(self, queues: list[Queue]) -> set[Queue] | None:
+        """Lock queues of one broker; return those that we hold now, or None after a failure, which is logged."""
         try:
-            answer = await self._order.take(queues[0].broker, partial(self._ask, Code.LOCK_BATCH_MQ, queues))
-            return {Queue(*queue) for queue in LockedQueues.decode(answer.body).queues}
+            response = await self._order.run(queues[0].broker, partial(self._request, Code.LOCK_BATCH_MQ, queues))
+            return {Queue(*queue) for queue in LockedQueues.decode(response.body).queues}
         except (ClusterError, ProtocolError) as error:
             log.log(
                 level_of(error, logging.WARNING),
-                "queues of group %s could not be locked at broker %s: %s",
+                "locking queues of group %s at broker %s failed, retrying later: %s",
                 self._group,
                 queues[0].broker,
                 error,
@@ -58,19 +62,20 @@ class QueueLocks:
             return None
 
     async def unlock(self, queues: Sequence[Queue]) -> None:
-        """Release locks. If a broker cannot be reached, its locks expire after a minute."""
-        for broker, group in by_broker(queues).items():
-            await self._order.wait(broker)
+        """Release locks. If a broker cannot be reached, its locks expire within a minute."""
+        for broker, locked in group_by_broker(queues).items():
+            await self._order.wait_for_earlier(broker)
             try:
-                await twice(partial(self._ask, Code.UNLOCK_BATCH_MQ, group))
+                await repeat_if_lost(partial(self._request, Code.UNLOCK_BATCH_MQ, locked))
             except ClusterError as error:
                 log.log(
                     level_of(error, logging.INFO),
-                    "queues of group %s could not be unlocked, their locks expire within a minute: %s",
+                    "unlocking queues of group %s at broker %s failed, their locks expire within a minute: %s",
                     self._group,
+                    broker,
                     error,
                 )
 
-    async def _ask(self, code: int, queues: Sequence[Queue]) -> Command:
+    async def _request(self, code: int, queues: Sequence[Queue]) -> Command:
         body = LockRequest(self._brokers.client.client_id, self._group, tuple(queues)).encode()
-        return await self._brokers.ask(queues[0], code, {}, body)
+        return await self._brokers.request(queues[0], code, {}, body)

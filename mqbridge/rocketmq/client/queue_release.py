@@ -1,6 +1,6 @@
-"""Releases a queue: messages in flight get a moment if a lock protects the queue, then follow the last commit and the unlock.
+"""Releases a queue: waits a moment for acknowledgements if a lock protects the queue, then commits, then unlocks.
 
-One task does it, however often it is requested: a cancelled caller stops waiting, the release goes on.
+One task does the work, however often it is requested. If a caller is cancelled, the release continues.
 """
 
 import asyncio
@@ -16,11 +16,14 @@ from mqbridge.rocketmq.client.queue_transitions import Event, State
 log = logging.getLogger(__name__)
 
 SETTLE_S = 3.0
-"""How long a revoked queue with a lock waits for messages in flight, before the lock goes to another member."""
+"""How long a revoked queue with a lock waits until messages in flight are acknowledged; then it is committed and unlocked."""
 
 
 class QueueRelease:
-    """Takes `state` from SETTLING or RELEASING to its end; `unlock` releases the lock, `dropped` is called at the end."""
+    """Takes a queue from the state SETTLING or RELEASING to RELEASED.
+
+    `name` is the queue's, for logs. `unlock` releases the lock, if any; `on_released` is called at the end.
+    """
 
     def __init__(
         self,
@@ -28,10 +31,11 @@ class QueueRelease:
         state: QueueState,
         commits: QueueCommits,
         unlock: Callable[[], Awaitable[None]],
-        dropped: Callable[[], None],
+        on_released: Callable[[], None],
     ) -> None:
-        self._name, self._state, self._commits, self._unlock, self._dropped = name, state, commits, unlock, dropped
-        self._quiet = asyncio.Event()
+        self._name, self._state, self._commits = name, state, commits
+        self._unlock, self._on_released = unlock, on_released
+        self._stop_settling = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -40,26 +44,30 @@ class QueueRelease:
         """True once the release has begun."""
         return self._task is not None
 
-    def all_acknowledged(self) -> None:
-        """Stop waiting: all messages handed out are acknowledged, or no longer awaited."""
-        self._quiet.set()
+    def stop_settling(self) -> None:
+        """Stop waiting for acknowledgements: all messages are acknowledged, or it makes no sense to wait longer."""
+        self._stop_settling.set()
 
-    async def wait(self, deadline: float | None) -> None:
-        """Release the queue, or wait for a release under way; at `deadline` (loop time) it is cut short for all callers."""
+    async def run(self, deadline: float | None) -> None:
+        """Release the queue, or wait for the release in progress; at `deadline` (loop time) it is cancelled for all callers."""
         if self._task is None:
             if self._state.state not in (State.SETTLING, State.RELEASING):
-                return  # it never began, or its lock is lost: nothing may be committed
+                return  # reading never began, or the lock is lost and nothing may be committed
             self._task = spawn(self._run(), f"rocketmq release of {self._name}")
         task = self._task
         if deadline is None:
-            await asyncio.wait([task])  # not the task itself: its cancellation by a deadline is not ours
+            # Awaiting the task itself would raise CancelledError here when the deadline of another caller cancels the task.
+            await asyncio.wait([task])
         else:
-            left = max(0.0, deadline - self._loop.time())
-            self._loop.call_later(left / 2, self._quiet.set)  # the other half is for the last commit and the unlock
-            await asyncio.wait([task], timeout=left)
+            remaining_s = max(0.0, deadline - self._loop.time())
+            # The second half of the time is for the last commit and the unlock.
+            self._loop.call_later(remaining_s / 2, self._stop_settling.set)
+            await asyncio.wait([task], timeout=remaining_s)
             if not task.done():
                 task.cancel()
-                log.warning("%s: offset %d was not committed by the deadline", self._name, self._state.acknowledged)
+                log.warning(
+                    "%s was released at its deadline, before offset %d was committed", self._name, self._state.acknowledged
+                )
 
     async def _run(self) -> None:
         try:
@@ -67,25 +75,26 @@ class QueueRelease:
                 await self._settle()
             await self._commit_and_unlock()
         finally:
-            if self._state.may(Event.GIVEN_BACK):
-                self._state.given_back()
-            self._dropped()
+            if self._state.may(Event.FINISH_RELEASE):
+                self._state.finish_release()
+            self._on_released()
 
     async def _commit_and_unlock(self) -> None:
-        """Commit and unlock; repeat after a reset in the meantime, which voids the commit before it."""
+        """Commit and unlock. If an administrator resets the offset in the meantime, repeat this, to commit the new offset."""
         run = -1
         while run != self._state.run:
             run = self._state.run
             if self._state.state is State.RELEASING:
                 await self._commits.save()
-            await self._commits.cancel()
-            if self._state.state is State.RELEASING:
+            await self._commits.cancel_pulls()
+            if self._state.state is State.RELEASING:  # not if the lock was lost meanwhile
                 await self._unlock()
 
     async def _settle(self) -> None:
+        """With a lock, wait until all messages handed out are acknowledged, at most SETTLE_S."""
         if self._state.locked_at is not None and not self._state.nothing_in_flight:
-            self._quiet.clear()
+            self._stop_settling.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), SETTLE_S)
+                await asyncio.wait_for(self._stop_settling.wait(), SETTLE_S)
         if self._state.may(Event.SETTLE):
             self._state.settle()

@@ -1,12 +1,13 @@
 """State machine of one assigned queue: its state (see `queue_transitions`) and its offsets; no IO, no clock.
 
-Invariant: acknowledged <= handed_out <= position; records that wait to be handed out lie between the last two. `position` is the
-offset of the next pull. `acknowledged` becomes the group's offset: everything below it is consumed, or was removed by a filter.
-It decreases only by `move` and `reset`.
+Invariant: acknowledged <= handed_out <= position. All three are the offset after the last message in question. `position` is the
+offset of the next pull. Records between `handed_out` and `position` wait to be handed out. `acknowledged` is committed as the
+group's offset: all messages below it are consumed, or were removed by a filter. Only `move` and `reset` can decrease it.
 
-A run begins with `start` and ends when reading continues elsewhere (`move`, `rewind`), or will for the next member (`reset`). A
-pull carries its run; the response to a pull of an older run has no effect. An acknowledgement of an older run counts up to the
-offset of the latest rewind, as everything behind is handed out again; after a move or a reset it does not count.
+Runs are numbered periods of reading without a jump. `start` begins the first run; `move`, `rewind` and `reset` begin a new one.
+Each pull contains the number of its run, and the response to a pull of an older run has no effect. A message may be handed out in
+one run and acknowledged in a later one. After `rewind` to an offset this counts for messages below that offset, because all
+others are handed out again; after `move` or `reset` it does not count.
 """
 
 from collections import deque
@@ -18,11 +19,11 @@ from mqbridge.rocketmq.client.queue_transitions import ACKNOWLEDGING, HANDING_OU
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 
 LOCK_VALID_S = 30.0
-"""How long a lock is trusted, as in the Java clients; at the broker it expires 60 s after it was last taken."""
+"""How long after its last successful request a lock is trusted, as in the Java clients. At the broker it expires after 60 s."""
 
 
 class Pull(NamedTuple):
-    """A pull to send: from `offset`, committing `commit` as well; `hold`: the broker may hold it."""
+    """A pull to send: from `offset` on; it also commits the offset `commit`, if any. `hold`: the broker may hold it."""
 
     run: int
     offset: int
@@ -38,24 +39,26 @@ class QueueState:
         self.run = 0
         self.position = self.handed_out = self.acknowledged = 0
         self.first_start = False
-        """We chose the start and have read nothing yet: missing messages there are no gap."""
+        """True if we chose the start and have read nothing yet. Then messages missing at the start are no gap."""
         self.at_end = False
-        """The last response reached the end of the queue."""
+        """True if the last response reached the end of the queue."""
         self.gap_at: int | None = None
-        """The offset of the gap that ended the queue."""
+        """The offset of the gap at which reading stopped."""
         self.taken_away = False
-        """Another member gets the queue, and may wait for our last commit."""
+        """True after REVOKE: another member gets the queue, and needs our last commit soon."""
         self.locked_at: float | None = None
         """Time of the last lock request that succeeded; None if no lock is needed."""
         self.waiting: deque[PulledRecords] = deque()
+        """Records that wait to be handed out."""
         self.waiting_bytes = 0
         self._reported: int | None = None
-        """The offset sent to the store last; None if that failed."""
+        """The offset sent to the store last; None if there is none, or sending it failed."""
         self._saved: int | None = None
-        """The offset that the store has confirmed."""
+        """The offset that the store has confirmed; None if there is none."""
         self._pull: Pull | None = None
+        """The pull in flight."""
         self._limits: dict[int, int] = {}
-        """Up to which offset acknowledgements of each older run count."""
+        """For each older run whose acknowledgements still count: the offset up to which they do."""
 
     def may(self, event: Event) -> bool:
         """Return True if this event is allowed now."""
@@ -70,7 +73,7 @@ class QueueState:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def start(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
-        """Begin to read. `first_start`: the group had no offset; the start that we chose is committed."""
+        """Begin to read at `offset`. `first_start`: the group had no offset here, so the start that we chose gets committed."""
         self._transition(Event.START)
         self.locked_at, self.first_start = locked_at, first_start
         if not first_start:
@@ -79,11 +82,15 @@ class QueueState:
         self.acknowledged = offset
 
     def reads(self, run: int) -> bool:
-        """Return True if pulls of this run are to be sent."""
+        """Return True if pulls of this run should still be sent."""
         return self.state is State.READING and run == self.run
 
     def pull(self, now: float, *, with_commit: bool, may_hold: bool = True) -> Pull:
-        """Return the next pull; one is in flight at a time. `may_hold`: the broker may hold it if there is nothing."""
+        """Return the next pull to send. The previous one must be answered or abandoned.
+
+        `with_commit`: the pull also commits the acknowledged offset, unless our lock may have expired. `may_hold`: the broker may
+        hold it while there are no messages; it is asked to only at the end of the queue.
+        """
         if self.state is not State.READING or self._pull is not None:
             raise LocalProtocolError(f"a queue that is {self.state.value} cannot be pulled, or is being pulled already")
         commit = self.acknowledged if with_commit and self.lock_holds(now) else None
@@ -93,19 +100,19 @@ class QueueState:
         return self._pull
 
     def is_current(self, pull: Pull) -> bool:
-        """Return True if the response to this pull still counts."""
+        """Return True if this pull is in flight and its run is the current one, so that its response counts."""
         return self._pull is pull and self.reads(pull.run)
 
     def answered(self, pull: Pull, next_: int, end: int, pulled: PulledRecords | None = None) -> bool:
-        """Apply the response to a pull: its records, the offset to continue at, the end of the queue. Return True after progress.
+        """Apply the response to a pull; return True after progress, False if the response no longer counts or changed nothing.
 
-        A response that no longer counts has no effect.
+        `next_` is the offset at which to continue, `end` the offset after the queue's last message, `pulled` the records, if any.
         """
         if not self.is_current(pull):
             return False
         if next_ < self.position:
             raise LocalProtocolError(f"a response continues at {next_}, before {self.position}")
-        self._transition(Event.ANSWER)
+        self._transition(Event.RESPONSE)
         self._pull, self.first_start = None, False
         at_end, before = next_ >= end, (self.position, self.at_end)
         self.position, self.at_end = next_, at_end
@@ -116,7 +123,10 @@ class QueueState:
         return (self.position, self.at_end) != before
 
     def abandon_pull(self, pull: Pull, *, failed: bool) -> None:
-        """Give up a pull; its offset is pulled again. `failed`: its commit may or may not have arrived."""
+        """Make room for the next pull, at the same position unless a response moved it; without effect on a newer pull.
+
+        `failed`: the commit of this pull may not have arrived, so it is sent again.
+        """
         if failed:
             self._reported = None
         if self._pull is pull:
@@ -129,7 +139,7 @@ class QueueState:
         return bool(self.waiting) and self.state in HANDING_OUT and self.lock_holds(now)
 
     def take(self, now: float) -> PulledRecords | None:
-        """Hand out the records of one pull, if some wait and no other member may have the queue."""
+        """Hand out the next records, normally those of one pull; None if none wait, or if another member may have the queue."""
         if not self.can_take(now):
             return None
         pulled = self.waiting.popleft()
@@ -138,9 +148,9 @@ class QueueState:
         return pulled
 
     def acknowledge(self, offset: int, run: int | None = None) -> bool:
-        """Everything below `offset` is consumed, as handed out in `run` (None: the current run).
+        """Record that all messages below `offset`, which were handed out in `run` (None: the current run), are consumed.
 
-        No effect for messages that were not handed out, will be handed out again, or are acknowledged.
+        Returns False without effect if this was not handed out, will be handed out again, or is acknowledged already.
         """
         if self.state not in ACKNOWLEDGING or not self.acknowledged < offset <= self._limit(run):
             return False
@@ -149,10 +159,11 @@ class QueueState:
         return True
 
     def _limit(self, run: int | None) -> int:
+        """Return the offset up to which acknowledgements of this run count; -1 if they do not count."""
         return self.handed_out if run is None or run == self.run else self._limits.get(run, -1)
 
     def _acknowledge_filtered(self) -> None:
-        """If nothing is in flight or waits, acknowledge the filtered messages up to `position`."""
+        """If no message is in flight or waits, acknowledge up to `position`: the filter removed all messages before it."""
         if self.nothing_in_flight and not self.waiting:
             self.acknowledged = self.handed_out = self.position
 
@@ -164,19 +175,25 @@ class QueueState:
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def rewind(self, offset: int, run: int | None = None) -> bool:
-        """Hand out again from `offset`. False without effect if `run` did not hand it out, or it is acknowledged."""
+        """Hand out messages again from `offset` on.
+
+        Returns False without effect if messages at `offset` are acknowledged, or were not handed out in `run` (None: the current
+        run).
+        """
         if not self.may(Event.MOVE) or not self.acknowledged <= offset <= self._limit(run):
             return False
         self._transition(Event.MOVE)
         self._limits[self.run] = self.handed_out
+        # Messages from `offset` on are handed out again, so acknowledgements of older runs count only below it.
         self._limits = {run: min(limit, offset) for run, limit in self._limits.items() if limit > self.acknowledged}
         self._begin_run(offset)
         return True
 
     def move(self, offset: int, *, own_start: bool = False) -> bool:
-        """Continue elsewhere with new offsets. `own_start`: the start that we chose is deleted, this is the next.
+        """Continue at `offset`, with everything below it counting as acknowledged; acknowledgements of older runs do not count.
 
-        False without effect if the queue is no longer ours.
+        `own_start`: the start that we chose is deleted, and `offset` is the first one that exists. Returns False without effect
+        if the queue is no longer ours.
         """
         if not self.may(Event.MOVE):
             return False
@@ -202,7 +219,10 @@ class QueueState:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def end(self, event: Event) -> bool:
-        """GAP or REFUSE: reading failed; waiting records can be taken, the queue stays ours. False if it did not read."""
+        """Stop pulling after GAP or REFUSE; return False if it was not pulling.
+
+        The queue stays ours, and waiting records can still be taken.
+        """
         if not self.may(event):
             return False
         self._transition(event)
@@ -210,7 +230,7 @@ class QueueState:
         return True
 
     def leave(self, event: Event) -> bool:
-        """REVOKE, RELEASE or LOSE_LOCK: stop pulling and handing out. False if it had stopped already."""
+        """Stop pulling and handing out after REVOKE, RELEASE or LOSE_LOCK; return False if the event is not allowed now."""
         if not self.may(event):
             return False
         self._transition(event)
@@ -219,7 +239,10 @@ class QueueState:
         return True
 
     def reset(self, offset: int) -> bool:
-        """An administrator set the group's offset during the release: messages in flight no longer count."""
+        """Make an administrator's offset, which arrived during the release, the last commit.
+
+        Acknowledgements of messages in flight no longer count. Returns False without effect if there is no release.
+        """
         if not self.may(Event.RESET):
             return False
         self._transition(Event.RESET)
@@ -230,40 +253,43 @@ class QueueState:
         return True
 
     def settle(self) -> None:
-        """Messages in flight are acknowledged, or their time is up."""
+        """Stop accepting acknowledgements: all messages in flight are acknowledged, or the time for that is over."""
         self._transition(Event.SETTLE)
 
-    def given_back(self) -> None:
-        """The last offset is committed and the queue unlocked, as far as possible."""
-        self._transition(Event.GIVEN_BACK)
+    def finish_release(self) -> None:
+        """End the release: the offset is committed and the queue unlocked, or this failed."""
+        self._transition(Event.FINISH_RELEASE)
 
     @property
     def is_ours(self) -> bool:
-        """True unless it was revoked, lost or released."""
+        """True until the queue is revoked, lost or released."""
         return self.state in HANDING_OUT or self.state is State.ASSIGNED
 
     @property
     def rests_at_gap(self) -> bool:
-        """True if it is at a gap, and everything handed out is acknowledged and saved."""
+        """True if reading stopped at a gap, and all messages before it are handed out, acknowledged and committed."""
         return self.state is State.AT_GAP and not self.waiting and self.nothing_in_flight and self._saved == self.acknowledged
 
     # --- committing -------------------------------------------------------------------------------------------------
 
     def unreported(self, now: float) -> int | None:
-        """Return the offset to commit; None if it was already sent to the store."""
+        """Return the offset to send to the store; None if it was sent already, or may not be committed now."""
         return self.acknowledged if self.acknowledged != self._reported and self._may_commit(now, ACKNOWLEDGING) else None
 
     def unsaved(self, now: float) -> int | None:
-        """Return the offset that the store has not confirmed, None if it has; also the last commit of a release."""
+        """Return the offset to commit with a confirmation; None if the store has confirmed it, or it may not be committed now.
+
+        Unlike `unreported`, this also returns the last offset of a release.
+        """
         may = self._may_commit(now, ACKNOWLEDGING | {State.RELEASING})
         return self.acknowledged if self.acknowledged != self._saved and may else None
 
     def mark_reported(self, offset: int | None) -> None:
-        """`offset` is being sent to the store; None if that failed."""
+        """Record that `offset` is being sent to the store; None records that this failed."""
         self._reported = offset
 
     def mark_saved(self, offset: int) -> None:
-        """The store has confirmed `offset`."""
+        """Record that the store has confirmed `offset`."""
         self._reported = self._saved = offset
 
     def _may_commit(self, now: float, states: frozenset[State]) -> bool:
@@ -272,9 +298,9 @@ class QueueState:
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def lock_holds(self, now: float) -> bool:
-        """Return True if no other member can have the queue; always if no lock is needed."""
+        """Return True if our lock is certainly valid at this time, or no lock is needed."""
         return self.locked_at is None or now - self.locked_at < LOCK_VALID_S
 
-    def lock_renewed(self, at: float) -> None:
-        """The lock was renewed at this time."""
-        self.locked_at = at
+    def lock_renewed(self, requested_at: float) -> None:
+        """Record a renewal of the lock that was requested at this time."""
+        self.locked_at = requested_at

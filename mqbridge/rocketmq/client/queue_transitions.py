@@ -1,18 +1,26 @@
-"""The states of one assigned queue and their transitions; `QueueState` holds the offsets.
+"""The states of one assigned queue and their transitions. `QueueState` has the state and the offsets of a queue.
 
-ASSIGNED --START--> READING --GAP--> AT_GAP, --REFUSE--> REFUSED       these three own the queue and hand out waiting records
-^----------MOVE---------------'                 a seek, a rewind or a reset continues reading
-any of these --RELEASE--> RELEASING                                    nothing is handed out or acknowledged from now on
-any of these --REVOKE--> SETTLING --SETTLE--> RELEASING                messages in flight may still be acknowledged
-SETTLING, RELEASING --RESET--> the same                                the offset of the reset is the last commit
-RELEASING --GIVEN_BACK--> RELEASED,  any --LOSE_LOCK--> LOST           LOST: another member may read on, nothing is committed
+READING pulls and hands out records. AT_GAP and REFUSED do not pull, but still hand out records that wait. "Owned" stands for
+these three states. In SETTLING, messages in flight may still be acknowledged; in RELEASING, only the last commit and the unlock
+remain.
+
+ASSIGNED --START--> READING
+READING --GAP--> AT_GAP                  messages are missing
+READING --REFUSE--> REFUSED              the broker refuses pulls, and a retry would not help
+owned --MOVE--> READING                  a seek, a rewind or a reset by an administrator: reading continues at another offset
+owned --REVOKE--> SETTLING               the queue now belongs to another member
+SETTLING --SETTLE--> RELEASING           all messages are acknowledged, or the time for that is over
+owned --RELEASE--> RELEASING             the consumer is closed, or releases the queue itself
+SETTLING, RELEASING --RESET--> the same  an administrator's reset during the release: its offset becomes the last commit
+RELEASING --FINISH_RELEASE--> RELEASED
+owned, SETTLING, RELEASING --LOSE_LOCK--> LOST   nothing is committed, because another member may be reading the queue already
 """
 
 from enum import Enum
 
 
 class State(Enum):
-    """State of an assigned queue; see the module."""
+    """State of an assigned queue; the module's docstring has the transitions."""
 
     ASSIGNED = "assigned"
     READING = "reading"
@@ -25,26 +33,26 @@ class State(Enum):
 
 
 class Event(Enum):
-    """Event that changes the state."""
+    """Event that changes the state. The value completes the error "a queue that is … cannot …"."""
 
     START = "start"
-    ANSWER = "answer"
+    RESPONSE = "get a response"
     MOVE = "move"
-    GAP = "gap"
-    REFUSE = "refuse"
-    REVOKE = "revoke"
+    GAP = "stop at a gap"
+    REFUSE = "be refused"
+    REVOKE = "be revoked"
     SETTLE = "settle"
-    RELEASE = "release"
-    RESET = "reset"
-    GIVEN_BACK = "given back"
-    LOSE_LOCK = "lose lock"
+    RELEASE = "be released"
+    RESET = "be reset"
+    FINISH_RELEASE = "finish its release"
+    LOSE_LOCK = "lose its lock"
 
 
 S, E = State, Event
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.ASSIGNED, E.START): S.READING,
-    (S.READING, E.ANSWER): S.READING,
+    (S.READING, E.RESPONSE): S.READING,
     (S.READING, E.MOVE): S.READING,
     (S.AT_GAP, E.MOVE): S.READING,
     (S.REFUSED, E.MOVE): S.READING,
@@ -59,14 +67,16 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.REFUSED, E.RELEASE): S.RELEASING,
     (S.SETTLING, E.RESET): S.SETTLING,
     (S.RELEASING, E.RESET): S.RELEASING,
-    (S.RELEASING, E.GIVEN_BACK): S.RELEASED,
+    (S.RELEASING, E.FINISH_RELEASE): S.RELEASED,
     (S.READING, E.LOSE_LOCK): S.LOST,
     (S.AT_GAP, E.LOSE_LOCK): S.LOST,
     (S.REFUSED, E.LOSE_LOCK): S.LOST,
     (S.SETTLING, E.LOSE_LOCK): S.LOST,
     (S.RELEASING, E.LOSE_LOCK): S.LOST,
 }
-"""Any other event raises LocalProtocolError."""
+"""The next state by state and event. Any other event raises LocalProtocolError."""
 
 HANDING_OUT = frozenset({S.READING, S.AT_GAP, S.REFUSED})
+"""States in which records are handed out."""
 ACKNOWLEDGING = HANDING_OUT | {S.SETTLING}
+"""States in which acknowledgements count."""

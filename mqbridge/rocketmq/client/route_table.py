@@ -1,7 +1,7 @@
 """Cache of topic routes: queried from the name servers, and refreshed for watchers.
 
-A watched topic that disappears keeps its last route: a name server that lost its brokers for a moment must not revoke every queue
-of every consumer. `get(fresh=True)` returns the current truth.
+If the name servers no longer know a watched topic, its last route stays in the cache. Otherwise a name server that has lost its
+brokers for a moment would take all queues from all consumers. For such a topic `get` queries every time, and returns None.
 """
 
 import asyncio
@@ -21,131 +21,141 @@ __all__ = ["Queue", "RouteTable", "TopicRoute"]
 log = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
-"""Default interval, as in the official clients (pollNameServerInterval)."""
-LEAST_REFRESH_S = 1.0
-"""Minimum pause between rounds of refreshes, and between queries for a topic whose route was not found."""
-FORGET_S = 120.0
-"""An unwatched route is dropped after this time without use."""
+"""Default interval of refreshes, and maximum age of a cached route; as in the official clients (pollNameServerInterval)."""
+MIN_REFRESH_PAUSE_S = 1.0
+"""Minimum pause between two refreshes of the watched routes, and between two queries of `get_or_last_known` without a result."""
+DROP_UNUSED_S = 120.0
+"""An unwatched route is dropped from the cache after this time without use."""
 
 
 Watcher = Callable[[TopicRoute], None]
 
 
 class RouteTable:
-    """The routes of one client. `start` begins to refresh watched routes, `close` stops it."""
+    """The routes of one client. `start` begins to refresh the watched routes every `refresh_s` seconds, `close` stops this."""
 
     def __init__(self, name_servers: NameServers, refresh_s: float = REFRESH_S) -> None:
         self._name_servers, self._refresh_s = name_servers, refresh_s
-        self._known: dict[str, TopicRoute] = {}
-        self._asked_at: dict[str, float] = {}
+        self._routes: dict[str, TopicRoute] = {}
+        """The last known route of each topic; a missing topic has none."""
+        self._queried_at: dict[str, float] = {}
+        """Loop time of the last response, by topic."""
         self._used_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
-        """Time of the last query that found no route, by topic with an earlier route."""
+        """Loop time of the last query of `get_or_last_known` without a result, by topic with a last known route."""
         self._stale: set[str] = set()
         """Topics whose route is queried before its next use."""
-        self._orphans: set[str] = set()
+        self._missing: set[str] = set()
         """Watched topics that no name server knows now; their last route is kept."""
         self._watchers: dict[str, list[Watcher]] = {}
-        self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._queries: dict[str, asyncio.Task[TopicRoute | None]] = {}
+        """Queries in flight, by topic; concurrent calls of `get` share one."""
+        self._refresh_requested = asyncio.Event()
+        self._refresh_task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
         """Start refreshing the watched routes."""
-        if self._task is None:
-            self._task = spawn(self._refreshing(), "rocketmq routes")
+        if self._refresh_task is None:
+            self._refresh_task = spawn(self._refresh_loop(), "rocketmq routes")
 
     async def close(self) -> None:
         """Stop refreshing, and cancel queries in flight."""
-        await cancel(self._task)
-        await cancel(*self._asking.values())
+        await cancel(self._refresh_task)
+        await cancel(*self._queries.values())
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
     async def get(self, topic: str, *, fresh: bool = False) -> TopicRoute | None:
         """Return the route of a topic; None if no name server knows it.
 
-        A cached route is used for REFRESH_S, unless it was invalidated or `fresh` is set. Raises ClusterError:
-        Unreachable if no name server gives a valid response, FATAL for a static topic.
+        Without `fresh`, a cached route is returned if it is younger than `refresh_s` and was not invalidated. With `fresh`, the
+        name servers are always queried. Raises ClusterError: Unreachable if no name server gives a valid response, FATAL for a
+        static topic.
         """
         now = asyncio.get_running_loop().time()
         self._used_at[topic] = now
-        if not fresh and topic not in self._stale and now - self._asked_at.get(topic, -self._refresh_s) < self._refresh_s:
-            return self._known.get(topic)
-        asking = self._asking.get(topic)
-        if asking is None:
-            asking = self._asking[topic] = spawn(self._ask(topic), f"route of {topic}", quiet=True)
-            asking.add_done_callback(lambda task: self._asked(topic, task))
+        if not fresh and not self._needs_query(topic, now):
+            return self._routes.get(topic)
+        query = self._queries.get(topic)
+        if query is None:
+            query = self._queries[topic] = spawn(self._query(topic), f"route of {topic}", quiet=True)
+            query.add_done_callback(lambda task: self._on_query_done(topic, task))
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(query)
         except asyncio.CancelledError:
-            if asking.cancelled() and not is_cancelled():
+            if query.cancelled() and not is_cancelled():  # `close` cancelled the query, nobody cancelled our caller
                 raise ClusterError("the client is closed", Failure.FATAL) from None
             raise
 
-    async def usable(self, topic: str) -> TopicRoute | None:
-        """Return the route from `get`, or the last known route while no name server has one.
+    async def get_or_last_known(self, topic: str) -> TopicRoute | None:
+        """Return the route from `get`, or the last known route while no name server returns one.
 
-        So work with known routes continues while the name servers are unreachable. Then a query is sent at most every
-        LEAST_REFRESH_S.
+        So consumers and producers continue while the name servers are unreachable, or do not know the topic for a moment. Such
+        queries are sent at most every MIN_REFRESH_PAUSE_S. Raises the errors of `get` if there is no last known route, and FATAL
+        errors always.
         """
-        known, now = self._known.get(topic), asyncio.get_running_loop().time()
-        if known is not None and now - self._failed_at.get(topic, -LEAST_REFRESH_S) < LEAST_REFRESH_S:
-            return known
+        last_known, now = self._routes.get(topic), asyncio.get_running_loop().time()
+        if last_known is not None and now - self._failed_at.get(topic, -MIN_REFRESH_PAUSE_S) < MIN_REFRESH_PAUSE_S:
+            return last_known
         try:
             route = await self.get(topic)
         except ClusterError as error:
-            if known is None or error.failure is Failure.FATAL:
+            if last_known is None or error.failure is Failure.FATAL:
                 raise
             log.log(level_of(error, logging.INFO), "using the last known route of %s: %s", topic, error)
             route = None
-        if route is None and (route := self._known.get(topic)) is not None:
+        if route is None and (route := self._routes.get(topic)) is not None:
             self._failed_at[topic] = asyncio.get_running_loop().time()
         return route
 
-    def fresh(self, topic: str) -> TopicRoute | None:
-        """Return the cached route if `get` would need no query, else None; marks it as used."""
+    def cached(self, topic: str) -> TopicRoute | None:
+        """Return the cached route and record its use; None if `get` would have to query the name servers."""
         now = self._loop.time()
-        if topic in self._stale or now - self._asked_at.get(topic, -self._refresh_s) >= self._refresh_s:
+        if self._needs_query(topic, now):
             return None
         self._used_at[topic] = now
-        return self._known.get(topic)
+        return self._routes.get(topic)
 
-    def known(self, topic: str) -> TopicRoute | None:
-        """Return the last known route, without a query."""
-        return self._known.get(topic)
+    def last_known(self, topic: str) -> TopicRoute | None:
+        """Return the last known route, however old it is; never queries the name servers."""
+        return self._routes.get(topic)
 
-    async def _ask(self, topic: str) -> TopicRoute | None:
-        route = await self._name_servers.ask(
+    def _needs_query(self, topic: str, now: float) -> bool:
+        """Return True if the route was invalidated, never queried, or queried more than `refresh_s` ago."""
+        return topic in self._stale or now - self._queried_at.get(topic, -self._refresh_s) >= self._refresh_s
+
+    async def _query(self, topic: str) -> TopicRoute | None:
+        route = await self._name_servers.request(
             Code.GET_ROUTEINFO_BY_TOPIC,
             {"topic": topic, "acceptStandardJsonOnly": "true"},
-            lambda answer: read_route(topic, answer.body),
-            absent=frozenset({Status.TOPIC_NOT_EXIST}),
+            lambda response: read_route(topic, response.body),
+            not_found=frozenset({Status.TOPIC_NOT_EXIST}),
         )
-        self._asked_at[topic] = asyncio.get_running_loop().time()
+        self._queried_at[topic] = asyncio.get_running_loop().time()
         self._stale.discard(topic)
-        self._learn(topic, route)
+        self._store(topic, route)
         return route
 
-    def _asked(self, topic: str, task: "asyncio.Task[TopicRoute | None]") -> None:
-        del self._asking[topic]
+    def _on_query_done(self, topic: str, task: "asyncio.Task[TopicRoute | None]") -> None:
+        del self._queries[topic]
         collect_error(task)
 
-    def _learn(self, topic: str, route: TopicRoute | None) -> None:
-        before = self._known.get(topic)
+    def _store(self, topic: str, route: TopicRoute | None) -> None:
+        """Put the result of a query into the cache, and call the watchers if the route has changed."""
+        before = self._routes.get(topic)
         if route is None:
             if before is not None and self._watchers.get(topic):
-                if topic not in self._orphans:
+                if topic not in self._missing:
                     level = logging.DEBUG if self._name_servers.connectivity.missing else logging.WARNING
                     log.log(level, "no name server knows topic %s any more; keeping its last route", topic)
-                    self._orphans.add(topic)
-                self._asked_at.pop(topic)  # so that `get` queries again, and returns None
+                    self._missing.add(topic)
+                self._queried_at.pop(topic)  # otherwise `get` would return the kept route for `refresh_s` seconds
             else:
-                self._known.pop(topic, None)
+                self._routes.pop(topic, None)
             return
-        self._known[topic] = route
-        self._orphans.discard(topic)
+        self._routes[topic] = route
+        self._missing.discard(topic)
         if before is None or before != route:
             for watcher in list(self._watchers.get(topic, ())):
                 watcher(route)
@@ -158,7 +168,7 @@ class RouteTable:
         If no route of the topic is known yet, `watcher` also gets the first one. It must not raise.
         """
         self._watchers.setdefault(topic, []).append(watcher)
-        if topic not in self._known:
+        if topic not in self._routes:
             self.invalidate(topic)
 
         def unwatch() -> None:
@@ -171,39 +181,45 @@ class RouteTable:
         return unwatch
 
     def invalidate(self, topic: str) -> None:
-        """Query the route before its next use, because it was wrong; if it is watched, query it soon."""
+        """Mark the cached route as possibly wrong: it is queried again before its next use, and soon if it is watched."""
         self._stale.add(topic)
         if topic in self._watchers:
-            self._wake.set()
+            self._refresh_requested.set()
 
-    def lost(self, address: str) -> None:
-        """Invalidate the routes of all topics of this broker, because the connection to it was lost."""
-        for topic, route in self._known.items():
+    def invalidate_broker(self, address: str) -> None:
+        """Invalidate the routes of all topics that this broker has, because the connection to it was lost."""
+        for topic, route in self._routes.items():
             if address in route.addresses():
                 self.invalidate(topic)
 
-    def distrust(self, topic: str) -> None:
-        """Invalidate the route because its broker is unreachable, and query another name server next."""
-        self._name_servers.skip()
+    def invalidate_and_switch_server(self, topic: str) -> None:
+        """Invalidate a route whose broker is unreachable, and send the next query to another name server.
+
+        The current one may not have noticed that the broker moved.
+        """
+        self._name_servers.switch()
         self.invalidate(topic)
 
     def addresses(self, *, masters: bool = False) -> list[str]:
-        """Return the addresses of all brokers in known routes; with `masters`, of the masters only."""
-        found = [address for route in self._known.values() for address in (route.masters() if masters else route.addresses())]
-        return list(dict.fromkeys(found))
+        """Return the addresses of all brokers in the last known routes; with `masters`, of the masters only."""
+        addresses = [
+            address for route in self._routes.values() for address in (route.masters() if masters else route.addresses())
+        ]
+        return list(dict.fromkeys(addresses))
 
-    async def _refreshing(self) -> None:
+    async def _refresh_loop(self) -> None:
+        """Query stale watched routes when `invalidate` requests it, and all watched routes every `refresh_s` seconds."""
         while True:
             try:
                 async with asyncio.timeout(self._refresh_s):
-                    await self._wake.wait()
+                    await self._refresh_requested.wait()
             except TimeoutError:
-                self._forget()
+                self._drop_unused()
                 self._stale.update(self._watchers)
-            self._wake.clear()
+            self._refresh_requested.clear()
             for topic in [topic for topic in self._watchers if topic in self._stale]:
                 await self._refresh(topic)
-            await asyncio.sleep(min(LEAST_REFRESH_S, self._refresh_s))
+            await asyncio.sleep(min(MIN_REFRESH_PAUSE_S, self._refresh_s))
 
     async def _refresh(self, topic: str) -> None:
         try:
@@ -211,15 +227,16 @@ class RouteTable:
         except ClusterError as error:
             log.log(
                 level_of(error, logging.WARNING),
-                "the route of %s could not be refreshed, trying again in %g s: %s",
+                "refresh of the route of topic %s failed, retrying in at most %g s: %s",
                 topic,
                 self._refresh_s,
                 error,
             )
 
-    def _forget(self) -> None:
-        limit = asyncio.get_running_loop().time() - FORGET_S
-        for topic in [topic for topic, used in self._used_at.items() if used < limit and topic not in self._watchers]:
-            for table in (self._known, self._asked_at, self._used_at, self._failed_at):
+    def _drop_unused(self) -> None:
+        """Drop unwatched routes that were not used for DROP_UNUSED_S."""
+        limit = asyncio.get_running_loop().time() - DROP_UNUSED_S
+        for topic in [topic for topic, used_at in self._used_at.items() if used_at < limit and topic not in self._watchers]:
+            for table in (self._routes, self._queried_at, self._used_at, self._failed_at):
                 table.pop(topic, None)
             self._stale.discard(topic)

@@ -12,7 +12,7 @@ from mqbridge.rocketmq.wire.codes import Status
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.02
-MOST_RETRY_S = 5.0
+MAX_RETRY_S = 5.0
 """An overloaded broker accepts sends again within milliseconds; a restarting broker needs seconds."""
 AVOID_S = 5.0
 """How long a failed queue is not chosen for messages that may go to any queue."""
@@ -24,7 +24,7 @@ class SendOutage:
     def __init__(self, name: str, max_elapsed_s: float | None, connectivity: Connectivity) -> None:
         self._name, self._max_elapsed_s, self._connectivity = name, max_elapsed_s, connectivity
         self._time: Callable[[], float] = asyncio.get_running_loop().time
-        self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
+        self._backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
         self._since: float | None = None
         self._avoid_until = 0.0
         self._warned = False

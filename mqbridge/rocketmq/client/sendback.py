@@ -48,7 +48,7 @@ class SendBack:
             max_reconsume_times=self._max_times,
         ).encode()
         try:
-            await self._brokers.ask(queue, Code.CONSUMER_SEND_MSG_BACK, ext)
+            await self._brokers.request(queue, Code.CONSUMER_SEND_MSG_BACK, ext)
         except ClusterError as error:
             log.warning("%s could not be sent back, sending a copy to the retry topic instead: %s", record, error)
             await self._send_copy(queue, record, level)
@@ -73,7 +73,7 @@ class SendBack:
             reconsume_times=times,
             max_reconsume_times=self._max_times,
         ).encode()
-        await self._brokers.ask(target, Code.SEND_MESSAGE_V2, ext, record.body, accept=STORED)
+        await self._brokers.request(target, Code.SEND_MESSAGE_V2, ext, record.body, accept=STORED)
 
     async def _some_queue(self, topic: str) -> Queue:
         route = await self._brokers.client.routes.get(topic)

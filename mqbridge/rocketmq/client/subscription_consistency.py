@@ -63,7 +63,7 @@ class SubscriptionConsistency:
 
     async def _query(self) -> list[ConsumerConnections]:
         routes = self._brokers.client.routes
-        known = [route for topic in self._ours if (route := routes.known(topic)) is not None]
+        known = [route for topic in self._ours if (route := routes.last_known(topic)) is not None]
         addresses = dict.fromkeys(address for route in known for address in route.masters())
         return [found for found in await asyncio.gather(*map(self._ask, addresses)) if found is not None]
 

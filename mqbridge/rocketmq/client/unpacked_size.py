@@ -1,6 +1,7 @@
-"""Upper bounds of the memory of stored records when decompressed, from their sizes and flags alone.
+"""Upper bounds of the memory that stored records take when decompressed, computed from their sizes and flags alone.
 
-A compressed body may become a thousand times as large, so a pull is split into parts that are decoded one after the other.
+A compressed body may grow a thousand times. So the records of one pull are split into parts of limited size, which are decoded
+one after the other.
 """
 
 from collections.abc import Iterator
@@ -10,43 +11,50 @@ from mqbridge.rocketmq.wire.compression import MAX_PLAIN_BYTES
 from mqbridge.rocketmq.wire.record import MAX_INNER_MESSAGES, OBJECT_BYTES, SysFlag
 
 _SIZE_AND_SYS_FLAG = Struct(">i32xi")
+"""The size of a record, and its sysFlag."""
 _ZLIB, _LZ4 = 1032, 255
-"""Maximum ratios of decompression."""
+"""How many times larger than its compressed form a body can be at most."""
 _RATIOS = {0: _ZLIB, 0x300: _ZLIB, 0x100: _LZ4}
-"""By codec. Zstandard has no bound; `decompress` allows MAX_PLAIN_BYTES of every codec."""
-_LEAST_INNER_BYTES = 22
-"""Size of the smallest message of an inner batch."""
+"""The maximum ratio by the codec's bits in sysFlag (0: old clients, which always use zlib).
+
+Zstandard, which is missing here, has no maximum. `decompress` returns at most MAX_PLAIN_BYTES with every codec.
+"""
+_MIN_INNER_BYTES = 22
+"""Size of the smallest message in an inner batch (a record that contains several messages)."""
 
 
 def max_unpacked_bytes(size: int, sys_flag: int) -> int:
-    """Return the bound of a record of this stored size."""
+    """Return the upper bound, in bytes, for one record with this stored size and sysFlag."""
     bound = size + OBJECT_BYTES
     if sys_flag & SysFlag.COMPRESSED:
         ratio = _RATIOS.get(sys_flag & SysFlag.COMPRESSION)
         bound = OBJECT_BYTES + (MAX_PLAIN_BYTES if ratio is None else min(MAX_PLAIN_BYTES, ratio * size))
     if sys_flag & SysFlag.INNER_BATCH:
-        bound += min(MAX_INNER_MESSAGES, bound // _LEAST_INNER_BYTES) * OBJECT_BYTES
+        bound += min(MAX_INNER_MESSAGES, bound // _MIN_INNER_BYTES) * OBJECT_BYTES
     return bound
 
 
 def max_unpacked_bytes_of(body: bytes) -> int:
-    """Return the bound of consecutive records."""
-    return sum(unpacked for _, unpacked in _records(body))
+    """Return the upper bound, in bytes, for all records in `body`."""
+    return sum(bound for _, bound in _ends_and_bounds(body))
 
 
 def split_points(body: bytes, limit: int) -> Iterator[int]:
-    """Yield the ends of parts: whole records with a bound of at bound `limit`, or a single record."""
-    held = begin = at = 0
-    for end, unpacked in _records(body):
-        if at > begin and held + unpacked > limit:
-            yield at
-            begin, held = at, 0
-        at, held = end, held + unpacked
-    yield at
+    """Yield the indexes in `body` at which parts end; the last one is the end of the last record.
+
+    A part consists of whole records whose bounds add up to at most `limit` bytes, or of a single larger record.
+    """
+    part_bound = part_begin = part_end = 0
+    for record_end, record_bound in _ends_and_bounds(body):
+        if part_end > part_begin and part_bound + record_bound > limit:
+            yield part_end
+            part_begin, part_bound = part_end, 0
+        part_end, part_bound = record_end, part_bound + record_bound
+    yield part_end
 
 
-def _records(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the end and the bound of each record."""
+def _ends_and_bounds(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the index after each record, and the record's upper bound."""
     at = 0
     while at < len(body):
         size, sys_flag = _SIZE_AND_SYS_FLAG.unpack_from(body, at)

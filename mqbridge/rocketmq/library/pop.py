@@ -140,7 +140,7 @@ class Popper:
     async def _request(self, address: str, ext: dict[str, str]) -> Command:
         topic, timeout = self._subscription.topic, self._poll_ms / 1000 + RESPONSE_MARGIN_S
         try:
-            return await self._brokers.ask_at(address, topic, Code.POP_MESSAGE, ext, timeout=timeout, accept=_ACCEPTED_CODES)
+            return await self._brokers.request_at(address, topic, Code.POP_MESSAGE, ext, timeout=timeout, accept=_ACCEPTED_CODES)
         except ServerRefused as error:
             if error.code == Status.REQUEST_CODE_NOT_SUPPORTED:
                 raise self._unsupported(address, str(error)) from error
@@ -186,7 +186,7 @@ class Popper:
         if len(receipts) > 1 and not self._lacks_batch_acks:
             body = BatchAcks(broker, tuple(make_batch_acks(self._group, self._subscription.topic, receipts))).encode()
             try:
-                await self._brokers.ask_at(address, self._subscription.topic, Code.BATCH_ACK_MESSAGE, {}, body)
+                await self._brokers.request_at(address, self._subscription.topic, Code.BATCH_ACK_MESSAGE, {}, body)
             except ServerRefused as error:
                 if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
                     raise
@@ -198,7 +198,7 @@ class Popper:
     async def _acknowledge_one(self, address: str, receipt: Receipt) -> None:
         topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
         ext = AckHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset).encode()
-        await self._brokers.ask_at(address, self._subscription.topic, Code.ACK_MESSAGE, ext)
+        await self._brokers.request_at(address, self._subscription.topic, Code.ACK_MESSAGE, ext)
 
     async def change_invisible(self, receipt: Receipt, invisible_ms: int) -> Receipt:
         """Redeliver the message `invisible_ms` from now instead of at its present timeout. Return its new receipt.
@@ -208,7 +208,7 @@ class Popper:
         topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
         address = await self._brokers.master(self._subscription.topic, receipt.broker)
         ext = ChangeInvisibleHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset, invisible_ms).encode()
-        response = await self._brokers.ask_at(address, self._subscription.topic, Code.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        response = await self._brokers.request_at(address, self._subscription.topic, Code.CHANGE_MESSAGE_INVISIBLETIME, ext)
         changed = ChangeInvisibleResult.decode(response.ext)
         return receipt._replace(
             start=receipt.offset,  # the broker keeps the message in a record of its own, which starts at this offset
@@ -226,7 +226,7 @@ class Popper:
         address = await self._brokers.master(self._subscription.topic, broker)
         query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
         body = query.encode()
-        response = await self._brokers.ask_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
+        response = await self._brokers.request_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
         assignments = Assignments.decode(response.body).assignments
         if assignments is None:
             problem = "the response contains no assignment for this client"

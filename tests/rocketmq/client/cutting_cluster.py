@@ -30,13 +30,13 @@ SHORT_S = 0.2
 LONG_S = 5.0
 """For one that comes, on a busy machine too."""
 WAITS = {
-    commit_carrying_pulls: ("BEGUN_S",),
-    pull_consumer: ("HANDOVER_S", "UNBALANCED_S"),
+    commit_carrying_pulls: ("COMMIT_STORED_S",),
+    pull_consumer: ("HANDOVER_S", "UNBALANCED_INTERVAL_S"),
     membership: ("JOIN_PAUSE_S",),
-    route_table: ("LEAST_REFRESH_S",),
+    route_table: ("MIN_REFRESH_PAUSE_S",),
     send_outage: ("FIRST_RETRY_S",),
-    pull_loop: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S"),
-    queue_commits: ("OVERTAKEN_S",),
+    pull_loop: ("MIN_RETRY_PAUSE_S", "MAX_RETRY_PAUSE_S", "SUBSCRIPTION_WAIT_S", "MIN_HOLD_S"),
+    queue_commits: ("MAX_WAIT_S",),
     pending: ("SWEEP_S",),
 }
 
@@ -97,7 +97,7 @@ def cutting(patch: pytest.MonkeyPatch, mode: str, victim: int) -> Cutting:
     """The cluster that every client of now on talks to."""
     cluster = Cutting(mode, victim)
     patch.setattr(connection, "dial", cluster.dial)
-    patch.setattr(pull_request, "ANSWER_TIMEOUT_S", cluster.patience_s)
+    patch.setattr(pull_request, "RESPONSE_TIMEOUT_S", cluster.patience_s)
     patch.setattr(pop, "RESPONSE_MARGIN_S", cluster.patience_s)
     return cluster
 

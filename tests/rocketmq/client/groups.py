@@ -310,11 +310,11 @@ async def first_stream(consumer: PullConsumer) -> AssignedQueue:
 @pytest_asyncio.fixture
 async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     """Waits that only spare servers are cut short."""
-    for name in ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
+    for name in ("MIN_RETRY_PAUSE_S", "MAX_RETRY_PAUSE_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
         monkeypatch.setattr(pull_loop, name, 0.002)
-    monkeypatch.setattr(commit_carrying_pulls, "BEGUN_S", 0.0)
+    monkeypatch.setattr(commit_carrying_pulls, "COMMIT_STORED_S", 0.0)
     monkeypatch.setattr(pull_consumer, "HANDOVER_S", 0.0)
-    monkeypatch.setattr(pull_consumer, "UNBALANCED_S", 0.02)
+    monkeypatch.setattr(pull_consumer, "UNBALANCED_INTERVAL_S", 0.02)
     scene = Scene(cluster)
     yield scene
     await scene.close()

@@ -27,8 +27,8 @@ QUEUES = 300
 def many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """A topic of many queues, where pauses only spare servers."""
     scene.cluster.topics["T"] = {"broker-a": QUEUES}
-    monkeypatch.setattr(pull_loop, "HELD_S", 0.001)
-    monkeypatch.setattr(pull_loop, "MOST_IDLE_S", 0.01)
+    monkeypatch.setattr(pull_loop, "MIN_HOLD_S", 0.001)
+    monkeypatch.setattr(pull_loop, "MAX_IDLE_PAUSE_S", 0.01)
     return scene
 
 

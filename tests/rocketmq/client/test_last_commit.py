@@ -48,7 +48,7 @@ async def test_a_pull_on_its_way_does_not_undo_the_last_commit(scene: Scene, how
 
 
 async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_commits, "OVERTAKEN_S", 0.01)
+    monkeypatch.setattr(queue_commits, "MAX_WAIT_S", 0.01)
     scene.groups.append(*[b"x"] * 4)
     scene.groups.log().limit = 2
     pull = scene.cluster.on[Code.PULL_MESSAGE]
@@ -64,7 +64,7 @@ async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene:
 async def test_a_gap_is_told_once_until_the_offset_is_another(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str, *, is_kept: bool
 ) -> None:
-    monkeypatch.setattr(pull_consumer, "REBALANCE_S", 0.02)
+    monkeypatch.setattr(pull_consumer, "REBALANCE_INTERVAL_S", 0.02)
     groups = scene.groups
     groups.append(*[b"x"] * 9)
     groups.log().first, groups.offsets["G", QUEUE] = 7, 3
@@ -92,7 +92,7 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(
 
 async def test_what_is_not_committed_yet_is_no_reset_of_a_queue_at_a_gap(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker has the offset of before: ours is on its way, and the queue is not given back for that."""
-    monkeypatch.setattr(pull_consumer, "REBALANCE_S", 0.02)
+    monkeypatch.setattr(pull_consumer, "REBALANCE_INTERVAL_S", 0.02)
     groups = scene.groups
     groups.append(*[b"x"] * 9)
     groups.log().limit, groups.offsets["G", QUEUE] = 3, 0

@@ -71,7 +71,7 @@ async def test_one_is_asked_until_it_fails(cluster: Cluster):
         before = asked(cluster, NS)
         assert await client.routes.get(TOPIC, fresh=True) is not None
         assert asked(cluster, NS) == before, "the one that failed is not asked first again"
-        client.name_servers.skip()
+        client.name_servers.switch()
     await client.close()
 
 

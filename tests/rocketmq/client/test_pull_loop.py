@@ -9,7 +9,7 @@ from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError,
 from mqbridge.rocketmq.client import pull_request
 from mqbridge.rocketmq.client.budget import WAITING_MESSAGES
 from mqbridge.rocketmq.client.consumer_settings import MessageModel, StartOffset
-from mqbridge.rocketmq.client.pull_loop import NULL_TRIES
+from mqbridge.rocketmq.client.pull_loop import MAX_UNREADABLE_RESPONSES
 from mqbridge.rocketmq.client.pulled_records import PulledRecords, tag_of
 from mqbridge.rocketmq.client.subscription import tagged
 from mqbridge.rocketmq.wire import properties
@@ -261,7 +261,7 @@ async def test_a_missing_part_is_believed_after_some_tries(scene: Scene, code: i
     assigned = await scene.assigned()
     with pytest.raises(GapError, match=remark):
         await assigned.receive()
-    assert [pull.queue_offset for pull in scene.groups.pulls()] == [2] * (NULL_TRIES + 1)
+    assert [pull.queue_offset for pull in scene.groups.pulls()] == [2] * (MAX_UNREADABLE_RESPONSES + 1)
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------------

@@ -100,10 +100,11 @@ async def test_a_deadline_of_one_who_waits_is_no_cancellation_of_the_others(scen
     update = scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET]
     scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = silent
     assignment = consumer._assignment
-    part_of, assignment.part_of = assignment.part_of, AsyncMock(return_value=([], True))  # type: ignore[method-assign]
+    own_queues = assignment.own_queues
+    assignment.own_queues = AsyncMock(return_value=([], True))  # type: ignore[method-assign]
     consumer.request_rebalance()
     await until(lambda: assigned.revoked)
-    assignment.part_of = part_of  # type: ignore[method-assign]
+    assignment.own_queues = own_queues  # type: ignore[method-assign]
     await assigned.release(asyncio.get_running_loop().time() + 0.05)
     scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = update
     await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
@@ -233,7 +234,7 @@ async def test_answers_that_move_nothing_are_not_asked_for_without_a_pause(scene
     await until(lambda: len(scene.groups.pulls()) > asked + 8)
     monkeypatch.undo()
     assert len(pauses) >= 7, "a pause for each, after the first that told where the end is"
-    assert max(pauses) > 10 * pull_loop.HELD_S, "they grow"
+    assert max(pauses) > 10 * pull_loop.MIN_HOLD_S, "they grow"
     assert not assigned.revoked
 
 

@@ -30,12 +30,12 @@ def test_every_state_is_reached_and_only_the_last_two_are_ends() -> None:
     assert set(State) - {before for before, _ in TRANSITIONS} == {State.RELEASED, State.LOST}
 
 
-@pytest.mark.parametrize("event", [Event.GIVEN_BACK, Event.SETTLE])
+@pytest.mark.parametrize("event", [Event.FINISH_RELEASE, Event.SETTLE])
 def test_what_is_not_in_the_table_raises(event: Event) -> None:
     state = QueueState()
     state.start(0, first_start=False)
     with pytest.raises(LocalProtocolError, match="reading"):
-        state.settle() if event is Event.SETTLE else state.given_back()
+        state.settle() if event is Event.SETTLE else state.finish_release()
     with pytest.raises(LocalProtocolError, match="reading"):
         state.start(0, first_start=False)
 
@@ -385,7 +385,7 @@ class QueueLife(RuleBasedStateMachine):
     def give_back(self, reached: bool) -> None:
         if reached:
             self.save()
-        self.state.given_back()
+        self.state.finish_release()
 
     @precondition(lambda self: self.state.state in (State.RELEASED, State.LOST))
     @rule()

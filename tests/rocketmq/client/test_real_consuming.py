@@ -79,7 +79,7 @@ async def test_a_member_that_dies_is_replaced_from_its_last_commit(places: Place
     await place.send(b"later")
     await receive(assigned)  # not acknowledged
     await cancel(*dying._tasks)
-    for connection in dying._client.pool.live():
+    for connection in dying._client.pool.open_connections():
         connection.endpoint.abort(ClusterError("killed"))
     await dying._client.close()
     heir = await place.join()

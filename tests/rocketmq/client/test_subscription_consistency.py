@@ -80,7 +80,7 @@ async def test_members_that_differ_only_in_words_are_fine(scene: Scene) -> None:
     two = await scene.join("2#2", subscriptions=(tagged("T", ["b", "a"]),))
     for consumer in (one, two):
         await consumer._consistency.check()
-        assert consumer._disagreement == ""
+        assert consumer._reported_difference == ""
 
 
 async def test_what_is_left_of_another_member_is_no_disagreement(scene: Scene) -> None:
@@ -137,7 +137,7 @@ async def test_a_newer_version_is_known_before_a_pull_says_it(scene: Scene) -> N
     before, beat = consumer.membership.version, scene.cluster.on[Code.HEART_BEAT]
     late = list[tuple[Link, Command]]()
     scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
-    renewing = asyncio.ensure_future(consumer.membership.renew(1 << 50))
+    renewing = asyncio.ensure_future(consumer.membership.announce_newer(1 << 50))
     await until(lambda: late)
     assert consumer.membership.version == before
     beat(*late[0])
