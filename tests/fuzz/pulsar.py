@@ -34,8 +34,8 @@ def read_frames(data: bytes) -> None:
         for _, answer in frame.command.ListFields():
             if isinstance(answer, pb.CommandGetSchemaResponse) and answer.HasField("schema"):
                 must_equal(Schema.from_wire(Schema.from_wire(answer.schema).to_wire()), Schema.from_wire(answer.schema))
-        has_valid_checksum(one, frame.rest)
-        read_entry(one[frame.rest :])
+        has_valid_checksum(one, frame.entry_offset)
+        read_entry(one[frame.entry_offset :])
 
 
 def read_entry(data: bytes) -> None:
@@ -99,7 +99,9 @@ def _metadata(**fields: object) -> MessageMetadata:
     return MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, **fields)  # type: ignore[arg-type]
 
 
-SEEDS = [frame[parse_frame(frame).rest :] for frame in (vectors.SEND_PLAIN, vectors.SEND_BATCH, vectors.SEND_BATCH_OF_ONE)]
+SEEDS = [
+    frame[parse_frame(frame).entry_offset :] for frame in (vectors.SEND_PLAIN, vectors.SEND_BATCH, vectors.SEND_BATCH_OF_ONE)
+]
 CODECS = (pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
 ENTRIES = [
     *SEEDS,

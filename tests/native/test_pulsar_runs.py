@@ -46,7 +46,7 @@ def message_frame(entry: Entry, at: int = 0, consumer: int = 7, **fields: Any) -
 def plainly(data: bytes) -> Entry:
     """The entry of a frame as the plain code reads it."""
     frame = parse_frame(data)
-    message, entry = frame.command.message, decode_entry(frame.data, frame.rest)
+    message, entry = frame.command.message, decode_entry(frame.data, frame.entry_offset)
     entry.ledger, entry.entry = ids.entry_id(message.message_id)
     entry.redelivery_count, entry.ack_set = message.redelivery_count, tuple(message.ack_set)
     return entry

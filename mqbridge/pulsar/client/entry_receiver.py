@@ -42,7 +42,7 @@ class EntryReceiver:
     def add(self, frame: Frame) -> bool:
         """Process a MESSAGE; return True if the queue has grown."""
         message, before = frame.command.message, len(self._receiver_queue)
-        entry = decode_entry(frame.data, frame.rest)
+        entry = decode_entry(frame.data, frame.entry_offset)
         entry.ledger, entry.entry = ids.entry_id(message.message_id)
         entry.redelivery_count = message.redelivery_count
         epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None

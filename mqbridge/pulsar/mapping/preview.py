@@ -6,11 +6,15 @@ from mqbridge.pulsar.mapping.request import Limits, encode
 from mqbridge.pulsar.wire.batch import split_batch
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 
-_FRAMING = {"payload_size", "num_messages_in_batch", "properties"}
+_HIDDEN_FIELDS = {"payload_size", "num_messages_in_batch", "properties"}
+"""Fields of batch framing, and the properties, which are shown one by one."""
 
 
 def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
-    """Return the payload and the fields and properties of the message's metadata. Raises MappingError."""
+    """Return names and values of the payload, the metadata fields and the properties; see `Preview`. Raises MappingError.
+
+    The current time, the third parameter, is not used.
+    """
     entries, failures = encode([message], origin, Limits())
     if failures:
         raise MappingError(failures[0].reason)
@@ -21,6 +25,6 @@ def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str
         [(metadata, payload)] = split_batch(entry.payload, 1)
     fields: list[tuple[str, str | bytes]] = [("payload", payload)]
     for field, value in metadata.ListFields():
-        if field.name not in _FRAMING:
+        if field.name not in _HIDDEN_FIELDS:
             fields.append((f"{metadata.DESCRIPTOR.name}.{field.name}", value if isinstance(value, bytes) else str(value)))
     return fields + [(f"property {pair.key}", pair.value) for pair in metadata.properties]

@@ -1,4 +1,4 @@
-"""Properties, key and times of a message, in both directions.
+"""Converts the properties, key and times of a message to and from Pulsar's metadata.
 
 MessageMetadata (of an entry without batch framing) and SingleMessageMetadata (of a message in a batch) use the same field names,
 so the same code serves both. Every property keeps its name and its order. Fields that Pulsar lacks become reserved properties;
@@ -28,14 +28,14 @@ from mqbridge.pulsar.wire.single_metadata import encode_prefix
 Metadata = MessageMetadata | SingleMessageMetadata
 
 CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
-"""Fields that Pulsar lacks; `origin_properties` writes origin and hops."""
+"""Fields that Pulsar lacks and that become reserved properties, except origin and hops, which `origin_properties` writes."""
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
 
 
 def write_fields(metadata: MessageMetadata, message: Message, origin: str | None) -> None:
-    """Set all fields except the payload. `origin` is the prefix of the origin; None writes no origin."""
+    """Set all fields of the metadata. `origin` is the prefix of the message's origin (see `encode`); None writes no origin."""
     write_keys(metadata, message.key, message.ordering_key)
     for name, value in write_properties(message, origin):
         metadata.properties.add(key=name, value=value)
@@ -46,15 +46,15 @@ def write_fields(metadata: MessageMetadata, message: Message, origin: str | None
 
 
 def encode_single(message: Message, origin: str | None) -> bytes:
-    """Encode the fields as SingleMessageMetadata with its size prefix."""
-    key, is_base64 = write_key(message.key)
+    """Encode SingleMessageMetadata with its size prefix, for a message in a batch. `origin` is as in `write_fields`."""
+    key, is_base64 = encode_key(message.key)
     time = 0 if message.event_time is None else unsigned(message.event_time)
     size = -1 if message.payload is None else len(message.payload)
     return encode_prefix(size, write_properties(message, origin), key, is_base64, message.ordering_key, time)
 
 
 def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
-    """Return all properties, the user's first."""
+    """Return all properties: the user's first, then the reserved ones. `origin` is as in `write_fields`."""
     pairs = list(message.properties)
     names = [name for name, _ in pairs]
     if RESERVED_PREFIX in "".join(names):  # one search, because few messages have such a name
@@ -68,8 +68,8 @@ def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
 
 
 def write_keys(metadata: MessageMetadata, key: str | bytes | None, ordering_key: bytes | None) -> None:
-    """Set the key and the ordering key, by which brokers dispatch."""
-    key, is_base64 = write_key(key)
+    """Set the key and the ordering key of an entry; brokers dispatch entries by them."""
+    key, is_base64 = encode_key(key)
     if key is not None:
         metadata.partition_key = key
     if is_base64:
@@ -78,13 +78,13 @@ def write_keys(metadata: MessageMetadata, key: str | bytes | None, ordering_key:
         metadata.ordering_key = ordering_key
 
 
-def write_key(key: str | bytes | None) -> tuple[str | None, bool]:
-    """Return the key as text, and True if that is base64."""
+def encode_key(key: str | bytes | None) -> tuple[str | None, bool]:
+    """Return the key as text, and True if the text is base64."""
     return (base64.b64encode(key).decode(), True) if isinstance(key, bytes) else (key, False)
 
 
 def type_properties(message: Message) -> list[Pair]:
-    """Return reserved properties for a message type without `$msgType$`, or for a missing type despite `$msgType$`."""
+    """Return the reserved property for a message type that differs from the property `$msgType$`; nothing if they are equal."""
     if message.property(MSG_TYPE) == message.msg_type:
         return []
     return [(WITHOUT, "msg_type")] if message.msg_type is None else [(TYPE, message.msg_type)]
@@ -94,28 +94,28 @@ def type_properties(message: Message) -> list[Pair]:
 
 
 class MessageReader:
-    """Reads the messages of one entry."""
+    """Makes the messages of one entry; fields of the entry are the same in all of them."""
 
     __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time")
 
     def __init__(self, entry: Entry) -> None:
         self._ledger, self._entry = entry.id
-        self._publish_time, self._deliver_at = entry.metadata.publish_time, deliver_at(entry)
+        self._publish_time, self._deliver_at = entry.metadata.publish_time, delivery_time_of(entry)
         self._delivery_count = entry.redelivery_count
 
     def read(self, metadata: Metadata, payload: bytes, index: int) -> Message:
-        """Return the message at this index. `metadata` is the message's own: the entry's metadata without batch framing."""
+        """Return the message at this index of the entry. `metadata` is the entry's own if the entry has no batch framing."""
         position = (self._ledger, self._entry, index)
         pairs = tuple([(pair.key, pair.value) for pair in metadata.properties])
         key = metadata.partition_key if metadata.HasField("partition_key") else None
         try:
             text = "".join(chain.from_iterable(pairs)) + (key or "")
-        except TypeError:  # strings that are not UTF-8 are returned as bytes
+        except TypeError:  # the protobuf library returns strings that are not UTF-8 as bytes
             return Message(payload, position=position, defect="its key or its properties are not UTF-8")
         message = Message(
             None if metadata.null_value else payload,
             pairs,
-            key if key is None else read_key(key, metadata.partition_key_b64_encoded),
+            key if key is None else decode_key(key, metadata.partition_key_b64_encoded),
             metadata.ordering_key if metadata.HasField("ordering_key") else None,
         )
         message.event_time = signed(time) if (time := metadata.event_time) else None
@@ -127,20 +127,23 @@ class MessageReader:
 
 
 def _set_carried(message: Message, *, blank: bool) -> None:
-    """Set the message type and the fields of reserved properties; these take precedence over Pulsar's own fields."""
+    """Set the message type, and the fields that reserved properties carry; these replace what was read from Pulsar's fields.
+
+    `blank` is True if the payload is empty, as that of a tombstone is.
+    """
     message.properties, carried = read_carried(message.properties, blank=blank)
     message.msg_type = message.property(MSG_TYPE)
     for field, value in carried.items():
         setattr(message, field, value)
 
 
-def deliver_at(entry: Entry) -> int | None:
+def delivery_time_of(entry: Entry) -> int | None:
     """Return the delivery time of the entry's messages in ms since the epoch; None without a delay."""
     return entry.metadata.deliver_at_time if entry.metadata.HasField("deliver_at_time") else None
 
 
-def read_key(key: str, is_base64: bool) -> str | bytes:
-    """Return the key of a text."""
+def decode_key(key: str, is_base64: bool) -> str | bytes:
+    """Return the key of a message from its text; bytes if the text is base64."""
     if not is_base64:
         return key
     try:

@@ -1,4 +1,4 @@
-"""Messages -> entries for a producer to send."""
+"""Encodes messages into entries for a producer to send."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
 class Limits:
-    """Limits of an entry. A message larger than `max_bytes` becomes an entry of its own."""
+    """Limits of an entry before compression. A message larger than `max_bytes` becomes an entry of its own."""
 
     __slots__ = ("max_bytes", "max_messages")
 
@@ -32,10 +32,14 @@ class EncodedEntry:
 
 
 EncodeResult = tuple[list[EncodedEntry], list[MessageFailure]]
+"""The entries, and the failures of messages that cannot be sent."""
 
 
 class CopiedMessage:
-    """A message of a batch, copied without decoding: `prefix` is its encoded metadata with the size."""
+    """A message of a batch that is copied without decoding it. `prefix` is its encoded metadata with the size prefix.
+
+    It takes the place of a `Message` in `encode_plain`.
+    """
 
     __slots__ = ("key", "payload", "prefix")
     defect = deliver_at = ordering_key = None
@@ -47,9 +51,11 @@ class CopiedMessage:
 def encode(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> EncodeResult:
     """Return entries with all readable messages in order, and a failure for each message with a defect.
 
-    `start` is the index of the first message; `origin` is the prefix of every message's origin, None writes no origins. A message
-    with a delivery time gets an entry of its own, as Pulsar requires; so does a message beyond `limits.max_bytes`, which the
-    producer tries to send: compression may make it small enough.
+    `start` is the index of the first message, for the indexes in the result. `origin` is the prefix of the origin property of all
+    messages, to which each message's position is appended; None writes no origins.
+
+    A message with a delivery time gets an entry of its own, as Pulsar requires. So does a message beyond `limits.max_bytes`: the
+    producer tries to send it, because compression may make it small enough.
     """
     if native.compiled is not None:
         compiled_messages = messages if native.is_native(messages) else native.compiled.Messages.of(messages)
@@ -69,8 +75,8 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
     """Do the same as `encode` in plain Python."""
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
-    parts: list[bytes] = []  # of the current batch
-    first = size = 0  # index of its first message, and its bytes
+    parts: list[bytes] = []  # payload of the current batch: prefix and payload of each message
+    first = size = 0  # of the current batch: index of its first message, and its size in bytes
     for index, message in enumerate(messages):
         if message.defect is None and message.deliver_at is None:
             prefix = message.prefix if isinstance(message, CopiedMessage) else encode_single(message, origin)
@@ -97,7 +103,7 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
 
 
 def _batch(first: Message | CopiedMessage, parts: list[bytes], indexes: range) -> EncodedEntry:
-    """Make a batch entry. Brokers dispatch a whole entry by the keys of its first message."""
+    """Make a batch entry with the keys of its first message, by which brokers dispatch the whole entry."""
     metadata = MessageMetadata(num_messages_in_batch=len(indexes))
     write_keys(metadata, first.key, first.ordering_key)
     return EncodedEntry(metadata, b"".join(parts), indexes)

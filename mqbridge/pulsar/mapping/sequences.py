@@ -1,4 +1,4 @@
-"""Source positions as sequence ids, for brokers that deduplicate: lossless and order-preserving.
+"""Converts source positions to sequence ids, by which brokers deduplicate, and back. The order of positions is kept.
 
 Sequence ids are non-negative signed 64-bit numbers, so 63 bits hold a position and its number of components:
 
@@ -6,8 +6,8 @@ Sequence ids are non-negative signed 64-bit numbers, so 63 bits hold a position 
     01  offset, 46 bits   index, 15 bits                    (offset, index): TubeMQ
     1   ledger, 28 bits   entry, 21 bits   index, 13 bits   (ledger, entry, index): Pulsar
 
-TubeMQ's offsets count bytes of an index with 28 bytes per stored message, and a read returns at most 32,768 messages per offset:
-46 bits are two and a half million million messages. Ledger ids are unique in the whole cluster: 28 bits are 268 million ledgers.
+TubeMQ's offsets count bytes of an index with 28 bytes per stored message, so 46 bits are 2.5 * 10^12 messages; a read returns at
+most 32,768 messages per offset, which is 15 bits. Ledger ids are unique in the whole cluster: 28 bits are 268 million ledgers.
 With default settings a ledger is closed after 50,000 entries, but not before it is ten minutes old: 21 bits are 3,495 entries per
 second for ten minutes. A position beyond its field is refused; its messages can still be deduplicated by their origins.
 """
@@ -16,8 +16,9 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position, format_position
 
 _WIDTHS: dict[int, tuple[int, ...]] = {1: (61,), 2: (46, 15), 3: (28, 21, 13)}
-"""Number of components -> bits of each."""
+"""Number of components -> width of each component in bits."""
 _TAGS = {1: 0, 2: 1 << 61, 3: 1 << 62}
+"""Number of components -> the leading bits that show it."""
 
 
 def sequence_of(position: Position) -> int:

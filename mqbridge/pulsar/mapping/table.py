@@ -8,13 +8,13 @@ from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, F
 from mqbridge.message import MSG_TYPE
 
 _CHUNKS = "a chunked message is one message here, or a defect if it cannot be joined"
-_SECRET = "an encrypted entry is a defect; written entries are not encrypted"  # noqa: S105 - a reason
+_ENCRYPTED = "an encrypted entry is a defect; written entries are not encrypted"
 _TRANSACTION = "only committed messages are delivered, and copies are sent outside of any transaction"
 _KEY = "text, or bytes if partition_key_b64_encoded is set"
 _NO_KEY = "a missing key means the same"
-_SCALABLE = "set by brokers since 5.0 themselves"
+_SET_BY_BROKERS = "set by brokers since 5.0 themselves"
 
-METADATA = (
+MESSAGE_METADATA = (
     FieldRule("MessageMetadata.producer_name", None, RECOMPUTED, "the sending producer; used by deduplication"),
     FieldRule("MessageMetadata.sequence_id", None, RECOMPUTED, "numbered by the producer"),
     FieldRule("MessageMetadata.publish_time", "publish_time", RECOMPUTED, "read, never copied: each producer sets its own"),
@@ -26,9 +26,9 @@ METADATA = (
     FieldRule("MessageMetadata.uncompressed_size", None, RECOMPUTED, "of the written entry"),
     FieldRule("MessageMetadata.num_messages_in_batch", None, RECOMPUTED, "batches become messages, messages become batches"),
     FieldRule("MessageMetadata.event_time", "event_time", NATIVE, "0 is none on the wire"),
-    FieldRule("MessageMetadata.encryption_keys", None, DROPPED, _SECRET),
-    FieldRule("MessageMetadata.encryption_algo", None, DROPPED, _SECRET),
-    FieldRule("MessageMetadata.encryption_param", None, DROPPED, _SECRET),
+    FieldRule("MessageMetadata.encryption_keys", None, DROPPED, _ENCRYPTED),
+    FieldRule("MessageMetadata.encryption_algo", None, DROPPED, _ENCRYPTED),
+    FieldRule("MessageMetadata.encryption_param", None, DROPPED, _ENCRYPTED),
     FieldRule("MessageMetadata.schema_version", None, DROPPED, "a number of the source's schema registry, meaningless elsewhere"),
     FieldRule("MessageMetadata.partition_key_b64_encoded", "key", NATIVE, "a binary key"),
     FieldRule("MessageMetadata.ordering_key", "ordering_key", NATIVE, "bytes; an entry has that of its first message"),
@@ -44,14 +44,14 @@ METADATA = (
     FieldRule("MessageMetadata.chunk_id", None, RECOMPUTED, _CHUNKS),
     FieldRule("MessageMetadata.null_partition_key", None, DROPPED, _NO_KEY),
 )
-SINCE_5 = (
-    FieldRule("MessageMetadata.compacted_batch_indexes", None, DROPPED, _SCALABLE),
+METADATA_SINCE_5 = (
+    FieldRule("MessageMetadata.compacted_batch_indexes", None, DROPPED, _SET_BY_BROKERS),
     FieldRule("MessageMetadata.schema_id", None, DROPPED, "an id of a schema registry, meaningless elsewhere"),
-    FieldRule("MessageMetadata.entry_hash_min", None, DROPPED, _SCALABLE),
-    FieldRule("MessageMetadata.entry_hash_max", None, DROPPED, _SCALABLE),
+    FieldRule("MessageMetadata.entry_hash_min", None, DROPPED, _SET_BY_BROKERS),
+    FieldRule("MessageMetadata.entry_hash_max", None, DROPPED, _SET_BY_BROKERS),
 )
 """Fields missing in our own .proto: nothing is read from them."""
-SINGLE = (
+SINGLE_MESSAGE_METADATA = (
     FieldRule("SingleMessageMetadata.properties", "properties", NATIVE, "in order, repeats kept"),
     FieldRule("SingleMessageMetadata.partition_key", "key", NATIVE, _KEY),
     FieldRule("SingleMessageMetadata.payload_size", None, RECOMPUTED, "of the written entry"),
@@ -63,14 +63,14 @@ SINGLE = (
     FieldRule("SingleMessageMetadata.null_value", "payload", NATIVE, "a tombstone"),
     FieldRule("SingleMessageMetadata.null_partition_key", None, DROPPED, _NO_KEY),
 )
-OTHERS = (
+OTHER_FIELDS = (
     FieldRule("payload", "payload", NATIVE, "byte for byte, decompressed"),
     FieldRule("ledger, entry, index in the batch", "position", RECOMPUTED, "the position in the source; every topic has its own"),
     FieldRule("CommandMessage.redelivery_count", "delivery_count", RECOMPUTED, "read, never written: a copy starts undelivered"),
     FieldRule(f"property {MSG_TYPE}", "msg_type", NATIVE, "the message type in Pulsar, from any client; also stays a property"),
     FieldRule("", "defect", DROPPED, "an unreadable message is never delivered"),
 )
-RESERVED = (
+RESERVED_PROPERTIES = (
     FieldRule("mqbridge.attributes", "attributes", CARRIED, "byte for byte"),
     FieldRule("mqbridge.attributes.b64", "attributes", CARRIED, "if it is not UTF-8"),
     FieldRule("mqbridge.keys", "keys", CARRIED, "percent-encoded, joined by commas"),
@@ -82,4 +82,6 @@ RESERVED = (
     FieldRule("mqbridge.u.*", "properties", CARRIED, "a user's property with one of these names"),
 )
 
-TABLE = FieldTable("pulsar", "Pulsar", (*METADATA, *SINCE_5, *SINGLE, *OTHERS, *RESERVED))
+TABLE = FieldTable(
+    "pulsar", "Pulsar", (*MESSAGE_METADATA, *METADATA_SINCE_5, *SINGLE_MESSAGE_METADATA, *OTHER_FIELDS, *RESERVED_PROPERTIES)
+)

@@ -1,6 +1,6 @@
-"""Payload of a batch entry: per message a uint32 size, its SingleMessageMetadata and its own payload.
+"""Splits and joins the payload of a batch entry. For each message it contains: uint32 size, SingleMessageMetadata, payload.
 
-This code makes one protobuf object per message; `single_metadata` encodes the metadata by hand.
+The size is that of the metadata. This code makes one protobuf object per message; `single_metadata` encodes without one.
 """
 
 import struct
@@ -20,7 +20,7 @@ def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata,
 
 
 def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
-    """Yield the messages one by one; the error may come after some of them."""
+    """Do the same as `split_batch` as a generator; it may raise the error after it has yielded some messages."""
     parse, size_at = SingleMessageMetadata.FromString, _SIZE.unpack_from
     at = index = 0
     size = len(payload)
@@ -44,12 +44,12 @@ def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMet
 
 
 def frame_message(single: SingleMessageMetadata, payload: bytes) -> bytes:
-    """Return one message as framed in a batch; sets `payload_size`."""
+    """Return the bytes of one message in a batch; sets `payload_size` of `single`."""
     single.payload_size = len(payload)
     metadata = single.SerializeToString()
     return _SIZE.pack(len(metadata)) + metadata + payload
 
 
 def join_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes:
-    """Return the payload of a batch entry."""
+    """Return the payload of a batch entry with these messages."""
     return b"".join([frame_message(single, payload) for single, payload in messages])

@@ -1,8 +1,8 @@
-"""Joins the chunks of messages larger than an entry.
+"""Joins the chunks of messages that are larger than an entry (see `chunks`).
 
-A joined message is an ordinary entry with the id of its last chunk; a message with missing chunks becomes one entry with a
-`defect`. Chunks of several messages may be interleaved. A chunk received twice is kept once: producers repeat chunks without a
-receipt, and deduplication at the broker checks only the last chunk.
+A joined message becomes an ordinary entry with the id of its last chunk; a message with missing chunks becomes an entry with a
+`defect`. Chunks of several messages may be interleaved. A producer sends chunks without a receipt again, and a deduplicating
+broker checks only the last chunk of a message; so a chunk may arrive twice, and its repetition is dropped.
 """
 
 from collections import OrderedDict
@@ -17,72 +17,76 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 MAX_CHUNKS = 10_000
 """Maximum number of chunks of one message; a message that announces more is damaged."""
 MAX_REPEATED_CHUNKS = 1000
-"""Maximum number of repeated chunks of one message; more than a producer that starts over would send."""
+"""Maximum number of repeated chunks of one message, beyond which it is abandoned; a reconnecting producer repeats fewer."""
 MAX_COMPLETED = 256
-"""Number of joined messages that are remembered, to recognise repetitions of their chunks."""
+"""Maximum number of joined messages that are remembered to recognise repetitions of their chunks."""
 
 
 class ChunkLimits(NamedTuple):
     """Limits of messages that wait for their remaining chunks."""
 
     messages: int = 10
+    """Maximum number of these messages."""
     max_bytes: int = MAX_UNCOMPRESSED_BYTES
-    """Total size of these messages, as announced by their first chunks."""
+    """Maximum total size of these messages in bytes, as announced by their first chunks."""
     expiry_s: float = 60.0
-    """How long a message waits for its next chunk, in seconds."""
+    """Maximum time that a message waits for its next chunk, in seconds."""
 
 
 class JoinedMessage(NamedTuple):
-    """Result of joining: an entry, or None if the chunks only repeat a message that was joined before."""
+    """Result of joining: an entry, or None if the chunk only repeats one of a message that was joined before."""
 
     entry: Entry | None
     chunk_ids: tuple[EntryId, ...]
-    """Ids of all chunks in the order received; acknowledging the message means acknowledging all of them."""
+    """Ids of all chunks in the order received; to acknowledge the message is to acknowledge all of them."""
     lacks_last_chunk: bool = False
-    """True if the last chunk is missing: the entry has the id of the last chunk received, which may be far back by now."""
+    """True if the last chunk is missing. Then the entry has the id of the last chunk received, and later entries may have been
+    delivered before it."""
 
 
 class _IncompleteMessage:
-    """A message that waits for chunks."""
+    """A message that waits for chunks; `waiting_since` is the time of its latest chunk, in the caller's seconds."""
 
     __slots__ = (
         "announced_bytes",
+        "chunk_count",
         "chunk_ids",
         "defect",
         "first",
         "metadata",
-        "next",
+        "next_chunk_id",
         "parts",
         "received_bytes",
-        "since",
-        "total",
+        "waiting_since",
     )
 
     def __init__(self, entry: Entry) -> None:
         self.metadata = entry.metadata
         self.first = entry
-        self.total = entry.metadata.num_chunks_from_msg
+        self.chunk_count = entry.metadata.num_chunks_from_msg
         self.announced_bytes = entry.metadata.total_chunk_msg_size
         self.parts: list[bytes] = []
-        self.received_bytes = self.next = 0
+        self.received_bytes = self.next_chunk_id = 0
         self.chunk_ids: list[EntryId] = []
-        self.since = 0.0
+        self.waiting_since = 0.0
         self.defect: str | None = None
-        if self.total > MAX_CHUNKS:
-            self.set_defect(f"the message announces {self.total} chunks, more than the limit of {MAX_CHUNKS}")
+        if self.chunk_count > MAX_CHUNKS:
+            self.set_defect(f"the message announces {self.chunk_count} chunks, more than the limit of {MAX_CHUNKS}")
 
     def add(self, entry: Entry) -> None:
-        """Add the next chunk, or a repeated one."""
+        """Add a chunk of this message. A repeated chunk only adds its id; a gap before the chunk makes the message unreadable."""
         chunk_id = entry.metadata.chunk_id
         self.chunk_ids.append((entry.ledger, entry.entry))
-        if self.defect is not None or chunk_id < self.next:
+        if self.defect is not None or chunk_id < self.next_chunk_id:
             return
-        if chunk_id != self.next:
-            self.set_defect(f"chunk {self.next} of {self.total} of {self.metadata.uuid} is missing: received chunk {chunk_id}")
+        if chunk_id != self.next_chunk_id:
+            self.set_defect(
+                f"chunk {self.next_chunk_id} of {self.chunk_count} of {self.metadata.uuid} is missing: received chunk {chunk_id}"
+            )
             return
         self.parts.append(entry.payload)
         self.received_bytes += len(entry.payload)
-        self.next += 1
+        self.next_chunk_id += 1
         if self.received_bytes > self.announced_bytes:
             self.set_defect(f"the chunks of {self.metadata.uuid} hold more than the announced {self.announced_bytes} bytes")
 
@@ -92,16 +96,18 @@ class _IncompleteMessage:
         self.parts.clear()
         self.announced_bytes = 0
 
-    def is_same(self, metadata: MessageMetadata) -> bool:
-        """Return True if a chunk belongs here: a restarted named producer may reuse a uuid, but not in the same millisecond."""
-        return metadata.publish_time == self.metadata.publish_time and metadata.num_chunks_from_msg == self.total
+    def has_chunk(self, metadata: MessageMetadata) -> bool:
+        """Return True if a chunk with the same uuid belongs to this message.
+
+        A named producer may reuse a uuid after a restart, but not with the publish time of the earlier message.
+        """
+        return metadata.publish_time == self.metadata.publish_time and metadata.num_chunks_from_msg == self.chunk_count
 
     def finish(self, *, lacks_last_chunk: bool = False) -> JoinedMessage:
-        """Return the message as one entry."""
-        if self.defect is None and (self.next != self.total or self.received_bytes != self.announced_bytes):
-            self.defect = (
-                f"only {self.next} of {self.total} chunks of {self.metadata.uuid} received ({self.received_bytes} bytes)"
-            )
+        """Return the message as one entry, with a defect unless all chunks were received."""
+        if self.defect is None and (self.next_chunk_id != self.chunk_count or self.received_bytes != self.announced_bytes):
+            received = f"{self.next_chunk_id} of {self.chunk_count} chunks of {self.metadata.uuid} received"
+            self.defect = f"only {received} ({self.received_bytes} bytes)"
         metadata = MessageMetadata()
         metadata.CopyFrom(self.metadata)
         for field in CHUNK_FIELDS:
@@ -121,7 +127,7 @@ class _IncompleteMessage:
 
 
 class ChunkJoiner:
-    """Joins the chunks that one consumer receives; the caller passes the time."""
+    """Joins the chunks that one consumer receives. `now` is the caller's clock, in seconds."""
 
     __slots__ = ("_completed", "_incomplete", "_limits")
 
@@ -129,13 +135,14 @@ class ChunkJoiner:
         self._limits = limits
         self._incomplete: OrderedDict[str, _IncompleteMessage] = OrderedDict()
         self._completed: OrderedDict[tuple[str, int], EntryId] = OrderedDict()
+        """(uuid, publish time) of a joined message -> id of its last chunk; oldest first."""
 
     def __len__(self) -> int:
         return len(self._incomplete)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the chunks that wait."""
+        """Bytes of the chunks in incomplete messages."""
         return sum(message.received_bytes for message in self._incomplete.values() if message.defect is None)
 
     def first_chunk_ids(self) -> list[EntryId]:
@@ -143,11 +150,11 @@ class ChunkJoiner:
         return [message.chunk_ids[0] for message in self._incomplete.values()]
 
     def clear(self) -> None:
-        """Drop all chunks: the broker will deliver them again."""
+        """Drop all incomplete messages, whose chunks the broker will deliver again."""
         self._incomplete.clear()
 
     def add(self, entry: Entry, now: float) -> list[JoinedMessage]:
-        """Add a chunk; return the messages that it completes, and those that are given up to stay within the limits."""
+        """Add a chunk; return the message that it completes, and those that are abandoned to stay within the limits."""
         metadata = entry.metadata
         uuid, entry_id = metadata.uuid, (entry.ledger, entry.entry)
         if (defect := chunk_defect(metadata)) is not None:
@@ -158,7 +165,7 @@ class ChunkJoiner:
             return [JoinedMessage(None, (entry_id,))]  # sent again after the whole message was received
         finished: list[JoinedMessage] = []
         message = self._incomplete.get(uuid)
-        if message is not None and not message.is_same(metadata):
+        if message is not None and not message.has_chunk(metadata):
             message.set_defect(f"another message with the uuid {uuid} arrived before the message was complete")
             finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
             message = None
@@ -166,17 +173,18 @@ class ChunkJoiner:
             message = self._incomplete[uuid] = _IncompleteMessage(entry)
             finished += self._enforce_limits()
         message.add(entry)
-        message.since = now
-        if uuid not in self._incomplete:
+        message.waiting_since = now
+        if uuid not in self._incomplete:  # abandoned by the limits at once
             return finished
-        if metadata.chunk_id >= message.total - 1:
+        if metadata.chunk_id >= message.chunk_count - 1:
             finished.append(self._complete(uuid))
-        elif len(message.chunk_ids) > min(message.total, MAX_CHUNKS) + MAX_REPEATED_CHUNKS:
+        elif len(message.chunk_ids) > min(message.chunk_count, MAX_CHUNKS) + MAX_REPEATED_CHUNKS:
             message.set_defect(f"received {len(message.chunk_ids)} chunks, but never the last one")
             finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
         return finished
 
     def _complete(self, uuid: str) -> JoinedMessage:
+        """Finish a message after its last chunk, and remember it if it is readable."""
         message = self._incomplete.pop(uuid)
         joined = message.finish()
         if message.defect is None:
@@ -187,10 +195,13 @@ class ChunkJoiner:
         return joined
 
     def _enforce_limits(self) -> list[JoinedMessage]:
-        """Give up the oldest messages beyond the limits; a message too large by itself gets a defect and waits for its end."""
+        """Abandon the oldest messages beyond the limits, and return them.
+
+        A message that exceeds the limit alone is not abandoned: it gets a defect, and its further chunks are counted but dropped.
+        """
         finished = []
         while len(self._incomplete) > self._limits.messages or (
-            len(self._incomplete) > 1 and self._announced_bytes > self._limits.max_bytes
+            len(self._incomplete) > 1 and self._total_announced_bytes > self._limits.max_bytes
         ):
             uuid = next(iter(self._incomplete))
             self._incomplete[uuid].set_defect(
@@ -205,15 +216,15 @@ class ChunkJoiner:
         return finished
 
     @property
-    def _announced_bytes(self) -> int:
+    def _total_announced_bytes(self) -> int:
         return sum(message.announced_bytes for message in self._incomplete.values())
 
     def restart_timers(self, now: float) -> None:
-        """Let all messages wait anew, because no chunk could arrive in the meantime."""
+        """Start the waiting time of all messages again, because no chunk could arrive until now."""
         for message in self._incomplete.values():
-            message.since = now
+            message.waiting_since = now
 
     def expire(self, now: float) -> list[JoinedMessage]:
-        """Give up and return the messages that waited too long."""
-        late = [uuid for uuid, message in self._incomplete.items() if message.since + self._limits.expiry_s <= now]
-        return [self._incomplete.pop(uuid).finish(lacks_last_chunk=True) for uuid in late]
+        """Abandon and return the messages that have waited longer than `expiry_s` for a chunk."""
+        expired = [uuid for uuid, message in self._incomplete.items() if message.waiting_since + self._limits.expiry_s <= now]
+        return [self._incomplete.pop(uuid).finish(lacks_last_chunk=True) for uuid in expired]

@@ -1,7 +1,7 @@
-"""Messages larger than an entry: the producer splits them into chunks, the consumer joins them (`chunk_joiner`).
+"""Splits messages that are larger than an entry into chunks; the consumer joins them again (`chunk_joiner`).
 
-Each chunk is an entry of its own with all the metadata, the same `uuid` and sequence id, and its chunk id. Compression comes
-before the split.
+Each chunk is an entry of its own. It has all the metadata of the message, the message's `uuid` and sequence id, and its own chunk
+id, counted from 0. The payload is compressed before it is split.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ CHUNK_FIELDS_BYTES = 64
 
 
 def split_payload(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -> Iterator[tuple[MessageMetadata, bytes]]:
-    """Yield the chunks of a payload (already compressed) whose metadata has its producer name and sequence id."""
+    """Yield metadata and payload of each chunk. `metadata` has the producer name and sequence id; `payload` is compressed."""
     total = -(-len(payload) // chunk_bytes)
     uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
     for chunk_id in range(total):
@@ -25,12 +25,12 @@ def split_payload(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -
 
 
 def max_chunk_payload(metadata: MessageMetadata, max_message_size: int) -> int:
-    """Return the payload bytes that fit into a chunk: brokers and clients count the metadata as well."""
+    """Return how many bytes of payload fit into a chunk: brokers and clients count the metadata in `max_message_size` too."""
     return max_message_size - metadata.ByteSize() - len(metadata.producer_name.encode()) - CHUNK_FIELDS_BYTES
 
 
 def is_chunk(metadata: MessageMetadata) -> bool:
-    """Return True if an entry is only a part of its message, also if its chunk fields are invalid (`chunk_defect`)."""
+    """Return True if an entry is only a part of its message, or if its chunk fields are invalid (see `chunk_defect`)."""
     return metadata.HasField("num_chunks_from_msg") and (metadata.num_chunks_from_msg != 1 or metadata.chunk_id != 0)
 
 

@@ -1,9 +1,10 @@
-"""Error codes of brokers: their meaning, and the kind of failure by kind of request.
+"""Error codes of brokers: their meaning, and for each kind of request what the client does about them (a `Failure`).
 
-failure      first opening of a producer or a consumer, lookups, seeks, receipts of acknowledgements
-sending      SEND_ERROR: REFUSED is about this entry, FATAL about the topic; RETRY means that the broker lost its state: the
-             producer is opened again and repeats all entries without a receipt
-subscribing  subscribing again of a consumer that was open: the broker will release what its old connection still holds
+failure      for all other requests: first opening of a producer or a consumer, lookups, seeks, receipts of acknowledgements
+sending      for SEND_ERROR: REFUSED fails this entry, FATAL ends the producer; with RETRY the producer is opened again and
+             repeats all entries without a receipt
+subscribing  for the repeated SUBSCRIBE of a consumer that was open before: the broker may still have the consumer of the old
+             connection, so that "busy" errors are temporary
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ _RETRY, _REFRESH, _REFUSED, _FATAL = Failure.RETRY, Failure.REFRESH, Failure.REF
 
 
 class Code(NamedTuple):
-    """One error code: a row of the table."""
+    """One error code: its number and name in the protocol, and how it is treated."""
 
     number: int
     name: str
@@ -22,6 +23,7 @@ class Code(NamedTuple):
     sending: Failure
     subscribing: Failure
     text: str
+    """Explanation for error messages."""
 
 
 TABLE = (
@@ -29,7 +31,9 @@ TABLE = (
     Code(1, "MetadataError", _RETRY, _RETRY, _RETRY, "the broker's metadata store failed, or the request was invalid"),
     Code(2, "PersistenceError", _RETRY, _RETRY, _RETRY, "the broker could not write to its storage"),
     Code(3, "AuthenticationError", _FATAL, _RETRY, _FATAL, "the broker does not accept these credentials"),
-    Code(4, "AuthorizationError", _FATAL, _RETRY, _FATAL, "this role may not do that: grant it produce or consume"),
+    Code(
+        4, "AuthorizationError", _FATAL, _RETRY, _FATAL, "this role may not do that: grant it the produce or consume permission"
+    ),
     Code(5, "ConsumerBusy", _FATAL, _RETRY, _RETRY, "the subscription is in use, or in use with another subscription type"),
     Code(6, "ServiceNotReady", _REFRESH, _RETRY, _REFRESH, "the topic is not loaded at this broker"),
     Code(7, "ProducerBlockedQuotaExceededError", _RETRY, _RETRY, _RETRY, "the backlog quota is exhausted, producers wait"),
@@ -45,12 +49,12 @@ TABLE = (
     Code(15, "TopicTerminatedError", _FATAL, _FATAL, _FATAL, "the topic was terminated and accepts no more messages"),
     Code(16, "ProducerBusy", _RETRY, _RETRY, _RETRY, "a producer of this name is connected, or the topic is at its limit"),
     Code(17, "InvalidTopicName", _FATAL, _RETRY, _FATAL, "the broker does not accept this topic name"),
-    Code(18, "IncompatibleSchema", _FATAL, _RETRY, _FATAL, "it is incompatible with the topic's schema"),
+    Code(18, "IncompatibleSchema", _FATAL, _RETRY, _FATAL, "the schema is incompatible with the topic's schema"),
     Code(19, "ConsumerAssignError", _FATAL, _RETRY, _RETRY, "the key ranges of this consumer overlap another consumer's"),
     Code(20, "TransactionCoordinatorNotFound", _RETRY, _RETRY, _RETRY, "there is no transaction coordinator"),
     Code(21, "InvalidTxnStatus", _REFUSED, _RETRY, _REFUSED, "the transaction is not in that state"),
     Code(22, "NotAllowedError", _FATAL, _REFUSED, _FATAL, "a limit or a policy of the broker forbids it"),
-    Code(23, "TransactionConflict", _REFUSED, _RETRY, _REFUSED, "another transaction has already acknowledged it"),
+    Code(23, "TransactionConflict", _REFUSED, _RETRY, _REFUSED, "another transaction has already acknowledged the message"),
     Code(24, "TransactionNotFound", _REFUSED, _RETRY, _REFUSED, "the transaction does not exist"),
     Code(25, "ProducerFenced", _FATAL, _RETRY, _FATAL, "another producer has exclusive access"),
 )
@@ -65,7 +69,8 @@ SERVICE_NOT_READY = 6
 
 
 _UNDECIDED = "Exception occurred while trying to authorize"
-"""Message of an AuthorizationError when the broker could not decide (e.g. its metadata store is away); it may allow it later."""
+"""Beginning of the message of an AuthorizationError if the broker could not decide, for example because its metadata store is
+unreachable. A later request may succeed."""
 
 
 def is_missing(error: Exception | None) -> bool:
@@ -74,12 +79,15 @@ def is_missing(error: Exception | None) -> bool:
 
 
 def of(number: int) -> Code:
-    """Return the row of a code; a code that this version does not know counts as temporary."""
+    """Return the `Code` with this number; an unknown number counts as a temporary error."""
     return BY_NUMBER.get(number) or Code(number, f"error {number}", _RETRY, _RETRY, _RETRY, "unknown error code")
 
 
 def refused(number: int, message: str, what: str) -> ServerRefused:
-    """Return the exception for an error response; `what` names the request in a few words."""
+    """Return the exception for an error response; `what` names the request in a few words, for the beginning of the text.
+
+    `message` is the broker's text, of which only the first line is kept, at most 300 characters.
+    """
     if number == AUTHORIZATION and message.startswith(_UNDECIDED):
         number = UNKNOWN
     code = of(number)

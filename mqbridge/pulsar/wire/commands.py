@@ -1,6 +1,6 @@
-"""Control commands of a client as frames, in the order of a connection's life.
+"""Encodes a client's commands, except SEND, schema commands and topic lists; in the order in which a connection uses them.
 
-Each function returns the whole frame. Responses are read directly from the protobuf objects that `parse_frame` returns.
+Each function returns the whole frame. There are no functions for responses: `parse_frame` returns them as protobuf objects.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,15 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 PROTOCOL_VERSION = 21
-"""The highest of the 4.0 line; 17 brought acknowledgement receipts, 12 acknowledgements of many ids."""
+"""Protocol version of Pulsar 4.0. The client relies on acknowledgements of several ids (since version 12) and on receipts of
+acknowledgements (since version 17)."""
 
 PING = encode_command(BaseCommand(type=BaseCommand.PING, ping=pb.CommandPing()))
 PONG = encode_command(BaseCommand(type=BaseCommand.PONG, pong=pb.CommandPong()))
 
 
 def connect(client_version: str, auth_method: str, auth_data: bytes, proxy_to: str | None) -> bytes:
-    """CONNECT. `proxy_to` is host:port of the broker when the peer is a proxy."""
+    """Encode CONNECT. `proxy_to` is host:port of the broker if the connection goes to a proxy, otherwise None."""
     command = pb.CommandConnect(
         client_version=client_version,
         protocol_version=PROTOCOL_VERSION,
@@ -35,7 +36,7 @@ def connect(client_version: str, auth_method: str, auth_data: bytes, proxy_to: s
 
 
 def auth_response(client_version: str, auth_method: str, auth_data: bytes) -> bytes:
-    """Encode AUTH_RESPONSE with fresh credentials."""
+    """Encode AUTH_RESPONSE, which answers the broker's AUTH_CHALLENGE with new credentials."""
     data = pb.AuthData(auth_method_name=auth_method, auth_data=auth_data)
     command = pb.CommandAuthResponse(client_version=client_version, response=data, protocol_version=PROTOCOL_VERSION)
     return encode_command(BaseCommand(type=BaseCommand.AUTH_RESPONSE, authResponse=command))
@@ -48,7 +49,7 @@ def partition_metadata(request_id: int, topic: str, create: bool) -> bytes:
 
 
 def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
-    """Encode LOOKUP."""
+    """Encode LOOKUP. `authoritative` repeats the flag of the response that redirected to this broker."""
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     return encode_command(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=command))
 
@@ -57,7 +58,7 @@ def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
 
 
 def producer(request_id: int, command: pb.CommandProducer) -> bytes:
-    """Encode PRODUCER; the command has too many fields to repeat them as parameters."""
+    """Encode PRODUCER; sets only the request id, the caller sets all other fields."""
     command.request_id = request_id
     return encode_command(BaseCommand(type=BaseCommand.PRODUCER, producer=command))
 
@@ -72,20 +73,20 @@ def close_producer(request_id: int, producer_id: int) -> bytes:
 
 
 def subscribe(request_id: int, command: pb.CommandSubscribe) -> bytes:
-    """Encode SUBSCRIBE; the command has too many fields to repeat them as parameters."""
+    """Encode SUBSCRIBE; sets only the request id, the caller sets all other fields."""
     command.request_id = request_id
     return encode_command(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=command))
 
 
 def flow(consumer_id: int, permits: int) -> bytes:
-    """Encode FLOW; `permits` is at least one."""
+    """Encode FLOW, which lets the broker send `permits` more messages (at least 1)."""
     return encode_command(
         BaseCommand(type=BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
     )
 
 
 def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdData], request_id: int | None = None) -> bytes:
-    """Encode ACK; with a request id the broker sends ACK_RESPONSE."""
+    """Encode ACK; the broker sends ACK_RESPONSE only if there is a request id."""
     command = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -96,14 +97,14 @@ def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdDa
 
 
 def redeliver(consumer_id: int, message_ids: Iterable[pb.MessageIdData], epoch: int | None) -> bytes:
-    """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids it asks for everything."""
+    """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids it requests all unacknowledged messages of the consumer."""
     command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=message_ids, consumer_epoch=epoch)
-    kind = BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
-    return encode_command(BaseCommand(type=kind, redeliverUnacknowledgedMessages=command))
+    command_type = BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    return encode_command(BaseCommand(type=command_type, redeliverUnacknowledgedMessages=command))
 
 
 def seek(request_id: int, consumer_id: int, *, to: ids.EntryId | None = None, publish_time: int | None = None) -> bytes:
-    """Encode SEEK to an entry (inclusive) or to a publish time in ms."""
+    """Encode SEEK: move the subscription to this entry, which is then delivered, or to a publish time (ms since the epoch)."""
     command = pb.CommandSeek(
         consumer_id=consumer_id,
         request_id=request_id,

@@ -1,7 +1,7 @@
-"""Compression of an entry's payload. `decompress` returns exactly the number of bytes that the metadata announces, or raises.
+"""Compresses and decompresses the payloads of entries.
 
-LZ4 and Snappy are raw blocks, Zstandard is an ordinary frame. Java never finishes its zlib streams (it ends them with a sync
-flush), so zlib is read by a decompressor object, which does not require the end of the stream.
+LZ4 and Snappy are raw blocks, Zstandard is an ordinary frame. The Java client never finishes its zlib streams (they end with a
+sync flush), so zlib is read by a decompressor object, which does not require the end of the stream.
 """
 
 import zlib
@@ -13,7 +13,8 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 
 MAX_UNCOMPRESSED_BYTES = 64 << 20
-"""A larger announced size is refused before memory is allocated: clients limit batches to 128 KiB, brokers accept 5 MiB."""
+"""Payloads that announce a larger size are refused before memory is allocated. By default clients limit batches to 128 KiB and
+brokers accept 5 MiB."""
 
 CodecName = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 """Codec names as the configuration spells them."""
@@ -22,7 +23,7 @@ CODEC_NUMBERS = {name: pb.CompressionType.Value(name.upper()) for name in get_ar
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Compress a payload."""
+    """Compress a payload with the codec of this number (see `CODEC_NUMBERS`)."""
     match codec:
         case pb.NONE:
             return data
@@ -38,7 +39,11 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes, size: int, limit: int = MAX_UNCOMPRESSED_BYTES) -> bytes:
-    """Return the original `size` bytes. Raises RemoteProtocolError if the data does not contain exactly them."""
+    """Decompress a payload to exactly `size` bytes, the size that the metadata announces.
+
+    Raises RemoteProtocolError if the result has another size, or if `size` is above `limit`. With codec NONE the data is returned
+    unchecked.
+    """
     if codec == pb.NONE:
         return data
     if size > limit:

@@ -1,9 +1,11 @@
-"""Entries: one SEND stores an entry, one MESSAGE delivers it; the unit of acknowledgement, deduplication and checksums.
+"""Encodes and decodes entries. One SEND command stores an entry, and one MESSAGE command delivers it.
+
+Brokers acknowledge, deduplicate and checksum whole entries. The parts in brackets are optional:
 
     [0x0e02 uint32 size BrokerEntryMetadata] [0x0e01 CRC32C] uint32 metadataSize MessageMetadata payload
 
-The checksum covers everything after itself. A damaged entry is decoded as an `Entry` with a `defect` and its raw bytes; it never
-raises, because one bad entry must not close a connection that carries others.
+The checksum covers everything after itself. Decoding a damaged entry returns an `Entry` with a `defect` and the raw bytes. It
+raises nothing, because an error would close the connection, which also carries other entries.
 """
 
 import struct
@@ -22,13 +24,15 @@ MAGIC_BROKER_METADATA = 0x0E02
 
 MIN_MESSAGE_BYTES = 6
 """Minimum size of a message in a batch: four bytes for the size of its metadata, at least two for the metadata (payload size).
-So the bit mask of a batch's messages is never larger than the payload, which is in memory anyway."""
+A batch that announces more messages than fit is damaged. So the bit mask of its messages, with one bit per message, is always
+smaller than its payload."""
 
 ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
-"""Memory of an entry besides its payload, and of each property in its own metadata; measured as resident memory."""
+"""Bytes of memory that an entry takes besides its payload, and that each property in its own metadata adds. They were measured as
+growth of the process's resident memory."""
 
-_SHORT = struct.Struct(">H")
-_SIZE = struct.Struct(">I")
+_UINT16 = struct.Struct(">H")
+_UINT32 = struct.Struct(">I")
 _MAGIC_AND_SUM = struct.Struct(">HI")
 _BROKER_PREFIX = struct.Struct(">HI")
 _SUM_AND_SIZE = struct.Struct(">HII")
@@ -39,9 +43,11 @@ class Entry:
 
     payload        after `unpack`: decompressed, still with batch framing if the metadata has `num_messages_in_batch`; with a
                    `defect`: the bytes as received
-    ack_set        words of the messages to deliver; empty for all messages
-    first_chunk    id of the first chunk of a chunked message, whose own id is that of its last chunk
-    chunks_before  number of its chunks that lie before the start of reading
+    defect         the reason why the entry cannot be read; None if it can
+    partition      partition index, -1 for an unpartitioned topic
+    ack_set        bit set of the messages to deliver, as 64-bit words (see `ids.py`); empty for all messages
+    first_chunk    id of a chunked message's first chunk (the entry has the id of the last chunk); None for other entries
+    chunks_before  number of a chunked message's chunks that lie before the start of reading
 
     The compiled module's `PulsarEntry` has the same attributes, for whole and uncompressed entries (see `client/entry_runs.py`).
     """
@@ -109,16 +115,16 @@ class Entry:
 
     @property
     def is_batch(self) -> bool:
-        """True if the payload has batch framing, decided by presence: C++ and Go frame a single message as a batch of one."""
+        """True if the payload has batch framing, even for one message: the C++ and Go clients send batches of one message."""
         return self.metadata.HasField("num_messages_in_batch")
 
     @property
     def is_chunk(self) -> bool:
-        """True if the entry is only a part of its message, also if its chunk fields are invalid."""
+        """True if the entry is only a part of its message, or if its chunk fields are invalid."""
         return self.defect is None and is_chunk(self.metadata)
 
     def is_due(self, index: int) -> bool:
-        """Return True if the message at this index of the batch is to be delivered (not acknowledged yet)."""
+        """Return True if the message at this index of the batch is to be delivered, because it is not acknowledged."""
         word, bit = divmod(index, 64)
         return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
 
@@ -128,7 +134,10 @@ class Entry:
         return self.ledger, self.entry
 
     def unpack(self) -> None:
-        """Decompress the payload and check its size against the message count; a failure sets `defect`. Runs once."""
+        """Decompress the payload and check that it can hold the announced number of messages; a failure sets `defect`.
+
+        Further calls do nothing.
+        """
         if not self._packed:
             return
         self._packed = False
@@ -152,11 +161,11 @@ class Entry:
 
 
 def decode_entry(data: bytes, at: int = 0) -> Entry:
-    """Decode the entry at `at` and verify its checksum, without unpacking the payload. Never raises: see `Entry.defect`."""
+    """Decode the entry at offset `at` and verify its checksum; the payload is not unpacked. Never raises, see `Entry.defect`."""
     size = len(data)
-    if size - at >= 6 and _SHORT.unpack_from(data, at)[0] == MAGIC_BROKER_METADATA:
+    if size - at >= 6 and _UINT16.unpack_from(data, at)[0] == MAGIC_BROKER_METADATA:
         at += 6 + _BROKER_PREFIX.unpack_from(data, at)[1]
-    if size - at >= 6 and _SHORT.unpack_from(data, at)[0] == MAGIC_CHECKSUM:
+    if size - at >= 6 and _UINT16.unpack_from(data, at)[0] == MAGIC_CHECKSUM:
         stored = _MAGIC_AND_SUM.unpack_from(data, at)[1]
         at += 6
         computed = crc32c(memoryview(data)[at:])
@@ -164,7 +173,7 @@ def decode_entry(data: bytes, at: int = 0) -> Entry:
             return Entry(MessageMetadata(), data[at:], defect=f"CRC32C mismatch: computed {computed:08x}, stored {stored:08x}")
     if size - at < 4:
         return Entry(MessageMetadata(), data[at:], defect="the entry ends before its metadata")
-    end = at + 4 + _SIZE.unpack_from(data, at)[0]
+    end = at + 4 + _UINT32.unpack_from(data, at)[0]
     if end > size:
         return Entry(MessageMetadata(), data[at:], defect=f"metadata of {end - at - 4} bytes exceeds the entry")
     try:
@@ -175,21 +184,21 @@ def decode_entry(data: bytes, at: int = 0) -> Entry:
 
 def has_valid_checksum(data: bytes, at: int = 0) -> bool:
     """Return True if the entry (without broker metadata) matches its checksum, or has none."""
-    if len(data) - at < 6 or _SHORT.unpack_from(data, at)[0] != MAGIC_CHECKSUM:
+    if len(data) - at < 6 or _UINT16.unpack_from(data, at)[0] != MAGIC_CHECKSUM:
         return True
     return bool(crc32c(memoryview(data)[at + 6 :]) == _MAGIC_AND_SUM.unpack_from(data, at)[1])
 
 
 def encode_entry_prefix(metadata: MessageMetadata, payload: bytes) -> bytes:
-    """Return the entry up to its payload: magic, checksum and metadata. The payload is read once and not copied."""
+    """Return the bytes of the entry before its payload: magic, checksum and metadata. The payload is not copied."""
     data = metadata.SerializeToString()
-    length = _SIZE.pack(len(data))
+    length = _UINT32.pack(len(data))
     checksum = crc32c(payload, crc32c(length + data))
     return _SUM_AND_SIZE.pack(MAGIC_CHECKSUM, checksum, len(data)) + data
 
 
 class SendEncoder:
-    """Encodes SEND frames of one producer; reuses one command object."""
+    """Encodes the SEND frames of one producer, with a command object that is reused."""
 
     __slots__ = ("_command", "_send")
 
@@ -201,7 +210,10 @@ class SendEncoder:
     def encode(
         self, sequence_id: int, highest: int, count: int, metadata: MessageMetadata, payload: bytes, is_chunk: bool = False
     ) -> bytes:
-        """Return the frame up to its payload. `highest` equals `sequence_id` if the entry has a single sequence id."""
+        """Return the bytes of the frame before its payload, which the caller sends after them.
+
+        `sequence_id` is that of the first message and `highest` that of the last; they are equal if the entry has only one.
+        """
         send = self._send
         send.sequence_id = sequence_id
         send.num_messages = count

@@ -1,8 +1,8 @@
-"""Frames: a total size, a command, and after SEND and MESSAGE the stored entry.
+"""Parses and encodes frames. A frame contains a command, and a frame of SEND or MESSAGE also an entry.
 
     uint32 totalSize (excludes itself) | uint32 commandSize | BaseCommand | entry
 
-Everything outside of protobuf is big-endian. The bytes after the command are opaque here: `entry.py` reads and writes them.
+Everything outside of protobuf is big-endian. The entry is opaque here: `entry.py` reads and writes it.
 """
 
 import struct
@@ -13,7 +13,7 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 DEFAULT_MAX_MESSAGE_SIZE = 5 << 20
-"""Limit of a payload as sent, in bytes, until CONNECTED announces another one."""
+"""Maximum size of an entry's payload as sent, in bytes; CONNECTED may announce another one."""
 FRAME_PADDING = 10 << 10
 """Bytes by which a frame may exceed the largest payload, for the command and the metadata."""
 
@@ -24,11 +24,11 @@ _TYPE_TAG = 0x08
 _WITHOUT_STRINGS = frozenset(
     {BaseCommand.MESSAGE, BaseCommand.SEND, BaseCommand.SEND_RECEIPT, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG}
 )
-"""Frequent commands that have no string field."""
+"""Frequent commands without string fields, whose strings need no check."""
 
 
 class FrameMeter:
-    """Measures frames for a `FrameCutter`; the limit follows the broker's maxMessageSize."""
+    """Measures frames for a `FrameCutter`, and limits their size by the broker's maxMessageSize."""
 
     __slots__ = ("_limit",)
 
@@ -36,11 +36,14 @@ class FrameMeter:
         self.allow(max_message_size)
 
     def allow(self, max_message_size: int) -> None:
-        """Accept frames with payloads up to this size."""
+        """Accept frames with payloads up to this size in bytes."""
         self._limit = max_message_size + FRAME_PADDING
 
     def measure(self, data: bytes, at: int) -> int:
-        """Return the bytes needed from offset `at`. Raises RemoteProtocolError beyond the limit."""
+        """Return the size of the frame at offset `at` in bytes, or 4 while its size field is incomplete.
+
+        Raises RemoteProtocolError beyond the limit.
+        """
         if len(data) - at < 4:
             return 4
         (size,) = _SIZE.unpack_from(data, at)
@@ -50,18 +53,24 @@ class FrameMeter:
 
 
 class Frame:
-    """A parsed frame: the command's type number, the command, the whole frame, and the offset `rest` of the bytes behind it."""
+    """A parsed frame.
 
-    __slots__ = ("command", "data", "rest", "type")
+    type          the command's type number on the wire
+    command       the parsed command
+    data          the bytes of the whole frame
+    entry_offset  offset in `data` after the command; there begins the entry of a SEND or MESSAGE
+    """
 
-    def __init__(self, type: int, command: BaseCommand, data: bytes, rest: int) -> None:  # noqa: A002 - the protocol's word
-        self.type, self.command, self.data, self.rest = type, command, data, rest
+    __slots__ = ("command", "data", "entry_offset", "type")
+
+    def __init__(self, type: int, command: BaseCommand, data: bytes, entry_offset: int) -> None:  # noqa: A002 - the protocol's word
+        self.type, self.command, self.data, self.entry_offset = type, command, data, entry_offset
 
 
 def parse_frame(data: bytes) -> Frame:
     """Parse a whole frame. Raises RemoteProtocolError if the sizes or the command are invalid.
 
-    `type` is the number on the wire: the parsed command would show CONNECT for an unknown one.
+    `Frame.type` is read from the bytes: if the type is unknown, the protobuf object would show CONNECT.
     """
     if len(data) < 8:
         raise RemoteProtocolError(f"frame of {len(data)} bytes has no command")
@@ -103,7 +112,7 @@ def encode_command(command: BaseCommand) -> bytes:
     return _SIZES.pack(len(data) + 4, len(data)) + data
 
 
-def encode_frame_prefix(command: BaseCommand, rest_bytes: int) -> bytes:
-    """Return the frame up to the end of its command; `rest_bytes` follow it."""
+def encode_frame_prefix(command: BaseCommand, entry_bytes: int) -> bytes:
+    """Return the frame up to the end of its command, for an entry of `entry_bytes` bytes."""
     data = command.SerializeToString()
-    return _SIZES.pack(len(data) + 4 + rest_bytes, len(data)) + data
+    return _SIZES.pack(len(data) + 4 + entry_bytes, len(data)) + data

@@ -1,6 +1,7 @@
-"""Message ids, and the bit sets of the messages of a batch that are not acknowledged.
+"""Entry ids, and bit sets (`ack_set`) of the messages of a batch that are not acknowledged.
 
-Ids are plain (ledger, entry) pairs of signed numbers, ordered as tuples are; on the wire they are unsigned, and -1 is 2^64-1.
+An entry id is a (ledger, entry) pair of signed numbers, and pairs are ordered as tuples. On the wire both numbers are unsigned,
+and -1 is 2^64-1.
 """
 
 from collections.abc import Iterable
@@ -8,21 +9,23 @@ from collections.abc import Iterable
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageIdData
 
 EntryId = tuple[int, int]
-"""Ledger and entry."""
+"""Ledger id, and index of the entry in the ledger."""
 
 NO_REQUEST = 0xFFFFFFFFFFFFFFFF
-"""Request id of errors that answer no request."""
+"""Request id in an error that belongs to no request."""
 UNSIGNED_NONE = 0xFFFFFFFFFFFFFFFF
-"""Ledger and entry id of "no entry", as on the wire."""
+"""Ledger id and entry id of "no entry" on the wire."""
 EARLIEST: EntryId = (-1, -1)
+"""Before the first entry: where a new subscription or a seek begins with the oldest entry."""
 LATEST: EntryId = ((1 << 63) - 1, (1 << 63) - 1)
+"""After the last entry: where a new subscription or a seek begins with the next entry."""
 
-_MASK = 0xFFFFFFFFFFFFFFFF
+_UINT64_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def unsigned(value: int) -> int:
     """Return a signed number as the uint64 of the wire."""
-    return value & _MASK
+    return value & _UINT64_MASK
 
 
 def signed(value: int) -> int:
@@ -31,7 +34,7 @@ def signed(value: int) -> int:
 
 
 def entry_id(data: MessageIdData) -> EntryId:
-    """Return the ledger and entry of a message id."""
+    """Return the entry id of a message id from the wire."""
     ledger, entry = data.ledgerId, data.entryId
     if ledger >> 63 or entry >> 63:
         return signed(ledger), signed(entry)
@@ -39,8 +42,8 @@ def entry_id(data: MessageIdData) -> EntryId:
 
 
 def message_id(ledger: int, entry: int, ack_set: Iterable[int] = ()) -> MessageIdData:
-    """Return a message id for the wire."""
-    return MessageIdData(ledgerId=ledger & _MASK, entryId=entry & _MASK, ack_set=ack_set)
+    """Return an entry id as a message id for the wire; `ack_set` are the words of a bit set."""
+    return MessageIdData(ledgerId=ledger & _UINT64_MASK, entryId=entry & _UINT64_MASK, ack_set=ack_set)
 
 
 # --- bit sets ---------------------------------------------------------------------------------------------------------
@@ -54,17 +57,17 @@ def full_mask(count: int) -> int:
 
 
 def to_words(mask: int) -> list[int]:
-    """Return a mask as the words of an `ack_set`."""
+    """Return the words of an `ack_set` for a mask."""
     words = []
     while mask:
-        words.append(signed(mask & _MASK))
+        words.append(signed(mask & _UINT64_MASK))
         mask >>= 64
     return words
 
 
 def from_words(words: Iterable[int]) -> int:
-    """Return the words of an `ack_set` as a mask."""
+    """Return the mask for the words of an `ack_set`."""
     mask = 0
     for index, word in enumerate(words):
-        mask |= (word & _MASK) << 64 * index
+        mask |= (word & _UINT64_MASK) << 64 * index
     return mask

@@ -1,7 +1,7 @@
-"""Topic names: `persistent://tenant/namespace/topic`, their short forms, and the names of partitions.
+"""Parses topic names: `persistent://tenant/namespace/topic`, their short forms, and the names of partitions.
 
 The short forms are `topic` (in a default namespace) and `tenant/namespace/topic`. The old form with a cluster between tenant and
-namespace still parses; its namespace then reads `cluster/namespace`.
+namespace is also accepted: then `TopicName.namespace` is `cluster/namespace`.
 """
 
 import re
@@ -17,13 +17,15 @@ _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A parsed topic name."""
+    """A parsed topic name: of a topic, or of one partition."""
 
     domain: str
+    """`persistent` or `non-persistent`."""
     tenant: str
     namespace: str
     """Namespace without its tenant."""
     local: str
+    """The last part of the name, with the suffix `-partition-INDEX` if it is that of a partition."""
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.path}"
@@ -34,7 +36,7 @@ class TopicName:
         return f"{self.tenant}/{self.namespace}/{self.local}"
 
     def short(self, default_namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Return the shortest text that parses back to this name."""
+        """Return the shortest text that `parse_topic` turns into this name."""
         if self.domain != PERSISTENT:
             return str(self)
         return self.local if f"{self.tenant}/{self.namespace}" == default_namespace else self.path
@@ -46,18 +48,18 @@ class TopicName:
     @property
     def partition_index(self) -> int:
         """Partition index in this name, -1 without one."""
-        found = _PARTITION.match(self.local)
-        return int(found[2]) if found else -1
+        match = _PARTITION.match(self.local)
+        return int(match[2]) if match else -1
 
     @property
     def parent(self) -> "TopicName":
-        """Partitioned topic of this partition; the name itself if it names no partition."""
-        found = _PARTITION.match(self.local)
-        return TopicName(self.domain, self.tenant, self.namespace, found[1]) if found else self
+        """The partitioned topic that this partition belongs to; the name itself if it is not that of a partition."""
+        match = _PARTITION.match(self.local)
+        return TopicName(self.domain, self.tenant, self.namespace, match[1]) if match else self
 
 
 def parse_topic(text: str, default_namespace: str = DEFAULT_NAMESPACE) -> TopicName:
-    """Parse any form of a topic name. Raises ValueError with the reason."""
+    """Parse any form of a topic name. Raises ValueError for an invalid name."""
     domain, scheme, path = text.partition("://")
     if not scheme:
         domain, path = PERSISTENT, text if "/" in text else f"{default_namespace}/{text}"

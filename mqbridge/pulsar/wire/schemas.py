@@ -1,7 +1,8 @@
 """Schemas of topics, as the broker's registry stores them. Message bodies stay bytes here.
 
-A schema has a type and a definition: for JSON and Avro the Avro definition as JSON text. "Bytes" is never sent: it is the absence
-of a schema. Versions are opaque bytes (8, big-endian, counted from 0) that the metadata of messages repeats.
+A schema has a type and a definition; for JSON and Avro the definition is an Avro schema as JSON text. The type "bytes" is never
+sent: it is the absence of a schema. The metadata of a message names the version of its schema: opaque bytes, by default a number
+from 0 as 8 bytes, big-endian.
 """
 
 import json
@@ -18,9 +19,10 @@ Types = pb.Schema
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema; `name` is its name in the registry (`tenant/namespace/topic` when fetched)."""
+    """A schema. `name` is its name in the registry: `tenant/namespace/topic` in a schema that was fetched."""
 
     type: int
+    """A value of `Types`."""
     definition: bytes = b""
     name: str = ""
     properties: tuple[tuple[str, str], ...] = ()
@@ -35,7 +37,7 @@ class Schema:
     @classmethod
     def from_wire(cls, data: pb.Schema) -> "Schema":
         """Read the protobuf form of a response."""
-        # The generated type stubs resolve KeyValue to the enum value of that name.
+        # The type stubs of the protobuf module resolve KeyValue to the enum value of that name.
         properties = tuple((pair.key, pair.value) for pair in data.properties)  # type: ignore[attr-defined]
         return cls(data.type, data.schema_data, data.name, properties)
 
@@ -50,7 +52,7 @@ def avro(definition: str | Mapping[str, Any]) -> Schema:
 
 
 def json_record(definition: str | Mapping[str, Any]) -> Schema:
-    """Return a schema of JSON bodies, described by an Avro record."""
+    """Return a schema of JSON bodies; the definition is an Avro record, as JSON text or parsed JSON."""
     return Schema(Types.Json, _text(definition))
 
 
@@ -59,17 +61,17 @@ def _text(definition: str | Mapping[str, Any]) -> bytes:
 
 
 def version_number(version: bytes) -> int | None:
-    """Return the version as the number that tools show; None unless it has 8 bytes, as without a schema."""
+    """Return the version as the number that tools show; None unless it has 8 bytes (without a schema it is empty)."""
     return int.from_bytes(version, "big", signed=True) if len(version) == 8 else None
 
 
 def get_schema(request_id: int, topic: str, version: bytes | None) -> bytes:
-    """Encode GET_SCHEMA; without a version it asks for the latest."""
+    """Encode GET_SCHEMA for this version of the topic's schema, or for the latest without a version."""
     command = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version)
     return encode_command(BaseCommand(type=BaseCommand.GET_SCHEMA, getSchema=command))
 
 
 def get_or_create_schema(request_id: int, topic: str, schema: Schema) -> bytes:
-    """Encode GET_OR_CREATE_SCHEMA; the topic must be loaded at the receiving broker."""
+    """Encode GET_OR_CREATE_SCHEMA; it must be sent to the broker that owns the topic."""
     command = pb.CommandGetOrCreateSchema(request_id=request_id, topic=topic, schema=schema.to_wire())
     return encode_command(BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA, getOrCreateSchema=command))

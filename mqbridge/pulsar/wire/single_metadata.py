@@ -1,7 +1,7 @@
-"""Hand-written encoder of SingleMessageMetadata with its size prefix: a third of the time that a protobuf object takes.
+"""Hand-written encoder of SingleMessageMetadata with its size prefix; it takes a third of the time of a protobuf object.
 
-The bytes are the same as protobuf's: fields in the order of their tags, so properties and key come first. A property is a
-KeyValue: name and value, each with its length.
+The bytes are the same as protobuf's: fields in the order of their numbers, each after its tag byte (field number << 3 | wire
+type). A property is a KeyValue, field 1: name (1) and value (2), each with its length.
 """
 
 import struct
@@ -11,24 +11,25 @@ from functools import lru_cache
 from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint
 
 MAX_CACHED_LENGTH = 16384
-"""Prefixes are cached for lengths below this."""
+"""Payload size in bytes below which the prefix of a message that has only a payload is cached."""
 MAX_CACHED_PROPERTY_PREFIXES = 4096
-"""Cache entries: property names times lengths of values."""
+"""Maximum number of cached prefixes of properties, one for each name and length of the value; a full cache is cleared."""
 MAX_CACHED_NAME_LENGTH = 256
+"""Properties with longer names are not cached, to bound the memory of the cache."""
 MAX_CACHED_TIMES = 64
-"""Cached event times: the messages of one batch are made within a few milliseconds."""
+"""Maximum number of cached event times. Few are enough: the messages of one batch are made within a few milliseconds."""
 _UINT64 = (1 << 64) - 1
 _SIZE = struct.Struct(">I")
 
 
 class _PropertyPrefixes(dict[tuple[str, int], bytes]):
-    """(name, size of the value) -> the encoded property up to its value."""
+    """Cache: (name, size of the encoded value) -> the encoded property up to its value."""
 
     def __missing__(self, key: tuple[str, int]) -> bytes:
         name, size = key
         data = name.encode()
-        field = b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12", encode_varint(size)))
-        prefix = b"\x0a" + encode_varint(len(field) + size) + field
+        key_value = b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12", encode_varint(size)))
+        prefix = b"\x0a" + encode_varint(len(key_value) + size) + key_value
         if len(name) <= MAX_CACHED_NAME_LENGTH:
             if len(self) >= MAX_CACHED_PROPERTY_PREFIXES:
                 self.clear()
@@ -45,7 +46,7 @@ def encode_property(name: str, value: str) -> bytes:
 
 
 def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Encode properties as a list of byte strings: prefix and value of each."""
+    """Encode properties as a list of byte strings to be joined: prefix and value of each property."""
     parts: list[bytes] = []
     add, prefixes = parts.append, _PROPERTY_PREFIXES
     for name, value in properties:
@@ -56,8 +57,9 @@ def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
 
 
 @lru_cache(maxsize=MAX_CACHED_TIMES)
-def _event_time(time: int) -> bytes:
-    if 1 << 28 <= time < 1 << 42:  # from 1970-01-04 to 2109: six bytes, each pair from a table
+def _encode_event_time(time: int) -> bytes:
+    """Encode the field of an event time in ms since the epoch."""
+    if 1 << 28 <= time < 1 << 42:  # from 1970-01-04 to 2109: joined from three table entries, 14 bits each
         return b"".join((b"\x28", CONTINUED[time & 0x3FFF], CONTINUED[time >> 14 & 0x3FFF], SMALL[time >> 28]))
     return b"\x28" + encode_varint(time & _UINT64)
 
@@ -69,31 +71,31 @@ def encode_prefix(
     is_base64: bool = False,
     ordering_key: bytes | None = None,
     event_time: int = 0,
-    before: bytes = b"",
+    encoded_properties: bytes = b"",
 ) -> bytes:
     """Return the uint32 size of the metadata, and the metadata. Payload size -1 means a null value, event time 0 means none.
 
-    `before` holds properties that are already encoded.
+    `encoded_properties` are written before `properties`.
     """
-    fields = [before, *encode_properties(properties)]
+    fields = [encoded_properties, *encode_properties(properties)]
     if key is not None:
         data = key.encode()
         fields += (b"\x12", encode_varint(len(data)), data)
     fields += (b"\x18", encode_varint(payload_size) if payload_size > 0 else b"\0")
     if event_time:
-        fields.append(_event_time(event_time))
+        fields.append(_encode_event_time(event_time))
     if is_base64:
-        fields.append(b"\x30\x01")
+        fields.append(b"\x30\x01")  # partition_key_b64_encoded
     if ordering_key is not None:
         fields += (b"\x3a", encode_varint(len(ordering_key)), ordering_key)
     if payload_size < 0:
-        fields.append(b"\x48\x01")
+        fields.append(b"\x48\x01")  # null_value
     metadata = b"".join(fields)
     return _SIZE.pack(len(metadata)) + metadata
 
 
 class _PlainPrefixes(dict[int, bytes]):
-    """Payload size -> size and metadata of a message that has only a payload."""
+    """Cache: payload size -> prefix of a message that has only a payload."""
 
     def __missing__(self, size: int) -> bytes:
         prefix = encode_prefix(size)
@@ -103,3 +105,4 @@ class _PlainPrefixes(dict[int, bytes]):
 
 
 PLAIN_PREFIXES = _PlainPrefixes()
+"""The prefixes, see `encode_prefix`, of messages without any field but the payload size."""

@@ -1,7 +1,8 @@
-"""Topic lists of a namespace: requested once, requested again with the hash of the last response, or watched.
+"""Topic lists of a namespace: encodes the commands that request or watch one, and filters the names.
 
-Names are full names, and each partition is listed by itself. A pattern is a regular expression over `tenant/namespace/topic`,
-without scheme and partition suffix, as brokers match it. A broker may ignore the pattern, so the client applies it again.
+A later request may contain the hash of the last response; the broker then sends the names only if they have changed. Names are
+full names, and each partition is listed by itself. A pattern is a regular expression over `tenant/namespace/topic`, without the
+scheme and partition suffix, as brokers match it. A broker may ignore the pattern, so the client applies it again.
 """
 
 import re
@@ -22,14 +23,17 @@ def topics_hash(names: Iterable[str]) -> str:
 
 
 def parent_topics(names: Iterable[str], pattern: str | None = None) -> set[str]:
-    """Return the topics of a list of names, without partition suffixes; with a pattern only those that match."""
+    """Return the full names of the topics to which the listed names belong; with a pattern only those that match it.
+
+    The names of partitions are replaced by that of their topic.
+    """
     regex = None if pattern is None else re.compile(pattern)
     topics = {parse_topic(name).parent for name in names}
     return {str(topic) for topic in topics if regex is None or regex.fullmatch(topic.path)}
 
 
 def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> bytes:
-    """Encode GET_TOPICS_OF_NAMESPACE (persistent topics). With the hash of an earlier response only changes are reported."""
+    """Encode GET_TOPICS_OF_NAMESPACE for persistent topics; `known_hash` is the hash of an earlier response."""
     command = pb.CommandGetTopicsOfNamespace(
         request_id=request_id,
         namespace=namespace,
@@ -40,7 +44,7 @@ def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = N
 
 
 def watch_topic_list(request_id: int, watcher_id: int, namespace: str, pattern: str, known_hash: str | None) -> bytes:
-    """Encode WATCH_TOPIC_LIST; the response has all names, updates follow until the connection ends."""
+    """Encode WATCH_TOPIC_LIST; the response contains all names, and updates follow until the connection ends."""
     command = pb.CommandWatchTopicList(
         request_id=request_id,
         watcher_id=watcher_id,

@@ -109,13 +109,13 @@ class Store(Broker):
     def _on_send(self, link: Link, frame: Frame) -> None:
         asked = frame.command.send
         topic, name = key = self.names[link, asked.producer_id]
-        log, metadata = self.logs[topic], decode_entry(frame.data, frame.rest).metadata
+        log, metadata = self.logs[topic], decode_entry(frame.data, frame.entry_offset).metadata
         assert (metadata.producer_name, metadata.sequence_id) == (name, asked.sequence_id)
         last_chunk = not asked.is_chunk or metadata.chunk_id == metadata.num_chunks_from_msg - 1
         duplicate = self.deduplicate and last_chunk and asked.sequence_id <= self.highest.get(key, -1)
         place = ids.message_id(-1, -1) if duplicate else ids.message_id(LEDGER, len(log))
         if not duplicate:
-            log.append(frame.data[frame.rest :])
+            log.append(frame.data[frame.entry_offset :])
             if last_chunk:
                 self.highest[key] = max(asked.sequence_id, asked.highest_sequence_id)
         receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=place)

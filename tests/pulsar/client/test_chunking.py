@@ -36,7 +36,7 @@ def entries(broker: Broker):
 
     def note(link, frame):
         if frame.type == BaseCommand.SEND:
-            seen.append((frame.command.send, decode_entry(frame.data, frame.rest)))
+            seen.append((frame.command.send, decode_entry(frame.data, frame.entry_offset)))
         receive(link, frame)
 
     broker.receive = note  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ async def test_what_is_sent_of_a_batch_of_entries(broker: Broker, client):
 
     def note(link, frame):
         if frame.type == BaseCommand.SEND:
-            stored.append(decode_entry(frame.data, frame.rest))
+            stored.append(decode_entry(frame.data, frame.entry_offset))
         receive(link, frame)
 
     broker.receive = note  # type: ignore[method-assign]

@@ -34,7 +34,7 @@ def stored(broker: Broker):
 
     def note(link, frame):
         if frame.type == BaseCommand.SEND:
-            entry = decode_entry(frame.data, frame.rest)
+            entry = decode_entry(frame.data, frame.entry_offset)
             (topic,) = [
                 each.topic for each in broker.asked[BaseCommand.PRODUCER] if each.producer_id == frame.command.send.producer_id
             ]

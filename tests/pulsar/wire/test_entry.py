@@ -30,7 +30,7 @@ from tests.pulsar.wire import vectors
 
 def entry_of(frame: bytes):
     parsed = parse_frame(frame)
-    return decode_entry(frame, parsed.rest)
+    return decode_entry(frame, parsed.entry_offset)
 
 
 def test_crc32c_is_castagnolis():
@@ -73,9 +73,9 @@ def test_a_batch_of_one_is_a_batch():
 )
 def test_sends_equal_those_of_the_cpp_client(frame):
     parsed = parse_frame(frame)
-    send, entry = parsed.command.send, decode_entry(frame, parsed.rest)
+    send, entry = parsed.command.send, decode_entry(frame, parsed.entry_offset)
     prefix = encode_entry_prefix(entry.metadata, entry.payload)
-    assert prefix + entry.payload == frame[parsed.rest :]
+    assert prefix + entry.payload == frame[parsed.entry_offset :]
     if send.HasField("num_messages"):
         encoder = SendEncoder(send.producer_id)
         for _ in range(2):  # the command object is used again
@@ -93,7 +93,7 @@ def test_the_highest_sequence_id_is_written_only_if_it_is_higher():
 
 def test_entries_with_broker_metadata_or_without_checksum_are_decoded():
     parsed = parse_frame(vectors.SEND_PLAIN)
-    stored = vectors.SEND_PLAIN[parsed.rest :]
+    stored = vectors.SEND_PLAIN[parsed.entry_offset :]
     broker = BrokerEntryMetadata(broker_timestamp=7, index=3).SerializeToString()
     for data in (stored[6:], struct.pack(">HI", MAGIC_BROKER_METADATA, len(broker)) + broker + stored):
         entry = decode_entry(data)
@@ -102,7 +102,7 @@ def test_entries_with_broker_metadata_or_without_checksum_are_decoded():
 
 def test_every_flipped_byte_of_an_entry_is_detected():
     parsed = parse_frame(vectors.SEND_BATCH)
-    stored = vectors.SEND_BATCH[parsed.rest :]
+    stored = vectors.SEND_BATCH[parsed.entry_offset :]
     for at in range(2, len(stored)):
         damaged = bytearray(stored)
         damaged[at] ^= 0x40
@@ -113,7 +113,7 @@ def test_every_flipped_byte_of_an_entry_is_detected():
 
 def test_every_truncated_entry_is_detected():
     parsed = parse_frame(vectors.SEND_PLAIN)
-    stored = vectors.SEND_PLAIN[parsed.rest :]
+    stored = vectors.SEND_PLAIN[parsed.entry_offset :]
     for end in range(len(stored)):
         assert decode_entry(stored[:end]).defect is not None
 

@@ -29,7 +29,7 @@ def test_commands_equal_those_of_other_clients():
 @pytest.mark.parametrize("data", vectors.FRAMES, ids=range(len(vectors.FRAMES)))
 def test_known_frames_survive_the_round_trip(data):
     frame = parse_frame(data)
-    rest = data[frame.rest :]
+    rest = data[frame.entry_offset :]
     assert encode_frame_prefix(frame.command, len(rest)) + rest == data
     assert frame.type == frame.command.type
 
