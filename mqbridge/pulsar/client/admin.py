@@ -1,6 +1,7 @@
-"""The part of Pulsar's admin REST interface (base path /admin/v2) that the binary protocol has no commands for.
+"""Calls of Pulsar's admin REST interface (base path /admin/v2), for operations without commands in the binary protocol.
 
-Calls about subscriptions are in `admin_subscriptions`. Both modules call `AdminHttp`, which turns HTTP errors into ClusterError.
+Calls about subscriptions are in `admin_subscriptions.py`. Both modules call `AdminHttp`, which turns HTTP errors into
+ClusterError.
 """
 
 from collections.abc import Sequence
@@ -17,27 +18,32 @@ from mqbridge.pulsar.wire.names import TopicName
 
 
 class TopicStats(NamedTuple):
-    """Statistics of a topic over all partitions, counted since the broker loaded the topic; `raw` is the whole response."""
+    """Statistics of a topic, as sums over its partitions."""
 
     messages_in: int
+    """Messages received since the broker loaded the topic."""
     bytes_in: int
+    """Bytes received since the broker loaded the topic."""
     storage_bytes: int
+    """Bytes of the stored data."""
     backlog: dict[str, int]
     """Subscription -> number of unacknowledged messages."""
     raw: dict[str, Any]
+    """The whole response."""
 
 
 class Admin(AdminSubscriptions):
-    """Calls to one cluster. Each raises ClusterError; the `code` of ServerRefused is the HTTP status.
+    """Admin calls to one cluster. Every call raises ClusterError; if it is a ServerRefused, its `code` is the HTTP status.
 
-    `url` contains one address or several, see `parse_admin_url`. With `is_guess`, errors mention that the address was guessed.
+    `url` contains one address or several, see `parse_admin_url`. `timeout_s` is the deadline of one call. With `is_guess`, errors
+    mention that the address was guessed.
     """
 
     def __init__(
         self, url: str, timeout_s: float, *, tls: Tls | None = None, auth: Auth = NO_AUTH, is_guess: bool = False
     ) -> None:
         self.is_guess = is_guess
-        """True if the address was derived, not configured."""
+        """True if the address was derived from the service URL, not configured."""
         self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess)
         super().__init__(self._http)
 
@@ -48,14 +54,14 @@ class Admin(AdminSubscriptions):
     async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
         """Make any call below /admin/v2; return the parsed response, None if it is empty.
 
-        `repeats` is True for an idempotent call, which may be executed twice.
+        `repeats` is True for an idempotent call, which may be executed twice; every GET is one. `body` is sent as JSON.
         """
         return await self._http.call(method, path, body, repeats=repeats)
 
     # --- tenants and namespaces -------------------------------------------------------------------------------------
 
     async def clusters(self) -> list[str]:
-        """Return the names of all clusters that this cluster knows, including its own."""
+        """Return the names of all clusters that this cluster knows, including its own name."""
         return list(await self.call("GET", "/clusters"))
 
     async def tenants(self) -> list[str]:
@@ -72,14 +78,14 @@ class Admin(AdminSubscriptions):
         await self.call("DELETE", f"/tenants/{quote(tenant, safe='')}")
 
     async def namespaces(self, tenant: str | None = None) -> list[str]:
-        """Return all `tenant/namespace`, or those of one tenant."""
+        """Return the namespaces of all tenants, or of one tenant, each as `tenant/namespace`."""
         namespaces: list[str] = []
         for each in [tenant] if tenant is not None else await self.tenants():
             namespaces += await self.call("GET", f"/namespaces/{quote(each, safe='')}")
         return namespaces
 
     async def create_namespace(self, namespace: str) -> None:
-        """Create `tenant/namespace`. Raises ServerRefused with code 409 if it exists."""
+        """Create a namespace, given as `tenant/namespace`. Raises ServerRefused with code 409 if it exists."""
         await self.call("PUT", f"/namespaces/{namespace}")
 
     async def delete_namespace(self, namespace: str) -> None:
@@ -89,10 +95,10 @@ class Admin(AdminSubscriptions):
     async def policies(self, namespace: str) -> dict[str, Any]:
         """Return all policies of a namespace by their names in Pulsar; a policy that was never set is missing or null."""
         path = f"/namespaces/{namespace}"
-        found = await self.call("GET", path)
-        if not isinstance(found, dict):
+        policies = await self.call("GET", path)
+        if not isinstance(policies, dict):
             raise self._http.not_pulsar_error("GET", path)
-        return found
+        return policies
 
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
         """Set a policy by its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
@@ -100,11 +106,11 @@ class Admin(AdminSubscriptions):
         await self.call(method, f"/namespaces/{namespace}/{policy}", value, repeats=True)
 
     async def set_deduplication(self, namespace: str, is_on: bool) -> None:
-        """Enable or disable deduplication in a namespace; loaded topics change after a moment."""
+        """Enable or disable deduplication in a namespace; topics that are already loaded apply the change a moment later."""
         await self.set_policy(namespace, "deduplication", is_on)
 
     async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
-        """Set how long and how much acknowledged data is retained; -1 is unlimited."""
+        """Set for how many minutes and up to which size acknowledged data is retained in a namespace; -1 is unlimited."""
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         await self.set_policy(namespace, "retention", body)
 
@@ -129,7 +135,7 @@ class Admin(AdminSubscriptions):
             await self.call("PUT", path_of(topic))
 
     async def grow(self, topic: TopicName, partitions: int) -> None:
-        """Increase the number of partitions to this number."""
+        """Increase the number of partitions of a topic to `partitions`."""
         await self.call("POST", f"{path_of(topic)}/partitions", partitions)
 
     async def delete(self, topic: TopicName, *, force: bool = False) -> bool:
@@ -145,7 +151,7 @@ class Admin(AdminSubscriptions):
         return True
 
     async def unload(self, topic: TopicName) -> None:
-        """Unload a topic: its producers and consumers are closed and reconnect to its next owner."""
+        """Unload a topic from its broker: its producers and consumers are closed and reconnect to its next owner."""
         await self.call("PUT", f"{path_of(topic)}/unload")
 
     async def terminate(self, topic: TopicName) -> None:
@@ -157,7 +163,7 @@ class Admin(AdminSubscriptions):
         await self.call("POST", f"{path_of(topic)}/{policy}", value, repeats=True)
 
     async def applied_policy(self, topic: TopicName, policy: str) -> Any:
-        """Return the effective policy of an existing topic: its own, that of its namespace, or the broker's default."""
+        """Return the policy that an existing topic applies: its own, else that of its namespace, else the broker's default."""
         return await self.call("GET", f"{path_of(topic)}/{policy}?applied=true")
 
     async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
@@ -178,12 +184,12 @@ class Admin(AdminSubscriptions):
         return dict(await self.call("GET", f"{path_of(topic)}/internalStats"))
 
     async def last_id(self, topic: TopicName) -> EntryId:
-        """Return the newest entry of a partition or an unpartitioned topic; its entry id is -1 if the topic is empty."""
+        """Return the id of the newest entry of a partition or an unpartitioned topic; the entry number is -1 if it is empty."""
         response = await self.call("GET", f"{path_of(topic)}/lastMessageId")
         return int(response["ledgerId"]), int(response["entryId"])
 
     async def id_at(self, topic: TopicName, publish_time: int) -> EntryId:
-        """Return the first entry of a partition that was published at this time (ms) or later."""
+        """Return the id of a partition's first entry that was published at this time or later (milliseconds since the epoch)."""
         response = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
         return int(response["ledgerId"]), int(response["entryId"])
 

@@ -1,4 +1,4 @@
-"""Parser of the REST interface's addresses: `http://user:password@a:8080,b:8080`."""
+"""Parser of `admin_url`, the addresses of the REST interface: `http://user:password@a:8080,b:8080`."""
 
 SCHEMES = ("http://", "https://")
 

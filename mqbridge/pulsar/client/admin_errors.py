@@ -14,7 +14,8 @@ from mqbridge.pulsar.client.authorization import CONSUME, EITHER, AccessDenied, 
 
 UNAUTHENTICATED, FORBIDDEN = 401, 403
 _OPERATION = re.compile(r"operation \[(\w+)\]")
-# Operations that the reason may name: allowed by the permission to produce or consume, or only by the permission to consume.
+# Operations that the reason may name. Those of _NEEDS_EITHER are allowed by the permission to produce or by the permission to
+# consume, those of _NEEDS_CONSUME only by the permission to consume.
 _NEEDS_EITHER = frozenset({"LOOKUP", "GET_STATS", "GET_METADATA", "GET_TOPIC", "GET_TOPICS"})
 _NEEDS_CONSUME = frozenset(
     {"CONSUME", "SUBSCRIBE", "UNSUBSCRIBE", "SKIP", "RESET_CURSOR", "PEEK_MESSAGES", "EXPIRE_MESSAGES", "GET_SUBSCRIPTIONS"}
@@ -22,18 +23,18 @@ _NEEDS_CONSUME = frozenset(
 
 
 def are_credentials_refused(response: httpx.Response) -> bool:
-    """Return True if the response refuses the credentials, False if it refuses the operation or nothing."""
+    """Return True if the response refuses the credentials; False for a missing permission and for any other response."""
     return response.status_code == UNAUTHENTICATED and not _is_json(response)
 
 
 def refused_credentials(response: httpx.Response, call: str, origin: str, auth: Auth, failure: Failure) -> ServerRefused:
-    """Return the error for refused credentials."""
+    """Return the error for refused credentials; `call` is the method and path, `origin` the address that refused them."""
     problem = f"{origin} refuses {auth.description}: {auth.remedy} ({call}: HTTP {response.status_code})"
     return ServerRefused(problem, response.status_code, failure)
 
 
 def missing_permission(response: httpx.Response, call: str, auth: Auth) -> AccessDenied | None:
-    """Return the error for a missing permission; None for other responses."""
+    """Return the error for a missing permission; None for any other response. `call` is the method and path."""
     if response.status_code not in (UNAUTHENTICATED, FORBIDDEN):
         return None
     reason = _reason(response)
@@ -42,9 +43,9 @@ def missing_permission(response: httpx.Response, call: str, auth: Auth) -> Acces
 
 
 def _remedy(reason: str) -> str:
-    """Return which permission the operation needs."""
-    found = _OPERATION.search(reason)
-    operation = found[1] if found else ""
+    """Return the remedy for the error text: who must grant which permission. `reason` is the broker's."""
+    match = _OPERATION.search(reason)
+    operation = match[1] if match else ""
     if "superuser" in reason.lower():
         return "this needs a super user (superUserRoles of the brokers)"
     if operation in _NEEDS_CONSUME:
@@ -59,6 +60,7 @@ def _is_json(response: httpx.Response) -> bool:
 
 
 def _reason(response: httpx.Response) -> str:
+    """Return the broker's reason in the response, or the response's text without one; at most 300 characters."""
     try:
         return str(response.json()["reason"]).strip()[:300]
     except (ValueError, KeyError, TypeError):

@@ -1,14 +1,15 @@
 """HTTP calls of the admin interface: errors with remedies, redirects, several addresses.
 
-A broker that does not own a topic redirects to the web address of the owner. While a topic moves, the owner may redirect again.
-The call is repeated there with its method and body. Its credentials come from the cluster's `auth` or from `admin_url`
-(`http://user:password@host`). They are sent only to the addresses of `admin_url` and to hosts that the cluster lists as its
-brokers, and never from https to http: so a malicious redirect cannot get them. A cluster with authorization lists its brokers
-only to super users. One deadline covers all steps of a call.
+A broker that does not own a topic redirects to the web address of the owner, and the call is repeated there with its method and
+body. While a topic moves, the owner may redirect again. One deadline covers all steps of a call.
+
+Credentials come from the cluster's `auth` or from `admin_url` (`http://user:password@host`). They are sent only to the addresses
+of `admin_url` and to hosts that the cluster lists as its brokers, and never by http after https. So a malicious redirect cannot
+get them. A cluster with authorization lists its brokers only to super users.
 
 With several addresses, the next one is tried if one cannot be reached. A call that the server may have executed is repeated only
-if it is idempotent. A modifying call gets the whole time until the deadline, because it may be slow. The address that answered is
-tried first from then on.
+if it is idempotent. A GET must leave time for the other addresses; any other call has the whole time until the deadline, because
+it may be slow. The address that responded is tried first from then on.
 """
 
 import asyncio
@@ -31,20 +32,29 @@ log = logging.getLogger(__name__)
 
 HTTP_NOT_FOUND = 404
 HTTP_CONFLICT = 409
+"""Status if the tenant, namespace, topic or subscription to create exists, and for other conflicts."""
 REDIRECTS = frozenset({302, 307, 308})
 """HTTP status codes for "repeat this call at another address". Pulsar sends 307; proxies in front of brokers send the others."""
 MAX_REDIRECTS = 20
 """Maximum redirects of one call: brokers that disagree about the owner would redirect for ever."""
-_FAILURES = {401: Failure.FATAL, HTTP_NOT_FOUND: Failure.FATAL, 405: Failure.FATAL, HTTP_CONFLICT: Failure.REFUSED}
-_FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
-"""HTTP status -> class of failure; every other error status is temporary (RETRY)."""
-_IS_HEADER = re.compile("[ -~]*")
-_LOST = (httpx.TransportError, TimeoutError)
+_FAILURES = {
+    400: Failure.FATAL,
+    401: Failure.FATAL,
+    HTTP_NOT_FOUND: Failure.FATAL,
+    405: Failure.FATAL,
+    HTTP_CONFLICT: Failure.REFUSED,
+    412: Failure.FATAL,
+}
+"""HTTP status -> kind of failure; every other error status is temporary (RETRY)."""
+_PRINTABLE_ASCII = re.compile("[ -~]*")
+_CONNECTION_ERRORS = (httpx.TransportError, TimeoutError)
+"""Errors after which the next address is tried."""
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+"""Those of them after which the server certainly has not executed the call."""
 GUESS_HINT = (
     ". This address of the REST interface is a guess, made from the service URL: give the right one with ?admin=http://HOST:PORT"
 )
-"""Added to errors if the address was not configured."""
+"""Added to errors if the address of the REST interface was derived from the service URL."""
 
 
 class AdminHttp:
@@ -60,26 +70,31 @@ class AdminHttp:
         auth: Auth = NO_AUTH,
         is_guess: bool = False,
     ) -> None:
-        """`url` may contain several addresses; tests pass a `transport` instead of sockets."""
+        """`url` contains one address or several, see `parse_admin_url`. `timeout_s` is the deadline of one call.
+
+        With `is_guess`, errors mention that the address was guessed. Tests pass a `transport` instead of sockets.
+        """
         configured = [httpx.URL(f"{address}/admin/v2/") for address in parse_admin_url(url)]
         self._bases = [base.copy_with(username=None, password=None) for base in configured]
         self._preferred = 0
-        """Index of the address that is tried first."""
+        """Index in `_bases` of the address that is tried first."""
         user, password = configured[0].username, configured[0].password
         self._url_credentials = httpx.BasicAuth(user, password) if user or password else None
         """Credentials of `admin_url`, which take precedence over those of the cluster."""
         self._auth = auth
         self._timeout_s = timeout_s
-        timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(configured))  # a silent address leaves time for the others
+        timeout = httpx.Timeout(
+            timeout_s, connect=timeout_s / len(configured)
+        )  # so an address that does not respond leaves time for the others
         self._http = HttpConnections(timeout, tls, transport)
         self._has_succeeded = False
-        """True once a call has succeeded."""
-        self._fresh = False
-        """True if the last credentials were refused, so that the next call needs fresh ones."""
+        """True once a call has succeeded. Errors of credentials and of TLS are FATAL before, and temporary afterwards."""
+        self._needs_fresh_credentials = False
+        """True if the last credentials were refused, so that the next call reads fresh ones."""
         self._untrusted_origins: set[str] = set()
         """Redirect targets that were called without credentials."""
         self._brokers: frozenset[str] = frozenset()
-        """Hosts of the cluster's last broker list."""
+        """Hosts in the broker list that was requested last."""
         self._guess_hint = GUESS_HINT if is_guess else ""
 
     async def close(self) -> None:
@@ -92,22 +107,22 @@ class AdminHttp:
         `repeats` is True for an idempotent call, which may be executed twice; every GET is one.
         """
         may_repeat = repeats or method == "GET"
-        was_fresh = self._fresh  # a concurrent call may set it before the response to this one
-        response = await self._answer(method, path, body, repeats=may_repeat)
-        if are_credentials_refused(response) and not was_fresh:  # the source may contain new ones
-            self._fresh = True
-            response = await self._answer(method, path, body, repeats=may_repeat)
-        self._fresh = are_credentials_refused(response)
+        were_fresh = self._needs_fresh_credentials  # a concurrent call may set it before the response arrives
+        response = await self._try_addresses(method, path, body, repeats=may_repeat)
+        if are_credentials_refused(response) and not were_fresh:  # their source may contain new ones meanwhile
+            self._needs_fresh_credentials = True
+            response = await self._try_addresses(method, path, body, repeats=may_repeat)
+        self._needs_fresh_credentials = are_credentials_refused(response)
         if response.status_code >= 300:
-            raise self._refused(response, f"{method} {path}")
+            raise self._error_for(response, f"{method} {path}")
         self._has_succeeded = True
         try:
             return response.json() if response.content else None
         except ValueError as error:
             raise self.not_pulsar_error(method, path) from error
 
-    def _refused(self, response: httpx.Response, call: str) -> ServerRefused:
-        """Return the error for an error response; `call` is method and path."""
+    def _error_for(self, response: httpx.Response, call: str) -> ServerRefused:
+        """Return the error for an error response; `call` is the method and path, for the error text."""
         if are_credentials_refused(response):
             if (origin := _origin(response.url)) in self._untrusted_origins:
                 problem = (
@@ -131,48 +146,48 @@ class AdminHttp:
         problem = f"{origin} did not answer {method} {path} like Pulsar's REST interface{self._guess_hint}"
         return ClusterError(problem, Failure.FATAL)
 
-    async def _answer(self, method: str, path: str, body: Any, *, repeats: bool) -> httpx.Response:
-        """Return the response of the broker that serves this call. Addresses are tried in turn, the last good one first."""
+    async def _try_addresses(self, method: str, path: str, body: Any, *, repeats: bool) -> httpx.Response:
+        """Return the response to this call. Addresses are tried in turn, the one that responded last first."""
         count, first, loop = len(self._bases), self._preferred, asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        for tried in range(1, count + 1):
-            at = (first + tried - 1) % count
-            seconds = deadline - loop.time()
-            if method == "GET":  # a modifying call may still be in progress there: to repeat it would not help
-                seconds /= count - tried + 1
+        for attempt in range(1, count + 1):
+            index = (first + attempt - 1) % count
+            timeout_s = deadline - loop.time()
+            if method == "GET":  # leave time for the other addresses
+                timeout_s /= count - attempt + 1
             try:
-                response = await self._follow(self._bases[at], method, path, body, seconds)
+                response = await self._follow_redirects(self._bases[index], method, path, body, timeout_s)
             except ClusterError as error:
                 cause = error.__cause__
-                if not isinstance(cause, _LOST):
+                if not isinstance(cause, _CONNECTION_ERRORS):
                     raise
-                self._preferred = (at + 1) % count
+                self._preferred = (index + 1) % count
                 may_repeat = repeats or isinstance(cause, _NEVER_SENT)
-                if tried == count or not may_repeat or loop.time() >= deadline:
+                if attempt == count or not may_repeat or loop.time() >= deadline:
                     raise
                 log.info("%s; trying %s", error, _origin(self._bases[self._preferred]))
             else:
-                self._preferred = at
+                self._preferred = index
                 return response
         raise AssertionError  # there is at least one address
 
-    async def _follow(self, base: httpx.URL, method: str, path: str, body: Any, seconds: float) -> httpx.Response:
-        """Send a call and follow its redirects within `seconds`."""
+    async def _follow_redirects(self, base: httpx.URL, method: str, path: str, body: Any, timeout_s: float) -> httpx.Response:
+        """Send a call to this address and follow its redirects; `timeout_s` is for all steps together."""
         url = httpx.URL(f"{base}{path.removeprefix('/')}")
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 for _ in range(MAX_REDIRECTS + 1):
                     response = await self._send(method, base, url, body)
                     if response.status_code not in REDIRECTS:
                         return response
-                    url = _next(response, f"{method} {path}")
+                    url = _redirect_target(response, f"{method} {path}")
         except (httpx.TimeoutException, TimeoutError) as error:
             raise RequestTimeout(f"{_origin(url)} did not answer {method} {path} in time{self._guess_hint}") from error
         except (
-            httpx.InvalidURL,
+            httpx.InvalidURL,  # httpx parses the address of a redirect before `_redirect_target` does
             httpx.RemoteProtocolError,
             httpx.DecodingError,
-        ) as error:  # InvalidURL: httpx parses the address of a redirect before `_next` does
+        ) as error:
             raise ClusterError(
                 f"{_origin(url)} sent an invalid response to {method} {path}: {error}{self._guess_hint}"
             ) from error
@@ -184,6 +199,7 @@ class AdminHttp:
         raise ClusterError(f"{method} {path}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on the owner")
 
     async def _send(self, method: str, base: httpx.URL, url: httpx.URL, body: Any) -> httpx.Response:
+        """Send one request to `url`, with credentials only if `url` is trusted; `base` is the address that the call began at."""
         has_credentials = self._url_credentials is not None or self._auth is not NO_AUTH
         if not has_credentials or await self._is_trusted(base, url):
             return await self._send_with_credentials(method, url, body)
@@ -191,8 +207,8 @@ class AdminHttp:
         return await self._http.request(method, url, json=body)
 
     async def _send_with_credentials(self, method: str, url: httpx.URL, body: Any) -> httpx.Response:
-        headers = {} if self._url_credentials is not None else await self._auth.headers(fresh=self._fresh)
-        if not all(map(_IS_HEADER.fullmatch, headers.values())):  # the error of httpx would contain the secret
+        headers = {} if self._url_credentials is not None else await self._auth.headers(fresh=self._needs_fresh_credentials)
+        if not all(map(_PRINTABLE_ASCII.fullmatch, headers.values())):  # the error of httpx would contain the secret
             problem = f"{self._auth.description} cannot be sent to {_origin(url)}: it must be one line of printable ASCII text"
             raise ClusterError(problem, Failure.RETRY if self._has_succeeded else Failure.FATAL)
         return await self._http.request(method, url, headers=headers, auth=self._url_credentials, json=body)
@@ -204,7 +220,7 @@ class AdminHttp:
         if base.scheme == "https" and url.scheme != "https":
             return False
         if url.host not in self._brokers:
-            self._brokers = _hosts(await self._send_with_credentials("GET", base.join("brokers"), None))
+            self._brokers = _broker_hosts(await self._send_with_credentials("GET", base.join("brokers"), None))
         return url.host in self._brokers
 
 
@@ -212,16 +228,19 @@ def _origin(url: httpx.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode()}"
 
 
-def _hosts(brokers: httpx.Response) -> frozenset[str]:
-    """Return the hosts of a broker list such as `["host:8080"]`; none if it is refused or invalid."""
+def _broker_hosts(response: httpx.Response) -> frozenset[str]:
+    """Return the hosts of a broker list such as `["host:8080"]`; none if the request was refused or the list is invalid."""
     try:
-        return frozenset(httpx.URL(f"//{broker}").host for broker in (brokers.json() if brokers.status_code == 200 else ()))
+        return frozenset(httpx.URL(f"//{broker}").host for broker in (response.json() if response.status_code == 200 else ()))
     except (ValueError, TypeError, httpx.InvalidURL):
         return frozenset()
 
 
-def _next(response: httpx.Response, call: str) -> httpx.URL:
-    """Return the target of a redirect without its credentials. Raises ClusterError if it is not a valid address."""
+def _redirect_target(response: httpx.Response, call: str) -> httpx.URL:
+    """Return the target of a redirect, without credentials that it may contain.
+
+    `call` is the method and path, for the error text. Raises ClusterError if the target is not a valid address.
+    """
     location = response.headers.get("location", "")
     url = response.url.join(location)
     if not location or url.scheme not in {"http", "https"}:

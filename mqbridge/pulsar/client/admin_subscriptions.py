@@ -29,9 +29,9 @@ class AdminSubscriptions:
         return {unquote_plus(name): _entry_id(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()}
 
     async def create_subscription(self, topic: TopicName, name: str, at: EntryId | None = None) -> None:
-        """Create a subscription at the end of a topic; or of a partition or an unpartitioned topic, after entry `at`.
+        """Create a subscription of a topic; it begins after entry `at`, or at the topic's end if `at` is None.
 
-        Raises ServerRefused with code 409 if it exists.
+        With `at`, the topic must be a partition or an unpartitioned topic. Raises ServerRefused with code 409 if it exists.
         """
         body = None if at is None else _message_id(at)
         await self._call("PUT", _path(topic, name), body)
@@ -41,7 +41,7 @@ class AdminSubscriptions:
         await self._call("DELETE", f"{_path(topic, name)}?force={str(force).lower()}")
 
     async def reset_to_time(self, topic: TopicName, name: str, publish_time: int) -> None:
-        """Reset a subscription of a topic, partitioned or not, to this publish time (ms)."""
+        """Reset a subscription of a topic, partitioned or not, to this publish time (milliseconds since the epoch)."""
         await self._call("POST", f"{_path(topic, name)}/resetcursor/{publish_time}", repeats=True)
 
     async def reset_to(self, topic: TopicName, name: str, entry: EntryId) -> None:
@@ -53,11 +53,11 @@ class AdminSubscriptions:
         await self._call("POST", f"{_path(topic, name)}/skip/{messages}")
 
     async def skip_all(self, topic: TopicName, name: str) -> None:
-        """Skip all messages, as if they were acknowledged."""
+        """Skip all messages of the topic, as if they were acknowledged."""
         await self._call("POST", f"{_path(topic, name)}/skip_all")
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> None:
-        """Skip all messages older than `older_than_s` seconds, as if they were acknowledged."""
+        """Skip all messages that were published more than `older_than_s` seconds ago, as if they were acknowledged."""
         await self._call("POST", f"{_path(topic, name)}/expireMessages/{older_than_s}")
 
 

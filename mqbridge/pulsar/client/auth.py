@@ -1,7 +1,7 @@
-"""Authentication methods: each has a name and returns its current credentials on request.
+"""Authentication methods: each has a name, and reads its current credentials when they are needed.
 
-Credentials are read for every connection, for every call of the REST interface, and when a broker requests fresh ones. So a
-replaced credentials file takes effect without a restart. Error and log texts name the source of credentials, never the secret.
+That is for every connection, for every call of the REST interface, and when a broker requests fresh credentials. So a replaced
+credentials file takes effect without a restart. Error and log texts name the source of the credentials, never the secret.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ class Auth:
     method = "none"
     """Name of the method at brokers."""
 
-    async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - for methods with a source
+    async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - subclasses use it
         """Return the current credentials for CONNECT. Raises ClusterError.
 
-        `fresh` is True if the broker has refused the last credentials or they have expired.
+        `fresh` is True if the broker has refused the last credentials, or if they have expired: then cached ones are useless.
         """
         return b""
 
-    async def headers(self, *, fresh: bool = False) -> dict[str, str]:  # noqa: ARG002 - for methods with a source
+    async def headers(self, *, fresh: bool = False) -> dict[str, str]:  # noqa: ARG002 - subclasses use it
         """Return the current HTTP headers for the REST interface; `fresh` as in `credentials`. Raises ClusterError."""
         return {}
 
     @property
     def principal(self) -> str | None:
-        """Role of this client in the cluster; None if unknown."""
+        """The role that brokers give this client; None if unknown."""
         return None
 
     @property
     def expires_at(self) -> float | None:
-        """Expiry time of the last read credentials, in seconds since the epoch; None if they never expire or it is unknown."""
+        """Expiry time, in seconds since the epoch, of the credentials that were read last; None if unknown or never."""
         return None
 
     @property
@@ -51,11 +51,11 @@ class Auth:
 
     @property
     def remedy(self) -> str:
-        """What the user can do if the credentials are refused; the end of an error message."""
+        """The end of an error message about refused credentials: the user's remedy."""
         return "configure `auth` for this cluster"
 
     async def close(self) -> None:
-        """Release resources."""
+        """Release the resources of the method, such as connections."""
 
 
 NO_AUTH = Auth()
@@ -150,11 +150,11 @@ class TlsAuth(Auth):
 
     def __init__(self, certificate: Path) -> None:
         self._certificate = certificate
-        self._name: str | None = None
+        self._common_name: str | None = None
 
     async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - TLS reads the newest certificate
-        """Return no bytes: the broker gets the certificate from the TLS connection. Update the principal."""
-        self._name = await asyncio.to_thread(_common_name, self._certificate)
+        """Return no bytes: the broker gets the certificate from the TLS connection. Read `principal` from the file again."""
+        self._common_name = await asyncio.to_thread(_read_common_name, self._certificate)
         return b""
 
     async def headers(self, *, fresh: bool = False) -> dict[str, str]:
@@ -165,12 +165,12 @@ class TlsAuth(Auth):
     @property
     def principal(self) -> str | None:
         """The certificate's common name."""
-        return self._name
+        return self._common_name
 
     @property
     def description(self) -> str:
-        """The certificate's file and name."""
-        return f"the client certificate {self._certificate}" + (f" (role {self._name!r})" if self._name else "")
+        """The certificate's file and, if known, its common name."""
+        return f"the client certificate {self._certificate}" + (f" (role {self._common_name!r})" if self._common_name else "")
 
     @property
     def remedy(self) -> str:
@@ -183,9 +183,9 @@ def utc(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _common_name(certificate: Path) -> str | None:
-    """Return the common name as the broker reads it; None if the file cannot be read now."""
-    from cryptography import x509  # noqa: PLC0415 - 7 MB, and needed only with a client certificate
+def _read_common_name(certificate: Path) -> str | None:
+    """Return the certificate's common name, which brokers take as the role; None if the file cannot be read now."""
+    from cryptography import x509  # noqa: PLC0415 - takes 7 MB of memory, and is needed only with a client certificate
     from cryptography.x509.oid import NameOID  # noqa: PLC0415
 
     try:

@@ -9,7 +9,7 @@ from mqbridge.pulsar.wire.names import parse_topic
 
 PRODUCE, CONSUME = "produce", "consume"
 EITHER = f"{PRODUCE},{CONSUME}"
-"""Either of the two permissions allows to look up a topic and to list a namespace."""
+"""Both permissions: either of them allows to look up a topic and to list a namespace."""
 _PREFIXED = "prefixed by the authentication role"
 """Part of the broker's message if the namespace requires subscription names that begin with the role."""
 
@@ -19,17 +19,18 @@ class AccessDenied(ServerRefused):
 
 
 @contextmanager
-def explain_denial(action: str, what: str, namespace: str, principal: str | None, actions: str) -> Iterator[None]:
+def explain_denial(action: str, what: str, namespace: str, principal: str | None, permissions: str) -> Iterator[None]:
     """Turn a broker's AuthorizationError within this context into AccessDenied (FATAL), with the role and a remedy.
 
-    `action` and `what` describe the request, such as "look up" and a topic. `actions` are the permissions to grant.
+    `action` and `what` are the verb and object of the request in the error text, such as "look up" and a topic. `principal` is
+    the role, None if unknown. `permissions` are those to grant in `namespace`, as pulsar-admin expects them.
     """
     try:
         yield
     except ServerRefused as error:
         if error.code != codes.AUTHORIZATION or isinstance(error, AccessDenied):
             raise
-        grant = f"pulsar-admin namespaces grant-permission {namespace} --role {principal or 'ROLE'} --actions {actions}"
+        grant = f"pulsar-admin namespaces grant-permission {namespace} --role {principal or 'ROLE'} --actions {permissions}"
         remedy = f"grant it with `{grant}`"
         if _PREFIXED in str(error):
             remedy = "in this namespace the subscription's name must begin with the role (subscription-auth-mode Prefix)"
@@ -38,9 +39,9 @@ def explain_denial(action: str, what: str, namespace: str, principal: str | None
         ) from error
 
 
-def explain_topic_denial(action: str, topic: str, principal: str | None, actions: str) -> AbstractContextManager[None]:
+def explain_topic_denial(action: str, topic: str, principal: str | None, permissions: str) -> AbstractContextManager[None]:
     """Apply `explain_denial` to a request about a topic or a partition."""
-    return explain_denial(action, topic, _namespace_of(topic), principal, actions)
+    return explain_denial(action, topic, _namespace_of(topic), principal, permissions)
 
 
 def explain_subscribe_denial(topic: str, subscription: str, principal: str | None) -> AbstractContextManager[None]:

@@ -29,13 +29,13 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema
 
 REFRESH_S = 60.0
-"""Interval between two requests for the topic list, to find new partitions and topics. It is used even if the broker pushes
-changes."""
+"""Interval between two requests for the topic list, by which new topics and partitions are found. The list is requested even if
+the broker pushes changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Deadlines in seconds."""
+    """Deadlines and the keep-alive interval, in seconds."""
 
     operation: float = OPEN_TIMEOUT_S
     """Deadline for opening a producer or consumer, or for a metadata request, including all retries."""
@@ -48,7 +48,10 @@ class Timing:
 
 
 class BaseClient:
-    """Low-level client; it connects on the first request. All topic names are full names, see `wire.names`."""
+    """Low-level client; it connects on the first request. All topic names are full names, see `wire/names.py`.
+
+    `service` are the addresses in the service URL. Connections report their state to `connectivity`.
+    """
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class BaseClient:
         )
         self._lookup = Lookup(self._pool, timing.request)
         self._ids = itertools.count()
+        """Ids for producers, consumers and watchers."""
 
     async def connect(self) -> str:
         """Connect to the cluster; return the server's version. Raises ClusterError."""
@@ -82,7 +86,7 @@ class BaseClient:
         return connection.max_message_size
 
     async def partitions(self, topic: str, *, create: bool = False) -> int | None:
-        """Return the number of partitions: 0 for an unpartitioned topic, None if it does not exist. Raises ClusterError.
+        """Return the number of partitions: 0 for an unpartitioned topic, None if the topic does not exist. Raises ClusterError.
 
         With `create` the request may create the topic, where the broker allows that.
         """
@@ -91,10 +95,10 @@ class BaseClient:
     async def topics(self, namespace: str, pattern: str | None = None) -> list[str]:
         """Return the full names of a namespace's persistent topics, each partition separately. Raises ClusterError.
 
-        With a pattern (see `wire.topic_lists`) the broker omits most topics that do not match, but maybe not all.
+        With a pattern (see `wire/topic_lists.py`) the broker omits topics that do not match, but it may ignore the pattern.
         """
-        found = await retry(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
-        return found.names or []
+        topic_list = await retry(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
+        return topic_list.names or []
 
     def watch_topics(self, namespace: str, pattern: str, refresh_s: float = REFRESH_S) -> TopicWatch:
         """Return a watch on the topics of a namespace that match a pattern. It starts with the first call of `next_change`."""
@@ -125,7 +129,10 @@ class BaseClient:
         codec: int = pb.NONE,
         max_elapsed_s: float | None = None,
     ) -> EntryProducer:
-        """Return a producer of a concrete topic. It opens in the background and accepts entries at once."""
+        """Return a producer of a concrete topic. It opens in the background and accepts entries at once.
+
+        `name`, `codec` and `max_elapsed_s` are for callers without `settings`; they are ignored otherwise.
+        """
         return EntryProducer(
             self._lookup,
             next(self._ids),
@@ -160,18 +167,25 @@ class BaseClient:
         return reader(start, self._pool.auth.principal)
 
     async def check_producing(self, topic: str) -> None:
-        """Check the permission to produce to this concrete topic; raise AccessDenied without it. Changes nothing there."""
-        key = next(self._ids)
-        await retry(lambda: check_produce_permission(self._lookup, key, topic, self._timing.request), self._timing.operation)
+        """Check the permission to produce to this concrete topic. Changes nothing in the cluster.
+
+        Raises AccessDenied without the permission, ClusterError if the topic's broker is unreachable.
+        """
+        producer_id = next(self._ids)
+        await retry(
+            lambda: check_produce_permission(self._lookup, producer_id, topic, self._timing.request), self._timing.operation
+        )
 
     async def check_consuming(self, topic: str, subscription: str) -> None:
-        """Check the permission to consume from this concrete topic with this subscription. Changes nothing there.
+        """Check the permission to consume from this concrete topic with this subscription. Changes nothing in the cluster.
 
-        Raises AccessDenied without the permission.
+        Raises AccessDenied without the permission, ClusterError if the topic's broker is unreachable.
         """
-        key = next(self._ids)
-        probe = lambda: check_consume_permission(self._lookup, key, topic, subscription, self._timing.request)  # noqa: E731
-        await retry(probe, self._timing.operation)
+        consumer_id = next(self._ids)
+        await retry(
+            lambda: check_consume_permission(self._lookup, consumer_id, topic, subscription, self._timing.request),
+            self._timing.operation,
+        )
 
     async def close(self) -> None:
         """Close all connections. The caller must close producers and consumers first."""

@@ -1,8 +1,9 @@
 """Registration of a producer or consumer at the broker that owns its topic, repeated whenever it ends.
 
 A registration ends when its connection is lost, when the topic migrates to another cluster, or when the broker closes it because
-the topic moves; then the broker may name the new owner. Otherwise the owner is looked up again. If a registration got no
-response, it is closed at that broker before the next one.
+the topic moves to another broker. The close command may name the new owner; otherwise the owner is looked up again. If an
+attempt to register got no response, the broker may have registered the producer or consumer all the same. So it is closed there
+before the next attempt.
 """
 
 import asyncio
@@ -23,29 +24,30 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 log = logging.getLogger(__name__)
 
-Closed = pb.CommandCloseProducer | pb.CommandCloseConsumer
+CloseCommand = pb.CommandCloseProducer | pb.CommandCloseConsumer
 
 
 class Registrable(PushHandler, Protocol):
     """A producer or consumer that is registered at a broker."""
 
     async def register(self, connection: Connection) -> None:
-        """Register at this broker. Raises MqbridgeError; after a RequestTimeout the broker may have registered it."""
+        """Register at this broker. Raises MqbridgeError; after a RequestTimeout it may be registered nevertheless."""
 
     def on_registered(self, connection: Connection) -> None:
-        """Note that the registration has succeeded."""
+        """Start to work over this connection, because the registration has succeeded."""
 
     def is_final(self, error: ClusterError, delay: float) -> bool:
-        """Return True if this error is final, False to try again after `delay` seconds."""
+        """Return True if this error of a registration is final, False to register again after `delay` seconds."""
 
     def end(self, error: ClusterError) -> None:
-        """Note that there will be no further registration."""
+        """End with this error, because there will be no further registration."""
 
 
 class BrokerRegistration:
-    """Registration of one producer or consumer. `connection` is None while it is not registered.
+    """Registration of one producer or consumer.
 
-    `what` is "producer" or "consumer" for log texts, `key` its id, and `table` returns the handlers of its kind at a connection.
+    `what` is "producer" or "consumer" for log texts, and `key` is its id. `table` returns a connection's table of producers or
+    consumers by id. `close_command` encodes the command that closes the registration, for a request id and `key`.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class BrokerRegistration:
         request_timeout_s: float,
     ) -> None:
         self.connection: Connection | None = None
+        """Connection to the broker where it is registered; None while it is not registered."""
         self.ended = False
+        """True if it must not be registered again."""
         self._lookup, self._registrable = lookup, registrable
         self._what, self._topic, self._key = what, topic, key
         self._table, self._close_command, self._timeout_s = table, close_command, request_timeout_s
@@ -68,22 +72,23 @@ class BrokerRegistration:
         """Connection of a registration in progress."""
         self._to_close: Connection | None = None
         """Connection of an earlier registration that must be closed before the next one."""
-        self._assigned: Closed | None = None
-        """The broker's close command that names the topic's next owner."""
+        self._assignment: CloseCommand | None = None
+        """The broker's close command that names the topic's next owner; None if there is none."""
         self._proxied = False
-        """True if the last owner was reached through the service address."""
-        self._cluster: list[Address] = []
-        """Addresses of the cluster that the topic was migrated to."""
+        """True if the last owner was reached through a proxy at the service address."""
+        self._migrated_to: list[Address] = []
+        """Service addresses of the cluster to which the topic was migrated; empty without a migration."""
         self._task: asyncio.Task[None] | None = None
+        """Task that registers in the background."""
 
     # --- registering ------------------------------------------------------------------------------------------------
 
     async def attach(self) -> None:
-        """Register once. Raises ClusterError."""
+        """Connect to the topic's owner and make one attempt to register. Raises ClusterError."""
         to_close, self._to_close = self._to_close, None
         if to_close is not None and to_close.alive:
             await self._close_at(to_close)
-        connection = self._registering_at = await self._find()
+        connection = self._registering_at = await self._connect_to_owner()
         table = self._table(connection)
         table[self._key] = self._registrable
         try:
@@ -100,20 +105,25 @@ class BrokerRegistration:
         self.connection = connection
         self._registrable.on_registered(connection)
 
-    async def _find(self) -> Connection:
-        assigned, self._assigned = self._assigned, None
-        if assigned is not None:
-            urls = assigned.assignedBrokerServiceUrl, assigned.assignedBrokerServiceUrlTls
+    async def _connect_to_owner(self) -> Connection:
+        assignment, self._assignment = self._assignment, None
+        if assignment is not None:
+            urls = assignment.assignedBrokerServiceUrl, assignment.assignedBrokerServiceUrlTls
             try:
-                return await self._lookup.assigned(*urls, self._proxied)
+                return await self._lookup.connect_assigned(*urls, self._proxied)
             except ClusterError as error:
-                log.log(level_of(error, logging.INFO), "%s: cannot connect to the assigned broker: %s", self._topic, error)
-        owner = await self._lookup.owner(self._topic, self._cluster)
+                log.log(
+                    level_of(error, logging.INFO),
+                    "%s: cannot connect to the assigned broker, looking up the owner: %s",
+                    self._topic,
+                    error,
+                )
+        owner = await self._lookup.owner(self._topic, self._migrated_to)
         self._proxied = owner.proxied
         return owner.connection
 
     def reopen(self, delay: float = 0.0) -> None:
-        """Register in the background, repeatedly until an attempt succeeds or an error `is_final`."""
+        """Register in the background after `delay` seconds; repeat until an attempt succeeds or an error `is_final`."""
         if not self.ended and self._task is None:
             self._task = spawn(self._retry_until_registered(delay), f"open {self._what} {self._topic}")
 
@@ -127,7 +137,7 @@ class BrokerRegistration:
                 delay = backoff.delay()
                 if self._registrable.is_final(error, delay):
                     self._task = None
-                    self._registrable.end(_final(f"no {self._what} for {self._topic}: {error}", error))
+                    self._registrable.end(_final_error(f"no {self._what} for {self._topic}: {error}", error))
                     return
                 log.log(
                     level_of(error, logging.INFO),
@@ -151,7 +161,7 @@ class BrokerRegistration:
     # --- detaching --------------------------------------------------------------------------------------------------
 
     def detach(self) -> Connection | None:
-        """Remove the handler from its connection; return the connection, None if it was not registered."""
+        """Remove the producer or consumer from its connection; return this connection, None if it was not registered."""
         connection, self.connection = self.connection, None
         if connection is not None:
             table = self._table(connection)
@@ -161,31 +171,35 @@ class BrokerRegistration:
 
     def close_before_next(self) -> None:
         """Request that the current registration is closed at the broker before the next one begins."""
-        if self.connection is not None:  # else an earlier registration may still have to be closed
+        if self.connection is not None:  # otherwise keep `_to_close`: an earlier registration may still have to be closed
             self._to_close = self.connection
 
-    def on_closed(self, command: Closed) -> None:
+    def on_closed(self, command: CloseCommand) -> None:
         """Process the broker's close command, which may name the next owner."""
         if command.assignedBrokerServiceUrl or command.assignedBrokerServiceUrlTls:
-            self._assigned = command
+            self._assignment = command
 
     def on_migrated(self, command: pb.CommandTopicMigrated) -> bool:
-        """Process a migration to another cluster; a close command follows. Return False if the address is unusable."""
+        """Process a migration to another cluster; a close command follows. Return False if the new address is unusable."""
         try:
-            self._cluster = self._lookup.addresses(command.brokerServiceUrl, command.brokerServiceUrlTls)
+            self._migrated_to = self._lookup.addresses(command.brokerServiceUrl, command.brokerServiceUrlTls)
         except ClusterError as error:
             log.warning("%s was migrated to another cluster, whose address is unusable: %s", self._topic, error)
             return False
-        log.warning("%s was migrated to the cluster at %s", self._topic, self._cluster[0])
+        log.warning("%s was migrated to the cluster at %s", self._topic, self._migrated_to[0])
         return True
 
     async def cancel_attempt(self) -> None:
-        """Cancel a registration in progress."""
+        """Cancel the background task that registers, if there is one."""
         await cancel(self._task)
         self._task = None
 
     async def close(self, connection: Connection | None, deadline: float | None = None) -> None:
-        """Close the registration at every broker that may have it; wait for the responses up to the deadline (loop time)."""
+        """Close the producer or consumer at every broker that may have registered it.
+
+        These are the broker of `connection`, that of an attempt in progress, and that of an earlier registration to be closed.
+        Wait for their responses until `deadline` (loop time), or for one request timeout each.
+        """
         registering, self._registering_at = self._registering_at, None
         if registering is not None:
             self._table(registering).pop(self._key, None)
@@ -194,6 +208,7 @@ class BrokerRegistration:
                 await self._close_at(each, deadline)
 
     async def _close_at(self, connection: Connection, deadline: float | None = None) -> None:
+        """Send the close command over this connection; log an error instead of raising it."""
         timeout = self._timeout_s
         if deadline is not None:
             timeout = min(timeout, max(0.0, deadline - asyncio.get_running_loop().time()))
@@ -208,7 +223,7 @@ class BrokerRegistration:
             log.log(level_of(error, logging.INFO), "%s: closing the %s failed: %s", self._topic, self._what, error)
 
 
-def _final(problem: str, error: ClusterError) -> ClusterError:
+def _final_error(problem: str, error: ClusterError) -> ClusterError:
     """Return a FATAL error with this text and the broker's code, if any. AccessDenied is returned unchanged."""
     if isinstance(error, AccessDenied):
         return error

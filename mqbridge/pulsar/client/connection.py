@@ -1,7 +1,8 @@
 """Connection to a broker: handshake, keep-alive, requests with their responses, and pushed commands.
 
-Producers, consumers and watchers are `PushHandler`s of a connection, registered under their id. A handler receives the commands
-for its id, and one call when the connection is lost. All request ids come from one counter, so the id alone identifies a request.
+Pushed commands are those that the broker sends without a request. Producers, consumers and watchers of topic lists are
+`PushHandler`s of a connection: each is registered under its id, receives the pushed commands for this id, and is called once when
+the connection is lost. All request ids come from one counter, so the id alone identifies a request.
 """
 
 import asyncio
@@ -39,40 +40,45 @@ log = logging.getLogger(__name__)
 
 CLIENT_VERSION = f"mqbridge-{__version__}"
 KEEP_ALIVE_S = 30.0
+"""Default interval between two pings, the same as that of brokers. A connection without any data in this time is closed."""
 HANDSHAKE_TIMEOUT_S = 10.0
+"""Default deadline for CONNECTED after CONNECT."""
 MAX_SENDS_IN_FLIGHT = 500
-"""Maximum number of entries in flight per connection. At 1000 a broker stops reading the socket, also pings and acks."""
+"""Maximum number of entries in flight per connection. At 1000 (maxPendingPublishRequestsPerConnection) a broker stops reading the
+socket, and then it also reads no pings and acknowledgements."""
 MAX_BYTES_IN_FLIGHT = 32 << 20
-"""Maximum bytes in flight per connection. A broker on a fast network has far fewer bytes that are not on disk yet."""
+"""Maximum bytes in flight per connection. It does not limit the throughput: a broker on a fast network has far fewer bytes that
+are not on disk yet."""
 
 
 class CredentialsRefused(Unreachable):
-    """The credentials are refused by a cluster that accepted this client before."""
+    """A cluster that accepted this client before now refuses its credentials; renewed credentials may help."""
 
 
 class PushHandler(Protocol):
-    """Receiver of the commands that a connection gets for one producer, consumer or watcher."""
+    """A producer, consumer or watcher, as the connection that receives its commands calls it."""
 
     def on_push(self, frame: Frame) -> None:
         """Process a command; commands arrive in order. Before a close command the handler is removed from the connection."""
 
     def on_lost(self, error: Exception) -> None:
-        """Note the loss of the connection; no further call follows."""
+        """Process the loss of the connection, which makes no further calls."""
 
 
 class ConsumerPushHandler(PushHandler, Protocol):
-    """Receiver of a consumer's commands and entries."""
+    """A consumer, as the connection that receives its commands and entries calls it."""
 
     def on_run(self, run: EntryRun) -> None:
         """Process a run of entries; calls of `on_run` and `on_push` are in the order of arrival."""
 
 
 class Connection:
-    """A connection to a broker, created by `open_connection`."""
+    """A connection to a broker, created by `open_connection`. `link` reports its state to the cluster's `Connectivity`."""
 
     def __init__(self, auth: Auth = NO_AUTH, keep_alive_s: float = KEEP_ALIVE_S, link: Link | None = None) -> None:
         self._auth, self._link = auth, link
         self._credentials = b""
+        """The credentials that were sent last."""
         self._challenge_task: asyncio.Task[None] | None = None
         self._keep_alive_s = keep_alive_s
         self._meter = FrameMeter()
@@ -81,6 +87,7 @@ class Connection:
         self.server_version = ""
         self.supports_topic_watches = False
         """True if the broker announced support for topic list watchers."""
+        # Handlers by producer id, consumer id, and watcher id.
         self.producers: dict[int, PushHandler] = {}
         self.consumers: dict[int, ConsumerPushHandler] = {}
         self.watchers: dict[int, PushHandler] = {}
@@ -92,6 +99,7 @@ class Connection:
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._pinged_at = 0.0
+        """Loop time of the last ping; 0 before the first one."""
 
     @property
     def alive(self) -> bool:
@@ -106,7 +114,10 @@ class Connection:
     # --- handshake and end ------------------------------------------------------------------------------------------
 
     async def handshake(self, credentials: bytes, proxy_to: str | None, timeout: float) -> None:
-        """Send CONNECT and wait for CONNECTED. Raises ClusterError."""
+        """Send CONNECT and wait for CONNECTED, at most `timeout` seconds. Raises ClusterError.
+
+        `proxy_to` is the `host:port` of the broker to which a proxy shall forward the connection; None without a proxy.
+        """
         self._credentials = credentials
         self.endpoint.send(commands.connect(CLIENT_VERSION, self._auth.method, credentials, proxy_to))
         try:
@@ -162,10 +173,11 @@ class Connection:
         """Return an unused request id."""
         return next(self._request_ids)
 
-    async def request(self, make_frame: Callable[[int], bytes], expect: int, what: str, timeout: float) -> Any:
+    async def request(self, make_frame: Callable[[int], bytes], response_type: int, what: str, timeout: float) -> Any:
         """Send the frame that `make_frame` returns for a request id; return the body of the response.
 
-        The response must be a command of type `expect`. Raises ServerRefused, RequestTimeout, ConnectionLost.
+        The response must be a command of `response_type`. `what` names the request in errors; `timeout` is in seconds. Raises
+        ServerRefused, RequestTimeout, ConnectionLost.
         """
         request_id = self.next_request_id()
         future = self._pending.add(request_id, what, timeout)
@@ -174,13 +186,14 @@ class Connection:
         except ConnectionLost as error:
             self._pending.reject(request_id, error)
         command = await future
-        if command.type != expect:
+        if command.type != response_type:
             violation = RemoteProtocolError(
-                f"{self.endpoint.peer} answered the request for {what} with a command of type {command.type}, expected {expect}"
+                f"{self.endpoint.peer} answered the request for {what} with a command of type {command.type}, "
+                f"expected {response_type}"
             )
             self.endpoint.abort(violation)
             raise ConnectionLost(str(violation))
-        return RESPONSES[expect](command)
+        return RESPONSES[response_type](command)
 
     async def wait_exclusive_access(self, request_id: int) -> CommandProducerSuccess:
         """Wait, without a deadline, until the producer of this request has exclusive access. Raises ClusterError."""
@@ -192,11 +205,11 @@ class Connection:
     # --- received commands ------------------------------------------------------------------------------------------
 
     def _on_frames(self, frames: list[bytes]) -> None:
-        for item in group_runs(frames):
-            if isinstance(item, bytes):
-                self._on_frame(parse_frame(item))
-            elif (consumer := self.consumers.get(item.consumer)) is not None:
-                consumer.on_run(item)
+        for frame_or_run in group_runs(frames):
+            if isinstance(frame_or_run, bytes):
+                self._on_frame(parse_frame(frame_or_run))
+            elif (consumer := self.consumers.get(frame_or_run.consumer)) is not None:
+                consumer.on_run(frame_or_run)
 
     def _on_frame(self, frame: Frame) -> None:
         command_type, command = frame.type, frame.command
@@ -205,39 +218,43 @@ class Connection:
         elif command_type in CONSUMER_PUSHES:
             self._push(self.consumers, CONSUMER_PUSHES[command_type](command), frame)
         elif command_type in RESPONSES:
-            awaited = self._pending.resolve(RESPONSES[command_type](command).request_id, command)
+            is_pending = self._pending.resolve(RESPONSES[command_type](command).request_id, command)
             if command_type == BaseCommand.PRODUCER_SUCCESS:
-                self._on_producer_success(command.producer_success, awaited)
+                self._on_producer_success(command.producer_success, is_pending)
         else:
             self._on_control(command_type, frame)
 
     @staticmethod
     def _push(handlers: MutableMapping[int, Any], key: int, frame: Frame) -> None:
-        """Pass a command to its handler. Commands for unknown handlers are ignored: the handler may just have been closed."""
+        """Pass a command to the handler with the id `key`, and remove the handler before a close command.
+
+        A command for an unknown handler is ignored: the handler may just have been closed.
+        """
         handler: PushHandler | None = handlers.pop(key, None) if frame.type in CLOSES else handlers.get(key)
         if handler is not None:
             handler.on_push(frame)
 
-    def _on_producer_success(self, response: CommandProducerSuccess, awaited: bool) -> None:
-        """Process PRODUCER_SUCCESS; `awaited` is True if it is the response to a pending request.
+    def _on_producer_success(self, response: CommandProducerSuccess, is_pending: bool) -> None:
+        """Process PRODUCER_SUCCESS; `is_pending` is True if a pending request has the same request id.
 
-        A producer that must wait for exclusive access gets two: "not ready" as the response, and "ready" later.
+        A producer that must wait for exclusive access gets this command twice: first "not ready" as the response, later "ready".
         """
         future = self._exclusive_waits.get(response.request_id)
         if future is None:
-            if awaited and not response.producer_ready:
+            if is_pending and not response.producer_ready:
                 self._exclusive_waits[response.request_id] = asyncio.get_running_loop().create_future()
         elif response.producer_ready and not future.done():
             future.set_result(response)
 
     def fail_exclusive_wait(self, request_id: int, error: ClusterError) -> None:
-        """Fail the wait for exclusive access of this request."""
+        """Fail the wait for exclusive access that this request began; do nothing if there is none."""
         future = self._exclusive_waits.get(request_id)
         if future is not None and not future.done():
             future.set_exception(error)
             future.exception()  # mark as retrieved: nobody may be waiting
 
     def _on_control(self, command_type: int, frame: Frame) -> None:
+        """Process a command about the connection itself, a topic list or a migrated topic."""
         command = frame.command
         match command_type:
             case BaseCommand.PING:
@@ -277,7 +294,7 @@ class Connection:
             self.fail_exclusive_wait(response.request_id, error)
             return
         if response.error == codes.AUTHENTICATION:
-            self.endpoint.abort(self._refused_credentials(response.message))
+            self.endpoint.abort(self._credentials_error(response.message))
         else:
             refusal = f"{self.endpoint.peer} refused the connection"
             self.endpoint.abort(codes.refused(response.error, response.message, refusal))
@@ -285,7 +302,10 @@ class Connection:
     # --- credentials ------------------------------------------------------------------------------------------------
 
     async def _answer_challenge(self) -> None:
-        """Answer AUTH_CHALLENGE with fresh credentials: those that the broker has are expired. Reading continues meanwhile."""
+        """Respond to AUTH_CHALLENGE with fresh credentials, because those that the broker has are expired.
+
+        This runs in a task, so that commands are received while the credentials are read.
+        """
         try:
             self._credentials = await self._auth.credentials(fresh=True)
         except ClusterError as error:
@@ -295,10 +315,10 @@ class Connection:
         if self.alive:
             self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
 
-    def _refused_credentials(self, message: str) -> ClusterError:
-        """Return the error for refused credentials: temporary if the cluster accepted this client before.
+    def _credentials_error(self, message: str) -> ClusterError:
+        """Return the error for refused credentials; `message` is the broker's reason.
 
-        Then renewed credentials will help.
+        The error is temporary if the cluster accepted this client before, because renewed credentials will help then.
         """
         auth = self._auth
         problem = f"{self.endpoint.peer} refuses {auth.description}: {auth.remedy} (method {auth.method}; it says: {message})"

@@ -1,6 +1,7 @@
-"""Connection pool: one connection per (broker, address), replaced when it is lost.
+"""Connection pool: one connection per pair of broker and address, replaced when it is lost.
 
-The broker is a logical `host:port`; the address is that of the socket. Behind a proxy many brokers have the same address.
+The broker is the `host:port` by which the cluster knows it; the address is the one that the socket connects to. Behind a proxy
+many brokers have the same address.
 """
 
 import asyncio
@@ -17,11 +18,12 @@ from mqbridge.pulsar.client.handshake import open_connection
 from mqbridge.pulsar.client.service_url import Address
 
 REFUSED_PAUSE_S = 1.0
-"""Minimum time before refused credentials are sent to the same broker again: hundreds of partitions connect at once."""
+"""Minimum time before refused credentials are sent to the same broker again. Without it, hundreds of partitions would each try
+at once."""
 
 
 class ConnectionPool:
-    """The connections of one cluster. `service` are the configured addresses, tried in turn."""
+    """The connections of one cluster. `service` are the configured service addresses, which are tried in turn."""
 
     def __init__(
         self,
@@ -36,14 +38,15 @@ class ConnectionPool:
         self._service = list(service)
         self.connectivity = connectivity or Connectivity(",".join(map(str, service)), service)
         self._tls, self.auth = tls, auth
-        self._refused = False
-        """True if the last credentials were refused."""
+        self._credentials_refused = False
+        """True if the last credentials were refused, so that the next attempt reads fresh ones."""
         self._refusals: dict[tuple[str, Address], tuple[float, str]] = {}
         """(broker, address) -> loop time and message of the last refusal."""
         self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
         self._connections: dict[tuple[str, Address], Connection] = {}
         self._dialing: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
         self._next_service = 0
+        """Number of the service address to use, counted modulo their number."""
         self._closed = False
 
     @property
@@ -53,38 +56,39 @@ class ConnectionPool:
 
     async def service(self) -> tuple[Connection, Address]:
         """Return a connection to a service address, and this address. Raises the last error if all addresses fail."""
-        failed: ClusterError | None = None
+        last_error: ClusterError | None = None
         for _ in self._service:
             address = self._service[self._next_service % len(self._service)]
             try:
                 return await self.get(address), address
             except ClusterError as error:
                 self._next_service += 1
-                failed = error
-        assert failed is not None  # noqa: S101 - there is at least one address
-        raise failed
+                last_error = error
+        assert last_error is not None  # noqa: S101 - there is at least one address
+        raise last_error
 
-    async def reach(self, addresses: Sequence[Address]) -> tuple[Connection, Address]:
+    async def connect_first(self, addresses: Sequence[Address]) -> tuple[Connection, Address]:
         """Return a connection to the first of these addresses that is reachable, and this address.
 
         Raises the last error if all addresses fail.
         """
-        failed = ClusterError("the list of addresses is empty", Failure.FATAL)
+        last_error = ClusterError("the list of addresses is empty", Failure.FATAL)
         for address in addresses:
             try:
                 return await self.get(address), address
             except ClusterError as error:
-                failed = error
-        raise failed
+                last_error = error
+        raise last_error
 
     def skip_service(self) -> None:
-        """Use the next service address from now on, because the current one is not ready."""
+        """Use the next service address from now on, because the broker at the current one is not ready."""
         self._next_service += 1
 
     async def get(self, address: Address, proxy_to: str | None = None) -> Connection:
-        """Return the connection to this address, for the broker `proxy_to` if the address is a proxy. Raises ClusterError.
+        """Return the connection to this address; dial if there is none. Raises ClusterError.
 
-        Concurrent calls share one attempt and its error.
+        If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. Concurrent calls share one attempt and
+        its error.
         """
         if self._closed:
             raise ClusterError("the client is closed", Failure.FATAL)
@@ -94,15 +98,15 @@ class ConnectionPool:
             return connection
         dialing = self._dialing.get(key)
         if dialing is None:
-            at, problem = self._refusals.get(key, (-math.inf, ""))
-            if asyncio.get_running_loop().time() < at + REFUSED_PAUSE_S:
+            refused_at, problem = self._refusals.get(key, (-math.inf, ""))
+            if asyncio.get_running_loop().time() < refused_at + REFUSED_PAUSE_S:
                 raise CredentialsRefused(problem)
             dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", quiet=True)
-            dialing.add_done_callback(lambda task: self._dialled(key, task))
+            dialing.add_done_callback(lambda task: self._on_dialed(key, task))
         try:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
-            if dialing.cancelled() and not is_cancelled():  # by `close`; the caller was not cancelled
+            if dialing.cancelled() and not is_cancelled():  # `close` cancelled the attempt, nobody cancelled the caller
                 raise ClusterError("the client is closed", Failure.FATAL) from None
             raise
 
@@ -113,20 +117,20 @@ class ConnectionPool:
                 proxy_to=proxy_to,
                 tls=self._tls,
                 auth=self.auth,
-                fresh=self._refused,
+                fresh=self._credentials_refused,
                 keep_alive_s=self._keep_alive_s,
                 timeout=self._connect_timeout_s,
                 link=Link(self.connectivity, *key[1]),
             )
         except CredentialsRefused as error:
-            self._refused = True
+            self._credentials_refused = True
             self._refusals[key] = asyncio.get_running_loop().time(), str(error)
             raise
-        self._refused = False
+        self._credentials_refused = False
         self._refusals.pop(key, None)
         return connection
 
-    def _dialled(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:
+    def _on_dialed(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:
         """Store the new connection. If dialing failed, the waiting calls of `get` raise the error."""
         del self._dialing[key]
         if not task.cancelled() and task.exception() is None:

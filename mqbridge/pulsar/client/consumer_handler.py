@@ -363,7 +363,7 @@ class ConsumerHandler:
             return
         self.closed = True
         self._acks.flush()
-        await self._stall_detector.stop()
+        await self._stall_detector.close()
         await self._registration.cancel_attempt()
         connection = self._registration.connection
         self.end(ClusterError(f"the consumer of {self.topic} is closed", Failure.FATAL))

@@ -1,4 +1,4 @@
-"""Classification of a broker's commands: response to a request, or push to a producer, a consumer or a watcher."""
+"""Classification of a broker's commands: a response to a request, or a command that is pushed to a producer or consumer."""
 
 from collections.abc import Callable
 from operator import attrgetter

@@ -1,7 +1,7 @@
 """Producer of one concrete topic (a partition, or an unpartitioned topic): ordered, with many entries in flight, reconnecting.
 
-After a reconnection the producer repeats all entries without a receipt, with the same bytes and the same sequence ids (see
-`send_queue.py`). A broker with deduplication drops repeated entries; a broker without it may store them twice.
+After a reconnection the producer sends all entries without a receipt again, with the same bytes and the same sequence ids (see
+`send_queue.py`). A broker with deduplication drops entries that it has already stored; without it they may be stored twice.
 
 `send` never blocks, and its queue is unbounded: the caller must limit the waiting bytes.
 """
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 OPEN_TIMEOUT_S = 30.0
 """Deadline of the first opening, not counting the wait for exclusive access. Later the producer reconnects without deadline."""
 CLOSE_TIMEOUT_S = 10.0
+"""Default time for which `close` waits for receipts."""
 EXPIRY_CHECK_S = 0.5
 """Interval between two checks for entries that exceed `max_elapsed_s`."""
 
@@ -63,6 +64,7 @@ class EntryProducer:
         self._open_timeout_s, self._request_timeout_s = open_timeout_s, request_timeout_s
         self._send_queue = SendQueue(topic, producer_id, settings)
         self._epoch = -1
+        """Number of the last PRODUCER command; -1 before the first one."""
         self._exclusive_wait: tuple[Connection, int] | None = None
         """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
         self._replaced_at: int | None = None
@@ -74,8 +76,10 @@ class EntryProducer:
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._deadline = self._loop.time() + open_timeout_s
+        """Deadline of the first opening (loop time)."""
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._error_backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
+        """Delays before the producer is opened again after temporary SEND_ERRORs; reset by a receipt."""
         self._registration = BrokerRegistration(
             lookup,
             self,
@@ -90,7 +94,7 @@ class EntryProducer:
 
     @property
     def pending(self) -> int:
-        """Number of entries without a receipt."""
+        """Number of entries that have neither a receipt nor an error."""
         return len(self._send_queue)
 
     @property
@@ -126,10 +130,13 @@ class EntryProducer:
     ) -> "asyncio.Future[SendReceipt]":
         """Queue an entry of `count` messages; return a future that is completed with the receipt when the entry is stored.
 
-        The producer sets the name, sequence ids, compression and schema version, and the publish time if it is unset. If the
-        caller sets a `sequence_id`, it must be greater than all earlier ones; the entry's last message then has the
-        `highest_sequence_id`, by default `sequence_id + count - 1`. The future fails with a ClusterError: REFUSED if the broker
-        does not accept the entry, RETRY after `max_elapsed_s` or after `withdraw` for this `owner`, FATAL if the producer ends.
+        The producer sets these fields of `metadata`: name, sequence ids, compression, schema version, and the publish time if it
+        is unset. The sequence id of the first message is `sequence_id`, which must be greater than all earlier ones; by default
+        the producer counts. The last message has `highest_sequence_id`, by default `sequence_id + count - 1`. `owner` is any
+        object by which the caller can `withdraw` the entry.
+
+        The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s` or
+        after `withdraw`, FATAL if the producer ends.
         """
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
         error = self._ended or self._rejecting_with
@@ -152,7 +159,7 @@ class EntryProducer:
         return future
 
     def withdraw(self, owners: Collection[object]) -> None:
-        """Stop sending the entries of these owners, see `SendQueue.withdraw`."""
+        """Stop sending the entries that were queued with one of these owners, see `SendQueue.withdraw`."""
         self._send_queue.withdraw(owners)
 
     async def flush(self) -> None:
@@ -167,8 +174,8 @@ class EntryProducer:
         error = RequestTimeout(f"not stored in {self.topic} within {max_elapsed_s:g} s")
         if self._send_queue.expire(self._loop.time() - max_elapsed_s, error) and self.settings.fails_in_order:
             self._rejecting_with = error
-            # The caller is notified by callbacks of callbacks, over several loop iterations. What it sends until then would be
-            # stored before the failed entries, so it fails too.
+            # Callers learn of the failure by callbacks of futures that wait for futures, which takes up to three loop iterations.
+            # What they send until then would be stored before they send the failed entries again. So it is rejected.
             self._loop.call_soon(self._loop.call_soon, self._loop.call_soon, self._stop_rejecting)
         if self.pending:
             self._expiry_timer = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
@@ -179,7 +186,7 @@ class EntryProducer:
     # --- commands of the broker -------------------------------------------------------------------------------------
 
     def on_push(self, frame: Frame) -> None:
-        """Process a receipt, an error, or the end of the registration."""
+        """Process a command of the broker: a receipt, an error, or the end of the registration."""
         match frame.type:
             case BaseCommand.SEND_RECEIPT:
                 if self._send_queue.on_receipt(frame.command.send_receipt) and self._error_backoff.begun:
@@ -188,7 +195,7 @@ class EntryProducer:
                 self._on_send_error(frame.command.send_error)
             case BaseCommand.TOPIC_MIGRATED:
                 self._registration.on_migrated(frame.command.topicMigrated)
-            case _:
+            case _:  # CLOSE_PRODUCER
                 log.info("%s: the broker closed the producer, looking up the topic's new owner", self.topic)
                 self._registration.on_closed(frame.command.close_producer)
                 if self._exclusive_wait is not None:
@@ -200,7 +207,7 @@ class EntryProducer:
                 self._registration.reopen()
 
     def on_lost(self, error: Exception) -> None:
-        """Register again after the loss of the connection; entries without a receipt are repeated."""
+        """Register again after the loss of the connection; entries without a receipt will be sent again."""
         log.log(level_of(error, logging.INFO), "%s: the producer lost its connection (%s), reconnecting", self.topic, error)
         self._detach()
         self._registration.reopen()
@@ -209,7 +216,7 @@ class EntryProducer:
         failure = codes.of(send_error.error).sending
         error = codes.refused(send_error.error, send_error.message, f"sending to {self.topic}")
         if failure is Failure.RETRY:
-            log.warning("%s: opening the producer again; %d entries are pending", error, self.pending)
+            log.warning("%s; opening the producer again, which has %d pending entries", error, self.pending)
             self._registration.close_before_next()
             self._detach()
             self._registration.reopen(self._error_backoff.delay())
@@ -245,11 +252,12 @@ class EntryProducer:
             self.last_sequence_id = self._send_queue.last_stored_sequence = response.last_sequence_id
         elif self.settings.sole_sender and not self._send_queue.is_own_sequence(response.last_sequence_id):
             self._replaced_at = response.last_sequence_id
-        # Another producer may have used the name meanwhile. A broker with deduplication drops all ids up to this one.
+        # Another producer may have used the name meanwhile. With deduplication the broker drops entries up to its last id.
         self._send_queue.next_sequence = max(self._send_queue.next_sequence, response.last_sequence_id + 1)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
-        log.info("%s: another producer has exclusive access, waiting", self.topic)
+        """Wait for exclusive access; afterwards the first opening has its whole time again."""
+        log.info("%s: another producer has exclusive access, waiting until it ends", self.topic)
         self._exclusive_wait = (connection, request_id)
         try:
             return await connection.wait_exclusive_access(request_id)
@@ -258,7 +266,7 @@ class EntryProducer:
             self._deadline = self._loop.time() + self._open_timeout_s
 
     def on_registered(self, connection: Connection) -> None:
-        """Send the waiting entries over the new connection; end the producer if another one has used its name."""
+        """Send the queued entries over the new connection; end the producer if another one has used its name."""
         self.registrations += 1
         if self._replaced_at is not None:
             self._registration.close_before_next()
@@ -290,9 +298,9 @@ class EntryProducer:
         self._send_queue.fail_all(error)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, deadline: float | None = None) -> None:
-        """Wait for the receipts, at most `timeout` seconds or until `deadline` (loop time), and close.
+        """Wait for the receipts and close the producer; entries that have no receipt by then fail.
 
-        Entries that have no receipt by then fail.
+        The wait ends at `deadline` (loop time), or after `timeout` seconds if there is no `deadline`.
         """
         self.closed = True
         if deadline is None:
@@ -301,7 +309,7 @@ class EntryProducer:
             async with asyncio.timeout_at(deadline):
                 await self._send_queue.idle.wait()
         except TimeoutError:
-            log.warning("%s: closed with %d entries that have no receipt", self.topic, self.pending)
+            log.warning("%s: closing the producer; failing %d entries that have no receipt", self.topic, self.pending)
         await self._registration.cancel_attempt()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()

@@ -25,16 +25,19 @@ async def open_connection(
     timeout: float = HANDSHAKE_TIMEOUT_S,
     link: Link | None = None,
 ) -> Connection:
-    """Dial and complete the handshake, with `fresh` credentials if the last ones were refused.
+    """Dial and complete the handshake; `timeout` (seconds) is for each of the two.
 
-    Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost. Refused credentials raise ServerRefused (FATAL) if the
-    cluster has never accepted this client, and Unreachable otherwise.
+    If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. `fresh` is True if the last credentials were
+    refused, so that others are read. `link` reports the connection's state to the cluster's `Connectivity`.
+
+    Raises ClusterError: FATAL if the server is no Pulsar broker. Refused credentials raise ServerRefused (FATAL) if the cluster
+    has never accepted this client, and Unreachable otherwise.
     """
     connection = Connection(auth, keep_alive_s, link)
     credentials = await auth.credentials(fresh=fresh)
     await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
     endpoint = connection.endpoint
-    endpoint.link = None  # a broker that answers but refuses the handshake counts as unreachable
+    endpoint.link = None  # until the handshake has succeeded, nothing is reported: a broker that refuses it is not reachable
     try:
         await connection.handshake(credentials, proxy_to, timeout)
     except RemoteProtocolError as error:

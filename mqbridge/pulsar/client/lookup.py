@@ -19,10 +19,11 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 MAX_REDIRECTS = 20
+"""Maximum redirects of one lookup: brokers that disagree about the owner would redirect for ever."""
 REQUEST_TIMEOUT_S = 10.0
 """Deadline of one response. The whole operation has a longer deadline and repeats the request."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Backoff between attempts."""
+"""First and maximum delay between two attempts."""
 
 T = TypeVar("T")
 
@@ -46,17 +47,19 @@ async def retry(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
 
 
 class Owner(NamedTuple):
-    """Connection to the broker that serves a topic; `proxied` is True if it goes through the service address."""
+    """Connection to the broker that serves a topic; `proxied` is True if it goes through a proxy at the service address."""
 
     connection: Connection
     proxied: bool
 
 
 class TopicList(NamedTuple):
-    """Topics of a namespace: full names, each partition separately; `names` is None if the known hash is still valid."""
+    """Topics of a namespace."""
 
     names: list[str] | None
+    """Full names, each partition separately; None if the list has not changed since the known hash."""
     hash: str
+    """The broker's hash of the list, for the next request."""
 
 
 class Lookup:
@@ -67,11 +70,11 @@ class Lookup:
         self._timeout = request_timeout_s
 
     async def owner(self, topic: str, service: Sequence[Address] = ()) -> Owner:
-        """Return the broker that serves this topic (a partition, or an unpartitioned topic).
+        """Connect to the broker that serves this topic (a partition, or an unpartitioned topic).
 
-        `service` are the addresses of another cluster if the topic was migrated there.
+        If the topic was migrated to another cluster, `service` are the service addresses of that cluster.
         """
-        connection, address = await (self._pool.reach(service) if service else self._pool.service())
+        connection, address = await (self._pool.connect_first(service) if service else self._pool.service())
         authoritative = False
         for _ in range(MAX_REDIRECTS):
             response: pb.CommandLookupTopicResponse = await connection.request(
@@ -84,19 +87,24 @@ class Lookup:
                 with explain_topic_denial("look up", topic, connection.principal, EITHER):
                     raise self._refused(response.error, response.message, f"looking up {topic}")
             proxied = response.proxy_through_service_url
-            connection = await self._follow(response.brokerServiceUrl, response.brokerServiceUrlTls, address if proxied else None)
+            connection = await self._connect(
+                response.brokerServiceUrl, response.brokerServiceUrlTls, address if proxied else None
+            )
             if response.response == response.Connect:
                 return Owner(connection, proxied)
             authoritative = response.authoritative
         raise ClusterError(f"looking up {topic}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on its owner")
 
-    async def assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
-        """Return a connection to the next owner that a broker named in its close command. Raises ClusterError."""
+    async def connect_assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
+        """Connect to the next owner of a topic, which a broker named in its close command. Raises ClusterError.
+
+        With `proxied` the connection goes through the proxy at the service address.
+        """
         service = (await self._pool.service())[1] if proxied else None
-        return await self._follow(url, url_tls, service)
+        return await self._connect(url, url_tls, service)
 
     def addresses(self, url: str, url_tls: str) -> list[Address]:
-        """Return the addresses in the URL that fits this client: with TLS or without. Raises ClusterError."""
+        """Return the addresses in `url_tls` if this client uses TLS, otherwise those in `url`. Raises ClusterError."""
         tls = self._pool.is_tls
         if tls and not url_tls:
             raise ClusterError(f"the broker at {url} has no address for TLS: set its brokerServicePortTls")
@@ -105,11 +113,11 @@ class Lookup:
         except ValueError as error:
             raise ClusterError(f"the broker returned an invalid address: {error}") from error
 
-    async def _follow(self, url: str, url_tls: str, service: Address | None) -> Connection:
+    async def _connect(self, url: str, url_tls: str, service: Address | None) -> Connection:
         """Return the connection to the broker with these URLs, through the proxy at `service` unless that is None."""
         address, *more = self.addresses(url, url_tls)
         if more:
-            raise ClusterError(f"the broker returned several addresses instead of one: {url or url_tls}")
+            raise ClusterError(f"the broker returned several addresses of the topic's owner instead of one: {url or url_tls}")
         if service is not None:
             return await self._pool.get(service, None if address == service else str(address))
         return await self._pool.get(address)
@@ -134,7 +142,10 @@ class Lookup:
             raise self._refused(response.error, response.message, f"asking for the partitions of {topic}")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
-        """Return the persistent topics of a namespace. The broker may ignore the pattern."""
+        """Return the persistent topics of a namespace that match the pattern; a broker may ignore the pattern.
+
+        `known_hash` is the hash of an earlier list: the response contains no names if the list is still the same.
+        """
         connection, _ = await self._pool.service()
         with explain_denial("list the topics of", namespace, namespace, connection.principal, EITHER):
             response: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(

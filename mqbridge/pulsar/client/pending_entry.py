@@ -12,13 +12,15 @@ from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 COMMAND_RESERVE_BYTES = 2 << 10
-"""Bytes of the frame's padding that are reserved for the command; the rest is for the metadata."""
+"""A frame may exceed the maximum message size by FRAME_PADDING bytes. Of these, this many are reserved for the command; the rest
+is for the metadata."""
 
 
 class SendReceipt(NamedTuple):
-    """The id of a stored entry. For a duplicate the broker reports no id: ledger and entry are -1.
+    """Receipt of an entry: the id under which the broker stored it.
 
-    A chunked message has the id of its last chunk; `first_chunk` is the id of its first chunk.
+    If the broker had already stored the entry, it reports no id: `duplicate` is True, and ledger and entry are -1. A chunked
+    message has the id of its last chunk; `first_chunk` is the id of its first chunk.
     """
 
     ledger: int
@@ -61,10 +63,13 @@ class PendingEntry:
     ) -> None:
         self.metadata, self.payload, self.count = metadata, payload, count
         self.sequence = -1 if sequence is None else sequence
+        """Sequence id of the first message; -1 until it is assigned."""
         self.highest = -1 if highest is None else highest
+        """Sequence id of the last message; -1 until it is assigned."""
         self.prefix = b""
         """The encoded frame up to the payload; empty until `encode`."""
         self.size = len(payload)
+        """Bytes of the whole frame; only of the payload until `encode`."""
         self.added_at = 0.0
         """Loop time of `EntryProducer.send`; only set if entries can expire."""
         self.future = future
@@ -79,11 +84,11 @@ class PendingEntry:
         """Compress the payload unless it is compressed already or would not become smaller."""
         metadata, payload = self.metadata, self.payload
         if codec and payload and not metadata.compression:
-            packed = compress(codec, payload)
-            if len(packed) < len(payload):
+            compressed = compress(codec, payload)
+            if len(compressed) < len(payload):
                 metadata.compression = codec
                 metadata.uncompressed_size = len(payload)
-                self.payload = packed
+                self.payload = compressed
 
     def encode(self, encoder: SendEncoder, max_message_size: int) -> None:
         """Encode the frame up to the payload. Raises ClusterError (REFUSED) if the entry is too large for the broker."""
@@ -91,6 +96,7 @@ class PendingEntry:
         if len(payload) > max_message_size:
             raise too_large_error(len(payload), max_message_size)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, self.chunked is not None)
+        # Metadata that does not fit into the padding takes room from the payload.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
             raise too_large_error(len(prefix) + len(payload), max_message_size)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
@@ -114,17 +120,17 @@ class PendingEntry:
         """True if another chunk of the same message has failed."""
         return self.chunked is not None and self.future.done() and not self.future.cancelled()
 
-    def stored(self, ledger: int, entry: int) -> None:
+    def on_receipt(self, ledger: int, entry: int) -> None:
         """Process the receipt of this entry. A chunked message is complete with the receipt of its last chunk."""
         duplicate = ledger == entry == -1
-        first = None
+        first_chunk = None
         if self.chunked is not None:
-            first = self.chunked.first = self.chunked.first or (ledger, entry)
+            first_chunk = self.chunked.first = self.chunked.first or (ledger, entry)
             self.chunked.pending -= 1
             if self.chunked.pending:
                 return
         if not self.future.done():
-            self.future.set_result(SendReceipt(ledger, entry, duplicate, first))
+            self.future.set_result(SendReceipt(ledger, entry, duplicate, first_chunk))
 
     def fail(self, error: Exception) -> None:
         """Fail the entry's future."""

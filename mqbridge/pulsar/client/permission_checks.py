@@ -1,4 +1,4 @@
-"""Checks of the permissions to produce and to consume that change nothing in the cluster."""
+"""Checks of this client's permissions to produce and to consume. They change nothing in the cluster."""
 
 from mqbridge.errors import ServerRefused
 from mqbridge.pulsar.client.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
@@ -10,9 +10,10 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 
 async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str, timeout: float) -> None:
-    """Open and close a producer of an existing topic. Raises AccessDenied; ClusterError if the topic's broker is unreachable.
+    """Check the permission by opening and closing a producer of an existing topic.
 
-    Any other refusal is ignored, because it may be temporary.
+    Raises AccessDenied without the permission; ClusterError if the topic's broker is unreachable. Any other refusal is ignored,
+    because it may be temporary.
     """
     connection = (await lookup.owner(topic)).connection
     command = ProducerSettings().command(topic, producer_id, None, 0, None)
@@ -37,10 +38,10 @@ async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str,
 
 
 async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str, subscription: str, timeout: float) -> None:
-    """Check the permission with a SUBSCRIBE that brokers always refuse: shared, but reading the compacted topic.
+    """Check the permission with a SUBSCRIBE that brokers always refuse: a shared one that reads the compacted topic.
 
-    Brokers check the permission first. So no subscription or consumer is created, even for a moment, and existing ones are not
-    disturbed. Raises AccessDenied; ClusterError if the topic's broker is unreachable.
+    Brokers check the permission before that. So no subscription or consumer is created, even for a moment, and existing ones are
+    not disturbed. Raises AccessDenied without the permission; ClusterError if the topic's broker is unreachable.
     """
     connection = (await lookup.owner(topic)).connection
     command = pb.CommandSubscribe(

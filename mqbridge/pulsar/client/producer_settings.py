@@ -8,10 +8,11 @@ from mqbridge.pulsar.wire.schemas import Schema
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a producer. Without a name the broker generates one."""
+    """Settings of a producer."""
 
     name: str | None = None
-    """Name of the producer, by which the broker deduplicates; only one producer of a topic may have it at a time."""
+    """Name of the producer, by which the broker deduplicates; only one producer of a topic may have it at a time. None: the
+    broker generates a name."""
     codec: int = pb.NONE
     """Compression of payloads."""
     access: int = pb.Shared
@@ -39,7 +40,11 @@ class ProducerSettings:
     failed entry is sent again."""
 
     def command(self, topic: str, producer_id: int, name: str | None, epoch: int, topic_epoch: int | None) -> pb.CommandProducer:
-        """Return PRODUCER without its request id; `name` is the current name, `topic_epoch` the epoch of exclusive access."""
+        """Return PRODUCER without its request id.
+
+        `name` is the current name, also if the broker generated it. `epoch` numbers the PRODUCER commands of this producer.
+        `topic_epoch` is the broker's count at the last exclusive access, None without one.
+        """
         command = pb.CommandProducer(
             topic=topic,
             producer_id=producer_id,

@@ -1,4 +1,4 @@
-"""Redelivery times of entries, after a negative acknowledgement or the acknowledgement timeout.
+"""Redelivery times of entries, set by a negative acknowledgement or by the delivery of an entry with an acknowledgement timeout.
 
 Times are rounded up to ticks, so that thousands of entries need one timer and no sorting.
 """
@@ -8,17 +8,19 @@ from collections.abc import Iterable
 from mqbridge.pulsar.wire.ids import EntryId
 
 TICK_S = 0.1
-"""Resolution in seconds: an entry may be redelivered this much later than requested."""
+"""Length of a tick: an entry may be redelivered this much later than requested."""
 
 
 class RedeliveryTimer:
-    """Entries by redelivery time (loop time). The caller runs the timer."""
+    """The entries to redeliver, by redelivery time (loop time). The caller runs the asyncio timer."""
 
     __slots__ = ("_by_tick", "_ticks")
 
     def __init__(self) -> None:
         self._ticks: dict[EntryId, int] = {}
+        """Entry -> tick of its redelivery: its redelivery time divided by TICK_S."""
         self._by_tick: dict[int, dict[EntryId, None]] = {}
+        """Tick -> entries to redeliver then, in the order of `add`."""
 
     def __len__(self) -> int:
         return len(self._ticks)
@@ -31,7 +33,7 @@ class RedeliveryTimer:
         self._by_tick.setdefault(tick, {})[entry] = None
 
     def discard(self, entry: EntryId) -> None:
-        """Remove an entry."""
+        """Remove an entry; do nothing if it has no redelivery time."""
         tick = self._ticks.pop(entry, None)
         if tick is not None:
             entries = self._by_tick[tick]
@@ -60,5 +62,5 @@ class RedeliveryTimer:
         return entries
 
     def next_at(self) -> float | None:
-        """Return the next redelivery time; None without entries."""
+        """Return the earliest redelivery time; None without entries."""
         return min(self._by_tick) * TICK_S if self._by_tick else None

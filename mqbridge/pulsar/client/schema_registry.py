@@ -10,7 +10,7 @@ from mqbridge.pulsar.wire.schemas import Schema, get_or_create_schema, get_schem
 
 
 class RegisteredSchema(NamedTuple):
-    """A schema and its version in its topic."""
+    """A schema, and its version among the schemas of its topic."""
 
     schema: Schema
     version: bytes
@@ -33,7 +33,7 @@ async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: floa
 
 
 async def register(lookup: Lookup, topic: str, schema: Schema, timeout: float) -> bytes:
-    """Register a schema at the broker that owns the topic; return the schema's version. Raises ClusterError."""
+    """Register a schema at the broker that owns the topic, unless it is registered; return its version. Raises ClusterError."""
     owner = await lookup.owner(topic)
     response: pb.CommandGetOrCreateSchemaResponse = await owner.connection.request(
         lambda request_id: get_or_create_schema(request_id, topic, schema),

@@ -3,9 +3,9 @@
 The order never changes: entries move from `_queue` to `_in_flight`, and receipts arrive in the order of sending. When the
 connection ends, entries in flight return to the front of the queue, with the same bytes and the same sequence ids.
 
-A queued entry that expires is removed and never sent. If an entry expires in flight, its outcome is unknown, and it is not sent
-again. It moves to `_abandoned`, whose entries are all older than those in flight. It counts against the window until the broker
-answers or the connection ends.
+An entry expires if it has no receipt in time. An entry that expires in the queue is removed and never sent. If an entry expires
+in flight, nobody knows whether the broker will store it, and it is not sent again. It moves to `_abandoned`, whose entries are
+all older than those in flight, and keeps its room in the window until the broker responds or the connection ends.
 """
 
 import asyncio
@@ -34,6 +34,7 @@ class SendQueue:
         self.name = settings.name or ""
         self.schema_version = b""
         self.next_sequence = 0
+        """Sequence id of the next entry whose caller sets none."""
         self.last_stored_sequence = -1
         """Highest sequence id with a receipt."""
         self.duplicates = 0
@@ -63,14 +64,14 @@ class SendQueue:
             self.send_waiting()
 
     def attach(self, connection: Connection) -> None:
-        """Send over this connection from now on. Entries that were already encoded are counted as repeated."""
+        """Send over this connection from now on. Queued entries that are already encoded are counted as retries."""
         self._connection = connection
         if connection.endpoint.link is not None:
             connection.endpoint.link.repeats(sum(bool(entry.prefix) for entry in self._queue))
         self.send_waiting()
 
     def detach(self) -> None:
-        """Stop using the connection: entries in flight return to the front of the queue; withdrawn ones fail."""
+        """Stop using the connection: entries in flight return to the front of the queue, but withdrawn ones fail."""
         connection, self._connection = self._connection, None
         if connection is not None:
             sends, size = len(self._in_flight) + len(self._abandoned), self._in_flight_bytes
@@ -78,7 +79,7 @@ class SendQueue:
             for entry in self._in_flight:
                 if entry.withdrawn:
                     self._unknown_outcomes.add(entry.highest)
-                    entry.fail(_withdrawn())
+                    entry.fail(_withdrawal_error())
             self._queue.extendleft(entry for entry in reversed(self._in_flight) if not entry.withdrawn)
             self._in_flight.clear()
             self._abandoned.clear()
@@ -93,7 +94,7 @@ class SendQueue:
         connection, queue = self._connection, self._queue
         while queue and connection is not None and connection.endpoint.alive:
             entry = queue[0]
-            if entry.chunked is not None and entry.has_failed_chunk:
+            if entry.chunked is not None and entry.has_failed_chunk:  # the message is lost without the failed chunk
                 queue.popleft()
                 continue
             if not entry.prefix and not self._prepare(connection.max_message_size):
@@ -150,7 +151,7 @@ class SendQueue:
     # --- receipts ---------------------------------------------------------------------------------------------------
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> bool:
-        """Complete the oldest entry in flight; return False if no entry in flight has this receipt's sequence id.
+        """Complete the oldest entry in flight; return False for the receipt of an entry that is no longer in flight.
 
         Raises RemoteProtocolError for an out-of-order receipt.
         """
@@ -158,7 +159,7 @@ class SendQueue:
         if self._abandoned:
             self._release_abandoned(sequence)
         if not in_flight or sequence < in_flight[0].sequence:
-            return False  # the entry was abandoned or sent twice
+            return False  # the entry was abandoned, or sent twice and has its receipt
         if sequence != in_flight[0].sequence:
             expected = in_flight[0].sequence
             raise RemoteProtocolError(f"out-of-order receipt on {self._topic}: sequence id {sequence}, expected {expected}")
@@ -168,7 +169,7 @@ class SendQueue:
             ledger = entry = -1
         stored = self._pop_oldest()
         self.last_stored_sequence = stored.highest
-        stored.stored(ledger, entry)
+        stored.on_receipt(ledger, entry)
         self._update_idle()
         return True
 
@@ -182,17 +183,18 @@ class SendQueue:
         return any(entry.highest == sequence for entry in self._queue)
 
     def _release_abandoned(self, sequence: int) -> None:
-        """Release the window of abandoned entries up to this sequence id.
+        """Free the room in the window of abandoned entries up to this sequence id.
 
-        The broker answers in order, so it has processed them.
+        The broker responds in order, so it has already processed them.
         """
         while self._abandoned and self._abandoned[0].sequence <= sequence:
             self._release(self._abandoned.popleft())
 
     def refuse(self, sequence: int, error: ClusterError) -> None:
-        """Fail one entry that the broker refused; the broker identifies it by its highest sequence id.
+        """Fail one entry that the broker refused; `sequence` is the entry's first or highest sequence id.
 
-        Raises RemoteProtocolError if no such entry was sent: the entry that the broker refused would never get a receipt.
+        Do nothing if the entry is no longer pending. Raises RemoteProtocolError if `sequence` was never sent: the entry that the
+        broker really refused would never get a receipt.
         """
         for entries in (self._abandoned, self._in_flight):
             for entry in entries:
@@ -212,26 +214,27 @@ class SendQueue:
         return entry
 
     def _release(self, entry: PendingEntry) -> None:
+        """Free the entry's room in the window of the connection."""
         self._in_flight_bytes -= entry.size
         if self._connection is not None:
             self._connection.window.give(entry.size)
 
     # --- expiry and withdrawal --------------------------------------------------------------------------------------
 
-    def expire(self, deadline: float, error: ClusterError) -> bool:
-        """Fail entries that were added at or before `deadline` (loop time), oldest first; return True if any failed.
+    def expire(self, added_until: float, error: ClusterError) -> bool:
+        """Fail entries that were added at `added_until` (loop time) or earlier, oldest first; return True if any failed.
 
-        Entries in flight may be stored nevertheless. With `fails_in_order` one expired entry fails all later ones.
+        Entries in flight may be stored nevertheless. With `fails_in_order` one expired entry fails all later ones too.
         """
         before = len(self)
         oldest = self._in_flight[0] if self._in_flight else self._queue[0] if self._queue else None
-        if self._settings.fails_in_order and oldest is not None and oldest.added_at <= deadline:
-            deadline = math.inf
-        while self._in_flight and self._in_flight[0].added_at <= deadline:
+        if self._settings.fails_in_order and oldest is not None and oldest.added_at <= added_until:
+            added_until = math.inf
+        while self._in_flight and self._in_flight[0].added_at <= added_until:
             entry = self._in_flight.popleft()
             self._abandoned.append(entry)
             entry.fail(error)
-        while self._queue and self._queue[0].added_at <= deadline:
+        while self._queue and self._queue[0].added_at <= added_until:
             self._queue.popleft().fail(error)
         self._update_idle()
         return len(self) < before
@@ -241,7 +244,7 @@ class SendQueue:
         remaining: deque[PendingEntry] = deque()
         for entry in self._queue:
             if entry.owner in owners:
-                entry.fail(_withdrawn())
+                entry.fail(_withdrawal_error())
             else:
                 remaining.append(entry)
         self._queue = remaining
@@ -261,5 +264,5 @@ class SendQueue:
             self.idle.set()
 
 
-def _withdrawn() -> ClusterError:
+def _withdrawal_error() -> ClusterError:
     return ClusterError("the entry was withdrawn before it was stored", Failure.RETRY)

@@ -10,7 +10,7 @@ TLS_SCHEME = "pulsar+ssl://"
 
 
 class Address(NamedTuple):
-    """Address of a socket."""
+    """Address that a socket connects to."""
 
     host: str
     port: int
@@ -20,12 +20,15 @@ class Address(NamedTuple):
 
 
 def parse_service_url(text: str, tls: bool) -> list[Address]:
-    """Parse `pulsar://a:6650,b:6650`, or `pulsar+ssl://a:6651` with `tls`. Raises ValueError."""
+    """Return the addresses in a service URL: `pulsar://a:6650,b:6650`, or with `tls` `pulsar+ssl://a:6651`. Raises ValueError.
+
+    The scheme and the ports may be missing.
+    """
     scheme, port = (TLS_SCHEME, DEFAULT_TLS_PORT) if tls else (SCHEME, DEFAULT_PORT)
     addresses = []
     for part in text.removeprefix(scheme).split(","):
-        rest = part.strip().removeprefix(scheme)
-        if "://" in rest:
+        address = part.strip().removeprefix(scheme)
+        if "://" in address:
             raise ValueError(f"{part.strip()!r} does not begin with {scheme}")
-        addresses.append(Address(*split_address(rest.rstrip("/"), port)))
+        addresses.append(Address(*split_address(address.rstrip("/"), port)))
     return addresses

@@ -1,8 +1,8 @@
 """Detector of stalled subscriptions: the broker delivers nothing although the topic has further entries.
 
 Brokers have been seen to stall a failover subscription when its active consumer changes: they have permits and messages, but
-deliver nothing until a new SUBSCRIBE. A waiting consumer cannot distinguish this from an idle topic. So it periodically requests
-the topic's last entry.
+deliver nothing until a new SUBSCRIBE. A waiting consumer cannot distinguish this from an idle topic by itself. So it periodically
+requests the id of the topic's last entry; if this consumer has not received that entry, it subscribes again.
 """
 
 import asyncio
@@ -17,14 +17,15 @@ from mqbridge.pulsar.wire.ids import EntryId
 log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S = 300.0
-"""Maximum interval between two checks of an idle topic."""
+"""Maximum interval between two checks of an idle topic; the interval doubles from check to check."""
 
 
 class StallDetector:
     """Stall detector of one consumer, active from the first `schedule_check` to `end`.
 
-    `can_receive` returns True if an entry could arrive now. `find_unreceived` returns the topic's last entry, or None if it was
-    received. `resubscribe` sends a new SUBSCRIBE; it is called at most once for the same last entry.
+    A check requests the last entry if none has arrived for `silence_s` seconds. `can_receive` returns True if an entry could
+    arrive now. `find_unreceived` returns the topic's last entry, or None if it was received. `resubscribe` sends a new SUBSCRIBE;
+    it is called at most once for the same last entry.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class StallDetector:
         self._can_receive, self._find_unreceived, self._resubscribe = can_receive, find_unreceived, resubscribe
         self._interval_s = silence_s
         self._resubscribed_for: EntryId | None = None
+        """The topic's last entry when `resubscribe` was called last."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended = False
 
     def schedule_check(self) -> None:
-        """Schedule the next check."""
+        """Schedule the next check after the current interval."""
         if not self._ended:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
@@ -58,8 +60,8 @@ class StallDetector:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def stop(self) -> None:
-        """Stop checking, and cancel a request in progress."""
+    async def close(self) -> None:
+        """Stop checking, and cancel a check in progress."""
         self.end()
         await cancel(self._task)
 
@@ -77,7 +79,7 @@ class StallDetector:
         except (ClusterError, ProtocolError) as error:
             log.log(
                 level_of(error, logging.INFO),
-                "%s: no entry has arrived, and requesting the topic's last entry failed: %s",
+                "%s: no entry has arrived, and requesting the topic's last entry failed, trying again later: %s",
                 self._topic,
                 error,
             )
@@ -86,6 +88,7 @@ class StallDetector:
         self.schedule_check()
 
     def _evaluate(self, last: EntryId | None) -> None:
+        """Subscribe again if the topic's last entry was not received; check less often if it was, or if that did not help."""
         if self.has_news or not self._can_receive():
             return
         if last is None or last == self._resubscribed_for:

@@ -10,10 +10,12 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema
 
 Types = pb.CommandSubscribe
+"""Namespace of the subscription types, such as `Types.Exclusive`, and of the initial positions, such as `Types.Earliest`."""
 DEFAULT_MAX_BYTES = 16 << 20
+"""Default of `Subscription.max_bytes`, with room for three entries of the largest size that brokers accept by default."""
 DEFAULT_CHUNK_LIMITS = ChunkLimits()
 READER_PREFIX = "mqbridge-reader-"
-"""Start of the subscription name of a reader; the role may precede it."""
+"""Start of the subscription name of a reader; the client's role may precede it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Subscription:
 
     name: str
     type: int = Types.Exclusive
+    """Subscription type, a value of `Types`."""
     earliest: bool = True
     """True if a new subscription begins at the earliest message; False if it begins after the latest."""
     consumer_name: str = ""
@@ -35,7 +38,7 @@ class Subscription:
     chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS
     """Limits for chunks of incomplete messages, in addition to `max_bytes`."""
     rollback_s: int = 0
-    """A new subscription begins with the messages published this many seconds ago; 0: not used."""
+    """A new subscription begins with the messages published this many seconds ago; 0: `earliest` decides where it begins."""
     priority: int = 0
     """Shared: consumers with a lower number are served first. Failover: the lowest number becomes the active consumer."""
     read_compacted: bool = False
@@ -61,7 +64,8 @@ class Subscription:
     def command(self, topic: str, consumer_id: int, start: EntryId | None, epoch: int) -> pb.CommandSubscribe:
         """Return SUBSCRIBE without its request id.
 
-        A reader begins at `start`. On ordered subscriptions the broker repeats `epoch` on every entry.
+        A reader begins at `start`, which is None for other consumers. On ordered subscriptions the broker sends `epoch` back with
+        every entry.
         """
         command = pb.CommandSubscribe(
             topic=topic,
@@ -79,7 +83,7 @@ class Subscription:
         )
         if start is not None:
             command.durable = False
-            command.initialPosition = Types.Latest  # else the broker treats `start` at the latest entry as "from the beginning"
+            command.initialPosition = Types.Latest  # with Earliest, a `start` at the latest entry would mean "from the beginning"
             command.start_message_id.CopyFrom(ids.message_id(*start))
         if self.type == Types.Key_Shared:
             command.keySharedMeta.keySharedMode = pb.STICKY if self.key_ranges else pb.AUTO_SPLIT

@@ -1,8 +1,8 @@
 """Watch on the topics of a namespace that match a pattern.
 
-Brokers with topic list watchers (3.0 and later, announced in the handshake) push changes. The list is polled in any case: the
-request contains the hash of the last response, so the broker sends no names if nothing has changed. Reported changes name
-topics, not partitions.
+Brokers with topic list watchers (3.0 and later, announced in the handshake) push changes. The list is also polled, whether the
+broker pushes changes or not: the request contains the hash of the last response, so the broker sends no names if nothing has
+changed. The broker lists each partition separately, but the changes that this module reports contain topics only.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ class TopicChange(NamedTuple):
     added: set[str]
     """New topics, and known topics with new partitions."""
     removed: set[str]
+    """Topics that do not exist any more."""
 
 
 class TopicWatch:
@@ -37,7 +38,7 @@ class TopicWatch:
         self, lookup: Lookup, watcher_id: int, namespace: str, pattern: str, refresh_s: float, request_timeout_s: float
     ) -> None:
         self.topics: set[str] = set()
-        """Topics after the last reported change."""
+        """The matching topics after the last reported change."""
         self._lookup, self._id = lookup, watcher_id
         self._namespace, self._pattern = namespace, pattern
         self._refresh_s, self._request_timeout_s = refresh_s, request_timeout_s
@@ -48,12 +49,15 @@ class TopicWatch:
         self._names: set[str] = set()
         """The broker's current list; it names each partition separately."""
         self._known_names: set[str] = set()
-        """`_names` after the last refresh."""
+        """`_names` when the last change was computed."""
         self._hash: str | None = None
+        """The broker's hash of `_names`; None before the first response."""
         self._connection: Connection | None = None
-        self._refused = False
+        """The connection over which the broker pushes changes; None without a watch at the broker."""
+        self._polls_only = False
         """True if the broker does not support or refuses watches, so that the list is only polled."""
         self._changed = asyncio.Event()
+        """Set when the broker has pushed a change, and when the connection was lost."""
         self._backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
 
     @property
@@ -64,16 +68,16 @@ class TopicWatch:
     async def next_change(self) -> TopicChange:
         """Wait for the next change and return it. Raises ClusterError (FATAL).
 
-        The first change has all existing topics; it is returned even if there are none.
+        The first call waits for no change: it returns all existing topics as added, possibly none.
         """
-        first = self._hash is None
+        is_first = self._hash is None
         while True:
             self._changed.clear()  # before the refresh: a change pushed during the refresh may be newer than the list
             await self._refresh()
             now = topic_lists.parent_topics(self._names, self._pattern)
             added = topic_lists.parent_topics(self._names - self._known_names, self._pattern)
             self._known_names = set(self._names)
-            if first or added or now != self.topics:
+            if is_first or added or now != self.topics:
                 change = TopicChange(added, self.topics - now)
                 self.topics = now
                 return change
@@ -84,12 +88,12 @@ class TopicWatch:
                 pass
 
     async def _refresh(self) -> None:
-        """Request the current list, and start a watch if there is none and the broker supports it."""
+        """Request the current list, until it succeeds; before, start a watch if there is none and the broker supports it."""
         while True:
             try:
-                if self._connection is None and not self._refused:
-                    await self._subscribe()
-                await self._list()
+                if self._connection is None and not self._polls_only:
+                    await self._start_watch()
+                await self._request_list()
             except ClusterError as error:
                 if error.failure is Failure.FATAL:
                     raise
@@ -99,21 +103,22 @@ class TopicWatch:
                 self._backoff.reset()
                 return
 
-    async def _subscribe(self) -> None:
+    async def _start_watch(self) -> None:
+        """Start a watch at the broker; if it refuses the pattern, on the whole namespace; else only poll from now on."""
         connection = await self._lookup.service()
         if not connection.supports_topic_watches:
-            self._refused = True
+            self._polls_only = True
             return
         try:
-            response = await self._watch(connection)
+            response = await self._request_watch(connection)
         except ServerRefused as error:
             if self._watched_pattern == self._match_all:
                 log.info("%s: falling back to polling the topic list", error)
-                self._refused = True
+                self._polls_only = True
             else:
-                log.info("%s: watching the whole namespace", error)
+                log.info("%s: watching the whole namespace %s instead", error, self._namespace)
                 self._watched_pattern, self._hash = self._match_all, None
-                await self._subscribe()
+                await self._start_watch()
             return
         if connection.watchers.get(self._id) is self:
             self._connection = connection
@@ -121,7 +126,7 @@ class TopicWatch:
         if response.topics_hash != self._hash:
             self._names, self._hash = set(response.topic), response.topics_hash
 
-    async def _watch(self, connection: Connection) -> pb.CommandWatchTopicListSuccess:
+    async def _request_watch(self, connection: Connection) -> pb.CommandWatchTopicListSuccess:
         connection.watchers[self._id] = self
         try:
             response: pb.CommandWatchTopicListSuccess = await connection.request(
@@ -137,11 +142,11 @@ class TopicWatch:
             raise
         return response
 
-    async def _list(self) -> None:
-        found = await self._lookup.topics(self._namespace, self._watched_pattern, self._hash)
-        if found.names is not None:
-            self._names = set(found.names)
-        self._hash = found.hash
+    async def _request_list(self) -> None:
+        topic_list = await self._lookup.topics(self._namespace, self._watched_pattern, self._hash)
+        if topic_list.names is not None:
+            self._names = set(topic_list.names)
+        self._hash = topic_list.hash
 
     def on_push(self, frame: Frame) -> None:
         """Process a change pushed by the broker."""
@@ -151,13 +156,13 @@ class TopicWatch:
         self._changed.set()
 
     def on_lost(self, error: Exception) -> None:
-        """Note the loss of the connection; the next refresh starts a new watch."""
+        """Process the loss of the connection; the next refresh starts a new watch."""
         log.log(level_of(error, logging.INFO), "the watch on the topics of %s was lost: %s", self._namespace, error)
         self._connection = None
         self._changed.set()
 
     async def close(self) -> None:
-        """Close the watch at the broker."""
+        """Close the watch at the broker, if there is one."""
         connection, self._connection = self._connection, None
         if connection is None or not connection.alive:
             return
