@@ -63,7 +63,7 @@ async def test_a_broker_that_joins_and_one_that_dies(own: TubeMQ, open_client: O
         now = asyncio.get_running_loop().time
 
         def avoided() -> list[int]:
-            return [broker.id for broker in any_partition.blocklist.avoided(now())]
+            return [broker.id for broker in any_partition.blocklist.avoided_brokers(now())]
 
         # What is only in its memory dies with it: acknowledged, and yet not lost for what this test counts.
         on_second = len([name for name in reading.got if name.startswith("2:")])

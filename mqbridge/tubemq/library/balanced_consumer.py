@@ -1,7 +1,7 @@
 """A consumer group whose members choose their partitions themselves ("client balance" in TubeMQ).
 
 The Master assigns no partitions. The members agree among themselves which member reads which partition. `share` is the simplest
-rule: each of n members takes every nth partition. When two members want the same partition, its Broker refuses the second (410).
+rule: each of n members takes every nth partition. If two members want the same partition, its Broker refuses the second (410).
 """
 
 import asyncio
@@ -54,35 +54,36 @@ class BalancedConsumer(GroupConsumer):
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
         self._node = node
         self._refreshed_at = float("-inf")
-        self._refreshing = asyncio.Lock()
+        """Event loop time of the last request for the list of partitions."""
+        self._refresh_lock = asyncio.Lock()
 
     async def partitions(self) -> dict[PartitionRef, bool]:
         """Return all partitions of the topics, each with True if it may be read.
 
-        Asks the Master at most every REFRESH_S seconds.
+        Requests the list from the Master, unless the last list is younger than REFRESH_S seconds.
         """
         self._raise_failure()
-        async with self._refreshing:
+        async with self._refresh_lock:
             if self._loop.time() - self._refreshed_at >= REFRESH_S:
                 await self._refresh()
                 self._refreshed_at = self._loop.time()
         return self.membership.partitions
 
     async def share(self) -> list[PartitionRef]:
-        """Return this member's partitions: every nth of those that may be read; without `node` all of them."""
+        """Return the partitions that this member should read: every nth that may be read; all of them without `node`."""
         number, count = self._node or (0, 1)
-        return [ref for ref, is_open in (await self.partitions()).items() if is_open][number::count]
+        return [ref for ref, is_readable in (await self.partitions()).items() if is_readable][number::count]
 
     async def take(self, key: PartitionKey, offset: int | None = None) -> HeldPartition:
-        """Acquire a partition and read it from `offset`, if given; returns the same object if this member already holds it.
+        """Acquire a partition, to read it from `offset`, if given. If this member already holds it, return the same object again.
 
         Raises ServerRefused: 410 if another member holds the partition, 403 if it does not exist, 422 if it is closed.
         """
         self._raise_failure()
         if (held := self.held_partitions.held.get(key)) is not None:
             return held
-        ref, is_open = await self._find(key)
-        if not is_open:
+        ref, is_readable = await self._find(key)
+        if not is_readable:
             raise codes.refusal_error(
                 f"taking {key}", codes.UNSUBSCRIBABLE, "the Master lists the partition as closed for consumers"
             )
@@ -99,24 +100,26 @@ class BalancedConsumer(GroupConsumer):
     # --- Master -----------------------------------------------------------------------------------------------------
 
     def _report_soon(self) -> None:
-        """Send a heartbeat at once that reports the partitions held."""
+        """Wake the heartbeat task, and have the next heartbeat report the partitions held."""
         self.held_partitions.changed = True
         self._wake.set()
 
     async def _find(self, key: PartitionKey) -> tuple[PartitionRef, bool]:
-        known = {ref.key: (ref, is_open) for ref, is_open in self.membership.partitions.items()}
-        if key not in known:
-            known = {ref.key: (ref, is_open) for ref, is_open in (await self.partitions()).items()}
-        if key not in known:
+        """Return a partition and whether it may be read; refresh the list if the partition is not in it."""
+        listed = {ref.key: (ref, is_readable) for ref, is_readable in self.membership.partitions.items()}
+        if key not in listed:
+            listed = {ref.key: (ref, is_readable) for ref, is_readable in (await self.partitions()).items()}
+        if key not in listed:
             raise codes.refusal_error(f"taking {key}", codes.FORBIDDEN, "the Master lists no such partition")
-        return known[key]
+        return listed[key]
 
     async def _join(self) -> None:
-        known = self.membership.skip_id
+        last_order = self.membership.skip_id
         await super()._join()
-        await self._skip_to_end(known)
+        await self._obey_skip_order(last_order)
 
     async def _refresh(self) -> None:
+        """Request the list of partitions; join again first if the Master has forgotten this member."""
         try:
             await self.membership.refresh_partitions()
         except ServerRefused as error:
@@ -126,20 +129,23 @@ class BalancedConsumer(GroupConsumer):
             await self.membership.refresh_partitions()
 
     async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
-        known = self.membership.skip_id
+        last_order = self.membership.skip_id
         await self.membership.heartbeat(held)
-        await self._skip_to_end(known)
+        await self._obey_skip_order(last_order)
 
-    async def _skip_to_end(self, known: int) -> None:
-        """Move all partitions to their ends if an administrator has ordered so after order number `known`."""
-        if self.membership.skip_id <= known:
+    async def _obey_skip_order(self, last_order: int) -> None:
+        """Move all held partitions to their ends if an administrator has given such an order after order number `last_order`."""
+        if self.membership.skip_id <= last_order:
             return
         for partition in list(self.held_partitions.held.values()):
             try:
                 await partition.seek(partition.max_offset)
             except (ClusterError, ProtocolError, LaneRevoked) as error:
-                log.warning("%s: skipping to the end failed, although an administrator ordered it: %s", partition, error)
+                log.warning(
+                    "%s: skipping to the end, which an administrator ordered, failed, reading continues: %s", partition, error
+                )
 
     def _raise_failure(self) -> None:
+        """Raise the error after which this member can no longer take part in the group, if there is one."""
         if self._failed is not None:
             raise self._failed

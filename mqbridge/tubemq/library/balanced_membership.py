@@ -36,7 +36,10 @@ Response = RegisterResponseM2CV2 | HeartResponseM2CV2 | GetPartMetaResponseM2C
 
 
 class BalancedMembership(GroupMember):
-    """Registers, sends heartbeats, lists partitions and leaves. Raises ClusterError; a refusal has the Master's error code."""
+    """Registers, sends heartbeats, lists partitions and leaves.
+
+    Methods that call the Master may raise ClusterError: ServerRefused, with the Master's error code, if it refuses the call.
+    """
 
     def __init__(
         self,
@@ -54,16 +57,18 @@ class BalancedMembership(GroupMember):
         self._node_id, self._source_count = node or (UNSET, UNSET)
         self._brokers: dict[int, Broker] = {}
         self._brokers_id = UNSET
-        self._open: dict[PartitionKey, bool] = {}
+        """Id of the Master's list of Brokers that `_brokers` comes from."""
+        self._is_readable: dict[PartitionKey, bool] = {}
         self._topics_id = UNSET
+        """Id of the Master's list of partitions that `_is_readable` comes from."""
 
     @property
     def partitions(self) -> dict[PartitionRef, bool]:
         """The partitions of the Master's last list, each with True if it may be read; sorted by topic, Broker and number."""
-        known = sorted(self._open.items(), key=lambda item: (item[0].topic, item[0].broker, item[0].partition))
+        listed = sorted(self._is_readable.items(), key=lambda item: (item[0].topic, item[0].broker, item[0].partition))
         return {
-            PartitionRef(self._brokers[key.broker], key.topic, key.partition): is_open
-            for key, is_open in known
+            PartitionRef(self._brokers[key.broker], key.topic, key.partition): is_readable
+            for key, is_readable in listed
             if key.broker in self._brokers
         }
 
@@ -77,26 +82,26 @@ class BalancedMembership(GroupMember):
             nodeId=self._node_id,
             topicList=self.topics,
             topicCondition=self.conditions(),
-            subRepInfo=self._report(held or None),
-            opsTaskInfo=self._ops(),
+            subRepInfo=self._state_report(held or None),
+            opsTaskInfo=self._applied_settings(),
             authInfo=await self.masters.auth_info(),
         )
         response = await self.masters.call(rpc.BALANCED_REGISTER, request, RegisterResponseM2CV2)
         self._check(f"joining group {self.group} for {', '.join(self.topics)}", response)
-        self._learn(response)
+        self._apply_response(response)
 
     async def heartbeat(self, held: Sequence[PartitionRef] | None) -> None:
         """Keep the membership alive; report the partitions held unless `held` is None."""
         request = HeartRequestC2MV2(
             clientId=self.client_id,
             groupName=self.group,
-            subRepInfo=self._report(held),
-            opsTaskInfo=self._ops(),
+            subRepInfo=self._state_report(held),
+            opsTaskInfo=self._applied_settings(),
             authInfo=await self.masters.auth_info(),
         )
         response = await self.masters.call(rpc.BALANCED_HEARTBEAT, request, HeartResponseM2CV2)
         self._check(f"a heartbeat of group {self.group}", response)
-        self._learn(response)
+        self._apply_response(response)
 
     async def refresh_partitions(self) -> None:
         """Request the list of partitions from the Master."""
@@ -109,7 +114,7 @@ class BalancedMembership(GroupMember):
         )
         response = await self.masters.call(rpc.PARTITION_META, request, GetPartMetaResponseM2C)
         self._check(f"requesting the partitions of group {self.group}", response)
-        self._learn_partitions(response)
+        self._store_lists(response)
 
     async def leave(self) -> None:
         """Leave the group at the Master."""
@@ -117,9 +122,11 @@ class BalancedMembership(GroupMember):
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
     def _check(self, request: str, response: Response) -> None:
+        """Raise ServerRefused unless the response is a success; `request` names the request in the error."""
         self.masters.raise_if_refused(request, response, Role.CONSUMER, is_success=response.errCode == codes.SUCCESS)
 
-    def _report(self, held: Sequence[PartitionRef] | None) -> ClientSubRepInfo:
+    def _state_report(self, held: Sequence[PartitionRef] | None) -> ClientSubRepInfo:
+        """Return the ids of the lists that this member has, and the partitions held unless `held` is None."""
         topics: dict[str, list[PartitionRef]] = {}
         for ref in held or ():
             topics.setdefault(ref.topic, []).append(ref)
@@ -130,7 +137,8 @@ class BalancedMembership(GroupMember):
             partSubInfo=[format_held_partitions(topic, refs) for topic, refs in sorted(topics.items())],
         )
 
-    def _ops(self) -> OpsTaskInfo:
+    def _applied_settings(self) -> OpsTaskInfo:
+        """Return the ids of the administrators' settings that this member has applied; the Master sends newer settings."""
         return OpsTaskInfo(
             groupFlowCheckId=self.flow.group_id,
             defFlowCheckId=self.flow.default_id,
@@ -138,7 +146,8 @@ class BalancedMembership(GroupMember):
             csmFrmMaxOffsetCtrlId=self.skip_id,
         )
 
-    def _learn(self, response: RegisterResponseM2CV2 | HeartResponseM2CV2) -> None:
+    def _apply_response(self, response: RegisterResponseM2CV2 | HeartResponseM2CV2) -> None:
+        """Store tokens and lists, and apply the settings: flow control (default rules and rules of the group), query priority."""
         if response.HasField("authorizedInfo"):
             self.store_tokens(response.authorizedInfo)
         ops = response.opsTaskInfo
@@ -149,10 +158,13 @@ class BalancedMembership(GroupMember):
             self.apply_priority(ops.qryPriorityId)
         if ops.HasField("csmFrmMaxOffsetCtrlId"):
             self.skip_id = max(self.skip_id, ops.csmFrmMaxOffsetCtrlId)
-        self._learn_partitions(response)
+        self._store_lists(response)
 
-    def _learn_partitions(self, response: Response) -> None:
-        """Store the Brokers, then the partitions, which refer to Broker ids. The Master omits a list that has not changed."""
+    def _store_lists(self, response: Response) -> None:
+        """Store the lists of Brokers and partitions with their ids. The Master omits a list that has not changed.
+
+        A response to a registration has no list of partitions.
+        """
         if response.brokerConfigList:
             brokers = [parse_broker(text, self.masters.broker_port) for text in response.brokerConfigList]
             self._brokers = {broker.id: broker for broker in brokers}
@@ -161,9 +173,9 @@ class BalancedMembership(GroupMember):
         if isinstance(response, RegisterResponseM2CV2) or not response.topicMetaInfoList:
             return
         self._topics_id = response.topicMetaInfoId
-        self._open = {
-            PartitionKey(broker, meta.topic, partition): is_open
+        self._is_readable = {
+            PartitionKey(broker, meta.topic, partition): is_readable
             for meta in map(parse_topic_meta, response.topicMetaInfoList)
-            for broker, stores, partitions, is_open in meta.deployments
+            for broker, stores, partitions, is_readable in meta.deployments
             for partition in partition_ids(partitions, stores)
         }

@@ -15,79 +15,89 @@ from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import Broker
 
 CONNECT_WINDOW_S = 60.0
-CONNECT_FAILURES = 5
+"""Failed connects are counted within this time after the first one."""
+MAX_CONNECT_FAILURES = 5
+"""A Broker with more failed connects is banned for CONNECT_BAN_S."""
 CONNECT_BAN_S = 30 * 60.0
-CONNECT_BAN_SHARE = 0.3
+MAX_CONNECT_BAN_SHARE = 0.3
 MAX_CONNECT_BANS = 30
+"""Limits of the Brokers that are banned at once: this share of all Brokers, and this number."""
+
 UNAVAILABLE_S = 50.0
-LOST_IN_A_ROW = 3
+"""How long a Broker is avoided after a response with code 503."""
+MAX_LOST_IN_A_ROW = 3
+"""A Broker that loses more responses in a row is avoided for LOST_S."""
 LOST_S = 3.0
-QUALITY_S = 30.0
-QUALITY_SHARE = 0.15
-QUALITY_OF_MEAN = 0.2
-QUALITY_OF_SENT = 0.1
-QUALITY_MIN_TENTH = 2
+
+COMPARE_S = 30.0
+"""Interval between comparisons of the Brokers, and how long a Broker that did badly is avoided."""
+MAX_POOR_SHARE = 0.15
+"""Limit of the Brokers that are avoided at once because they did badly, as a share of the compared Brokers."""
+POOR_SHARE_OF_MEAN = 0.2
+POOR_SHARE_OF_SENT = 0.1
+"""A Broker did badly if it stored less than both: this share of the mean of all, and this share of the messages sent to it."""
+MIN_TENTH_OF_SENT = 2
 """A Broker is judged only if a tenth of the messages sent to it is more than this."""
 
 
 class _Record:
-    """Counts of one Broker: failed connects since `connect_at`, lost responses in a row, messages since the last comparison."""
+    """Counts of one Broker: failed connects since `window_start`, lost responses in a row, messages since the last comparison."""
 
-    __slots__ = ("connect_at", "connect_failures", "lost", "sent", "stored")
+    __slots__ = ("connect_failures", "lost", "sent", "stored", "window_start")
 
     def __init__(self) -> None:
-        self.connect_at = float("-inf")
+        self.window_start = float("-inf")
         self.connect_failures = self.lost = self.sent = self.stored = 0
 
 
 class BrokerBlocklist:
-    """The Brokers that one producer avoids."""
+    """The Brokers that one producer avoids. `now` is always a time of the event loop, in seconds."""
 
     def __init__(self) -> None:
         self._records: dict[Broker, _Record] = {}
         self._unavailable: dict[Broker, float] = {}
-        """Brokers that responded 503 or lost responses, each with the time until which it is avoided."""
+        """Brokers that responded 503 or lost responses. All three dicts have the time until which the Broker is avoided."""
         self._poor: dict[Broker, float] = {}
-        """Brokers that stored far fewer messages than the others; kept apart, since their number is limited."""
+        """Brokers that stored far fewer messages than the others; a dict of its own, since their number is limited."""
         self._banned: dict[Broker, float] = {}
-        """Brokers that refuse connections; kept apart for the same reason."""
+        """Brokers that refuse connections; a dict of its own for the same reason."""
         self._compared_at: float | None = None
 
     def avoids(self, broker: Broker, now: float) -> bool:
         """Return True while messages should be sent to other Brokers."""
         return any(until.get(broker, now) > now for until in (self._unavailable, self._poor, self._banned))
 
-    def avoided(self, now: float) -> list[Broker]:
+    def avoided_brokers(self, now: float) -> list[Broker]:
         """Return all Brokers that are avoided now."""
         return [broker for broker in self._records if self.avoids(broker, now)]
 
-    def sent(self, broker: Broker, now: float) -> None:
-        """Count a sent message; every QUALITY_S seconds, compare the Brokers."""
+    def count_sent(self, broker: Broker, now: float) -> None:
+        """Count a sent message; every COMPARE_S seconds, compare the Brokers."""
         self._record(broker).sent += 1
         if self._compared_at is None:
             self._compared_at = now
-        elif now - self._compared_at >= QUALITY_S:
+        elif now - self._compared_at >= COMPARE_S:
             self._compared_at = now
             self._compare(now)
 
-    def stored(self, broker: Broker) -> None:
-        """Count a stored message."""
+    def count_stored(self, broker: Broker) -> None:
+        """Count a stored message, and lift the Broker's ban."""
         record = self._record(broker)
         record.stored += 1
         record.lost = record.connect_failures = 0
         self._banned.pop(broker, None)
 
-    def failed(self, broker: Broker, error: MqbridgeError, now: float) -> None:
-        """Count a failed message."""
+    def count_failed(self, broker: Broker, error: MqbridgeError, now: float) -> None:
+        """Count a failed message; avoid the Broker if the error or the number of errors requires it."""
         if isinstance(error, Unreachable):
-            self._connect_failed(broker, now)
+            self._count_failed_connect(broker, now)
         if isinstance(error, ServerRefused):
             if error.code == codes.UNAVAILABLE:
                 self._unavailable[broker] = now + UNAVAILABLE_S
         elif isinstance(error, (Unreachable, ConnectionLost, RequestTimeout)):
             record = self._record(broker)
             record.lost += 1
-            if record.lost > LOST_IN_A_ROW:
+            if record.lost > MAX_LOST_IN_A_ROW:
                 self._unavailable[broker] = max(self._unavailable.get(broker, now), now + LOST_S)
 
     def _record(self, broker: Broker) -> _Record:
@@ -96,38 +106,46 @@ class BrokerBlocklist:
             record = self._records[broker] = _Record()
         return record
 
-    def _connect_failed(self, broker: Broker, now: float) -> None:
+    def _count_failed_connect(self, broker: Broker, now: float) -> None:
+        """Count a failed connect; ban the Broker if it has too many, and not too many other Brokers are banned."""
         record = self._record(broker)
-        if now - record.connect_at > CONNECT_WINDOW_S:
-            record.connect_at, record.connect_failures = now, 0
+        if now - record.window_start > CONNECT_WINDOW_S:
+            record.window_start, record.connect_failures = now, 0
         record.connect_failures += 1
         self._banned = {other: until for other, until in self._banned.items() if until > now}
-        room = min(round(len(self._records) * CONNECT_BAN_SHARE), MAX_CONNECT_BANS) - len(self._banned)
-        if record.connect_failures > CONNECT_FAILURES and room > 0:
+        bans_left = min(round(len(self._records) * MAX_CONNECT_BAN_SHARE), MAX_CONNECT_BANS) - len(self._banned)
+        if record.connect_failures > MAX_CONNECT_FAILURES and bans_left > 0:
             self._banned[broker] = now + CONNECT_BAN_S
 
     def _compare(self, now: float) -> None:
-        counted: list[tuple[int, int, Broker]] = []
+        """Avoid the Brokers that stored far fewer messages than the others; reset all counts of messages.
+
+        Brokers that are avoided for this reason already are not compared.
+        """
+        compared: list[tuple[int, int, Broker]] = []
         for broker, record in self._records.items():
             if self._poor.get(broker, now) <= now:
-                counted.append((record.stored, record.sent, broker))
+                compared.append((record.stored, record.sent, broker))
             record.stored = record.sent = 0
         self._poor = {broker: until for broker, until in self._poor.items() if until > now}
-        room = round((len(counted) + len(self._poor)) * QUALITY_SHARE) - len(self._poor)
-        counted.sort()
-        if room <= 0 or len(counted) < 2:
+        poor_left = round((len(compared) + len(self._poor)) * MAX_POOR_SHARE) - len(self._poor)
+        compared.sort()  # fewest stored messages first
+        if poor_left <= 0 or len(compared) < 2:
             return
-        good_enough = int(_trimmed_mean([stored for stored, _, _ in counted]) * QUALITY_OF_MEAN)
-        for stored, sent, broker in counted:
-            if stored >= good_enough or not room:
+        good_enough = int(_trimmed_mean([stored for stored, _, _ in compared]) * POOR_SHARE_OF_MEAN)
+        for stored, sent, broker in compared:
+            if stored >= good_enough or not poor_left:
                 return
-            tenth_of_sent = int(sent * QUALITY_OF_SENT)
-            if tenth_of_sent > QUALITY_MIN_TENTH and stored < tenth_of_sent:
-                self._poor[broker] = now + QUALITY_S
-                room -= 1
+            tenth_of_sent = int(sent * POOR_SHARE_OF_SENT)
+            if tenth_of_sent > MIN_TENTH_OF_SENT and stored < tenth_of_sent:
+                self._poor[broker] = now + COMPARE_S
+                poor_left -= 1
 
 
 def _trimmed_mean(ascending: list[int]) -> float:
-    """Return the mean without outliers: the smallest of up to three numbers; of more, the two smallest and the largest."""
+    """Return the mean of all numbers but the outliers.
+
+    Outliers are the smallest number if there are three or fewer, otherwise the two smallest and the largest.
+    """
     middle = ascending[1:] if len(ascending) <= 3 else ascending[2:-1]
     return sum(middle) / len(middle)

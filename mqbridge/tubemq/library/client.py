@@ -43,10 +43,10 @@ from mqbridge.tubemq.library.pack_puller import SETTLE_S, PackPuller
 from mqbridge.tubemq.library.producer import Producer
 
 HEARTBEAT_S = 2.0
-"""Interval between heartbeats. The Master assigns partitions in its responses to them, so a new member reads after two of them.
-The Java SDK's interval is 13 s."""
+"""Default interval between heartbeats. The Master assigns partitions in its responses to heartbeats, and a new member has its
+partitions after two of them. The Java SDK's interval is 13 s."""
 MAX_BYTES = 64 << 20
-"""Default limit of the bytes of undelivered packs in a consumer."""
+"""Default limit of the bytes of undelivered packs in a consumer: 64 MiB."""
 LEAVE_TIMEOUT_S = 1.0
 """Time that a producer or consumer has to unregister at the Master if its opening is cancelled."""
 MAX_ELAPSED_S = 60.0
@@ -91,13 +91,14 @@ class TubeMQClient:
         self._addresses, self._tls = parse_cluster_url(url, "tubemq", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
         self._credentials = as_credentials(user, password)
         self._admin_url, self._admin_token = admin_url, admin_token
-        self._zone = _zone(time_zone)
+        self._zone = _time_zone(time_zone)
         self._heartbeat_s, self._request_timeout_s = heartbeat_s, request_timeout_s
         self._idle_s, self._shared_connections = idle_s, shared_connections
         self._opened = OpenedByClient()
         self._masters: Masters | None = None
         self._routes: Routes | None = None
-        self._connecting = asyncio.Lock()
+        """Registered as a producer at the Master; None before the first producer or sender is opened."""
+        self._connect_lock = asyncio.Lock()
         self._admins: list[Admin] = []
         self._closed = False
 
@@ -108,7 +109,7 @@ class TubeMQClient:
         await self.close()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close producers and consumers, the last opened first, then the connections, within about `timeout` seconds."""
+        """Close everything that this client opened, the last first, then the connections, within about `timeout` seconds."""
         if self._closed:
             return
         self._closed = True
@@ -125,19 +126,19 @@ class TubeMQClient:
 
     @property
     def masters(self) -> Masters:
-        """The cluster's Masters; `masters.connections.snapshot()` returns the counters of all connections.
+        """The cluster's Masters, made on first use; `masters.connections.snapshot()` returns the counters of all connections.
 
         Raises ClusterError if this client is closed.
         """
         self._check_open()
         if self._masters is None:
-            name = ",".join(f"{host}:{port}" for host, port in self._addresses)
+            cluster_name = ",".join(f"{host}:{port}" for host, port in self._addresses)
             connections = ConnectionPool(
                 timeout_s=self._request_timeout_s,
                 idle_s=self._idle_s,
                 shared=self._shared_connections,
                 tls=self._tls,
-                connectivity=Connectivity(name, self._addresses),
+                connectivity=Connectivity(cluster_name, self._addresses),
             )
             self._masters = Masters(self._addresses, connections, self._credentials)
         return self._masters
@@ -162,8 +163,8 @@ class TubeMQClient:
                            it as long as the Broker refuses no message, and sends three to seven times as fast
         """
 
-        async def open_it() -> Producer:
-            routes, connections = await self._connected()
+        async def open_producer() -> Producer:
+            routes, connections = await self._connect_producer()
             ordered = await open_partition_sender(routes, connections, topic, in_flight=in_flight, max_elapsed_s=max_elapsed_s)
             any_partition = await open_load_balancing_sender(
                 routes, connections, topic, max_elapsed_s=max_elapsed_s, bounded=False
@@ -171,7 +172,7 @@ class TubeMQClient:
             producer = Producer(ordered, any_partition, zone=self._zone, max_pending_bytes=max_pending_bytes)
             return await self._register_opened(producer)
 
-        return Opening(open_it)
+        return Opening(open_producer)
 
     def partition_sender(
         self,
@@ -183,24 +184,24 @@ class TubeMQClient:
     ) -> Opening[PartitionSender]:
         """Open a sender of encoded messages to partitions by name; the arguments are those of `open_partition_sender`."""
 
-        async def open_it() -> PartitionSender:
-            routes, connections = await self._connected()
+        async def open_sender() -> PartitionSender:
+            routes, connections = await self._connect_producer()
             sender = await open_partition_sender(
                 routes, connections, topic, ordered=ordered, in_flight=in_flight, max_elapsed_s=max_elapsed_s
             )
             return await self._register_opened(sender)
 
-        return Opening(open_it)
+        return Opening(open_sender)
 
     def load_balancing_sender(self, topic: str, *, max_elapsed_s: float | None = None) -> Opening[LoadBalancingSender]:
         """Open a sender of encoded messages to any partition that accepts them."""
 
-        async def open_it() -> LoadBalancingSender:
-            routes, connections = await self._connected()
+        async def open_sender() -> LoadBalancingSender:
+            routes, connections = await self._connect_producer()
             sender = await open_load_balancing_sender(routes, connections, topic, max_elapsed_s=max_elapsed_s)
             return await self._register_opened(sender)
 
-        return Opening(open_it)
+        return Opening(open_sender)
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
@@ -222,17 +223,17 @@ class TubeMQClient:
 
         start           where a group without a stored position begins
         msg_types       receive only messages of these types: a collection, or a mapping by topic; the Brokers filter
-        max_bytes       limit of the bytes of undelivered packs, in equal shares per Broker, each 1 MiB at least
+        max_bytes       limit of the bytes of undelivered packs; each Broker has an equal share of it, but 1 MiB at least
         bound           makes the group a bound group: partitions start at given offsets once all members have joined
         query_priority  which stores of a Broker are read (qryPriorityId, 101 to 303). The hundreds digit is for topics without a
                         filter, the ones digit for topics with a filter; 1 reads only the file, 2 also the memory that is being
                         written to the file, 3 all. None takes the cluster's setting, usually 301: filtered messages then arrive
                         up to 20 s late
         """
-        names = _names(topics)
+        names = _topic_names(topics)
         types = _types_by_topic(names, msg_types)
 
-        async def open_it() -> Consumer:
+        async def join() -> Consumer:
             member = PackConsumer(
                 self.masters,
                 group,
@@ -248,7 +249,7 @@ class TubeMQClient:
             consumer = Consumer(member, zone=self._zone, types=types)
             return await self._register_opened(consumer)
 
-        return Opening(open_it)
+        return Opening(join)
 
     def pack_consumer(
         self,
@@ -268,10 +269,10 @@ class TubeMQClient:
         program that stores offsets together with its results can process each message exactly once. The other arguments are
         those of `consumer`, but `max_bytes` limits the concurrent get requests, at 1 MiB each.
         """
-        names = _names(topics)
+        names = _topic_names(topics)
         types = _types_by_topic(names, msg_types)
 
-        async def open_it() -> PackConsumer:
+        async def join() -> PackConsumer:
             consumer = PackConsumer(
                 self.masters,
                 group,
@@ -287,7 +288,7 @@ class TubeMQClient:
             await self._join(consumer)
             return await self._register_opened(consumer)
 
-        return Opening(open_it)
+        return Opening(join)
 
     def pack_puller(
         self,
@@ -300,20 +301,20 @@ class TubeMQClient:
         max_bytes: int = MAX_BYTES,
         query_priority: int | None = None,
     ) -> Opening[PackPuller]:
-        """Join a group and pull packs of all partitions, one after the other.
+        """Join a group and pull packs of all partitions, one after the other: see `PackPuller`.
 
         A pack that is neither confirmed nor rejected within `settle_s` seconds is delivered again. The other arguments are those
         of `consumer`.
         """
 
-        async def open_it() -> PackPuller:
+        async def join() -> PackPuller:
             consumer = await self.pack_consumer(
                 topics, group, start=start, msg_types=msg_types, max_bytes=max_bytes, query_priority=query_priority
             )
             puller = PackPuller(consumer, settle_s=settle_s, close_consumer=consumer.close)
             return await self._register_opened(puller)
 
-        return Opening(open_it)
+        return Opening(join)
 
     def balanced_consumer(
         self,
@@ -329,12 +330,12 @@ class TubeMQClient:
     ) -> Opening[BalancedConsumer]:
         """Join a group whose members choose their partitions: the program acquires and releases partitions itself.
 
-        `node` is (number of this member from 0, number of members); the Master checks it. The other arguments are those of
-        `pack_consumer`.
+        `node` is (number of this member from 0, number of members). The Master refuses a number that another member has, and a
+        different number of members. The other arguments are those of `pack_consumer`.
         """
-        names = _names(topics)
+        names = _topic_names(topics)
 
-        async def open_it() -> BalancedConsumer:
+        async def join() -> BalancedConsumer:
             consumer = BalancedConsumer(
                 self.masters,
                 group,
@@ -350,7 +351,7 @@ class TubeMQClient:
             await self._join(consumer)
             return await self._register_opened(consumer)
 
-        return Opening(open_it)
+        return Opening(join)
 
     # --- administration ---------------------------------------------------------------------------------------------
 
@@ -364,14 +365,14 @@ class TubeMQClient:
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
-    async def _connected(self) -> tuple[Routes, ConnectionPool]:
+    async def _connect_producer(self) -> tuple[Routes, ConnectionPool]:
         """Return the producers' routes and the connections; the first call registers at the Master. Raises ClusterError."""
         masters = self.masters
-        async with self._connecting:
+        async with self._connect_lock:
             if self._routes is None:
                 routes = Routes(masters, heartbeat_s=self._heartbeat_s)
                 try:
-                    with self._speaking():
+                    with self._hint_at_wrong_port():
                         await routes.start()
                 except asyncio.CancelledError:
                     await _close_routes(routes, LEAVE_TIMEOUT_S)
@@ -385,7 +386,7 @@ class TubeMQClient:
     async def _join(self, member: PackConsumer | BalancedConsumer) -> None:
         """Start a member; if cancelled meanwhile, leave the group."""
         try:
-            with self._speaking():
+            with self._hint_at_wrong_port():
                 await member.start()
         except asyncio.CancelledError:
             await member.close(LEAVE_TIMEOUT_S)  # otherwise the Master may keep partitions assigned to this member
@@ -400,30 +401,34 @@ class TubeMQClient:
         return opened
 
     def _check_open(self) -> None:
+        """Raise ClusterError if this client is closed."""
         if self._closed:
             raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
 
-    def _speaking(self) -> contextlib.AbstractContextManager[None]:
+    def _hint_at_wrong_port(self) -> contextlib.AbstractContextManager[None]:
+        """Around the first requests: an unexpected response raises Unreachable, which asks if the port is a Master's."""
         return speaking("a TubeMQ Master", ", ".join(f"{host}:{port}" for host, port in self._addresses))
 
 
 async def _close_routes(routes: Routes, timeout: float) -> None:
+    """Close the routes, which unregisters the producer at the Master; give up after `timeout` seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             await routes.close()
 
 
-def _names(topics: str | Sequence[str]) -> list[str]:
+def _topic_names(topics: str | Sequence[str]) -> list[str]:
     return [topics] if isinstance(topics, str) else list(topics)
 
 
 def _types_by_topic(topics: Iterable[str], msg_types: MsgTypes) -> dict[str, frozenset[str]]:
+    """Return the message types to receive by topic, without topics of which all messages are received."""
     if isinstance(msg_types, Mapping):
         return {topic: frozenset(types) for topic, types in msg_types.items() if types}
     return dict.fromkeys(topics, frozenset(msg_types)) if msg_types else {}
 
 
-def _zone(name: str) -> ZoneInfo:
+def _time_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as error:

@@ -32,8 +32,8 @@ class Consumer:
         self._member, self._zone, self._types = member, zone, types
         self._queue = DeliveryQueue()
         self._feeds: dict[tuple[str, str], PartitionFeed] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._assigning = spawn(self._assign(), "tubemq consumer: assignments")
+        self._read_tasks: set[asyncio.Task[None]] = set()
+        self._assign_task = spawn(self._accept_assignments(), "tubemq consumer: assignments")
         self._closed = False
 
     @property
@@ -43,7 +43,7 @@ class Consumer:
 
     @property
     def partitions(self) -> list[tuple[str, str]]:
-        """The (topic, name) pairs of the partitions held now."""
+        """The (topic, partition name) pairs of the partitions held now."""
         return [(ref.topic, ref.name) for ref in self._member.held_partitions.refs]
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
@@ -84,10 +84,10 @@ class Consumer:
         return self._pack_of(message).reject(delay_s)
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Move the group's position: to the start or end of every partition held here, or to a message in its partition.
+        """Move the group's position: to the start or end of every partition held here, or, for a message, to it in its partition.
 
-        The next message received from a partition is the one at the new position. Raises ClusterError: FATAL for a time, since
-        TubeMQ cannot look up times; RETRY if a partition is not held, or its Broker did not respond.
+        The next message received from a partition is the one at the new position. Raises ClusterError: FATAL for a datetime,
+        since TubeMQ cannot look up positions by time; RETRY if a partition is not held, or its Broker did not respond.
         """
         if isinstance(to, datetime):
             raise ClusterError("TubeMQ cannot seek to a time: it has no lookup of offsets by time", Failure.FATAL)
@@ -99,8 +99,7 @@ class Consumer:
             return
         held = [feed for feed in self._feeds.values() if not feed.partition.revoked.is_set()]
         if not held:
-            problem = "cannot seek: this consumer holds no partition yet; the Master assigns some after a few seconds"
-            raise ClusterError(problem)
+            raise ClusterError("cannot seek: this consumer holds no partition yet; the Master assigns some after a few seconds")
         await asyncio.gather(*(_run_seek(feed.seek_to_start() if to == "earliest" else feed.seek_to_end()) for feed in held))
 
     async def flush(self) -> None:
@@ -123,7 +122,7 @@ class Consumer:
         try:
             await self._member.close(timeout)  # also ends the feeds; cancelling a feed would abandon its request at the Broker
         finally:
-            await cancel(self._assigning, *self._tasks)
+            await cancel(self._assign_task, *self._read_tasks)
 
     async def __aenter__(self) -> Self:
         return self
@@ -138,16 +137,18 @@ class Consumer:
             raise TypeError("cannot acknowledge: this message was not received from a TubeMQ consumer")
         return pack
 
-    async def _assign(self) -> None:
+    async def _accept_assignments(self) -> None:
+        """Start a reader for each partition that the Master assigns; report an error of the group to `receive`."""
         try:
             async for partition in self._member.assignments():
                 task = spawn(self._read(partition), f"tubemq consumer: {partition}")
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._read_tasks.add(task)
+                task.add_done_callback(self._read_tasks.discard)
         except ClusterError as error:
             self._queue.end(error)
 
     async def _read(self, partition: HeldPartition) -> None:
+        """Run the feed of a partition until the partition is revoked or released."""
         ref = partition.ref
         feed = self._feeds[ref.topic, ref.name] = PartitionFeed(
             partition, self._queue, self._zone, self._types.get(ref.topic, ())
@@ -155,7 +156,7 @@ class Consumer:
         try:
             await feed.run()
         finally:
-            if self._feeds.get((ref.topic, ref.name)) is feed:
+            if self._feeds.get((ref.topic, ref.name)) is feed:  # otherwise the partition is assigned again, with a new feed
                 del self._feeds[ref.topic, ref.name]
 
 

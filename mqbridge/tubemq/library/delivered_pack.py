@@ -1,4 +1,4 @@
-"""Acknowledgement of single messages, which TubeMQ does not have: it confirms whole packs.
+"""Acknowledgement of single messages. TubeMQ itself confirms only whole packs.
 
 A pack is the messages that one get request returned. A `DeliveredPack` confirms its pack when all of its messages are
 acknowledged. Until then the Broker sends no further pack of the partition.
@@ -17,12 +17,22 @@ from mqbridge.tubemq.mapping.stored import decode
 class DeliveredPack:
     """Tracks which messages of a pack are acknowledged, by their index. It is the `handle` of the messages that it delivers.
 
-    skipped        indexes of messages not to deliver: already acknowledged, or before the position of a seek
+    skipped        indexes of messages not to deliver: acknowledged in an earlier delivery, or before the position of a seek
     types          message types to deliver, empty for all; Brokers compare only hashes of types, so they may send others, too
     redeliveries   number of earlier deliveries of the same pack to this consumer
     """
 
-    __slots__ = ("_acknowledged", "_confirmed", "_messages", "_next", "_partition", "_zone", "pack", "redeliveries", "types")
+    __slots__ = (
+        "_acknowledged",
+        "_confirmed",
+        "_messages",
+        "_next_index",
+        "_partition",
+        "_zone",
+        "pack",
+        "redeliveries",
+        "types",
+    )
 
     def __init__(
         self,
@@ -37,7 +47,7 @@ class DeliveredPack:
         self._partition, self.pack, self._zone, self.types = partition, pack, zone, types
         self.redeliveries = redeliveries
         self._messages: Sequence[Message] | None = None
-        self._next = 0
+        self._next_index = 0
         self._acknowledged = set(skipped)
         self._confirmed = False
 
@@ -60,11 +70,11 @@ class DeliveredPack:
         """Return the next message to deliver; None after the last one, or if the pack is no longer outstanding."""
         partition = self._partition
         while partition.pack is self.pack:
-            messages = self._decoded()
-            index = self._next
+            messages = self._decode_messages()
+            index = self._next_index
             if index == len(messages):
                 return None
-            self._next = index + 1
+            self._next_index = index + 1
             if index + 1 == len(messages):
                 partition.release_pack_bytes()  # all messages are delivered: the read budget no longer counts the pack
             if index in self._acknowledged:
@@ -79,9 +89,9 @@ class DeliveredPack:
         return None
 
     def acknowledge(self, index: int) -> bool:
-        """Mark a message as acknowledged; confirm the pack with the last one.
+        """Mark the message with this index as acknowledged; confirm the pack when all of its messages are.
 
-        Return False if the pack is no longer outstanding and was not confirmed.
+        Return False, without any effect, if the pack was rejected, its partition revoked, or the consumer has sought.
         """
         if not self.is_outstanding:
             return self._confirmed
@@ -102,10 +112,11 @@ class DeliveredPack:
         return True
 
     def _free_messages(self) -> None:
-        """Drop the references to the messages: each message refers to this object, and would keep the whole pack in memory."""
+        """Drop the references to the messages. A message that the program keeps refers to this object, and so to the pack."""
         self._messages, self.pack.messages = None, ()
 
-    def _decoded(self) -> Sequence[Message]:
+    def _decode_messages(self) -> Sequence[Message]:
+        """Return the decoded messages; decode them on the first call."""
         if self._messages is None:
             self._messages = decode(self.pack.messages, self.pack.offset, self._zone)
         return self._messages

@@ -9,7 +9,7 @@ from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 
 
 class PartitionProblem:
-    """An error of one partition, which `get` raises once. `handled` is set when it was raised or withdrawn."""
+    """An error of one partition, which `DeliveryQueue.get` raises once. `handled` is set when it was raised or withdrawn."""
 
     def __init__(self, error: MqbridgeError) -> None:
         self.error = error
@@ -27,36 +27,39 @@ class DeliveryQueue:
 
     def __init__(self) -> None:
         self._items: deque[DeliveredPack | PartitionProblem] = deque()
-        self._available = asyncio.Event()
-        self._end: ClusterError | None = None
+        self._may_have_items = asyncio.Event()
+        """Set by `put` and `end`; cleared when a task finds nothing to return."""
+        self._end_error: ClusterError | None = None
+        """The error that `get` raises after `end`."""
 
     def put(self, item: DeliveredPack | PartitionProblem) -> None:
-        """Add a pack or an error."""
-        if self._end is None:
+        """Add a pack or an error; does nothing after `end`."""
+        if self._end_error is None:
             self._items.append(item)
-            self._available.set()
+            self._may_have_items.set()
 
     def end(self, error: ClusterError) -> None:
-        """Discard all items; from now on `get` raises this error."""
-        if self._end is None:
-            self._end = error
+        """Discard all items; from now on `get` raises this error. Further calls do nothing."""
+        if self._end_error is None:
+            self._end_error = error
             self._items.clear()
-            self._available.set()
+            self._may_have_items.set()
 
     async def get(self, timeout: float | None) -> ReceivedMessage:
         """Return the next message; wait for it at most `timeout` seconds. Raises TimeoutError, or the next error in the queue."""
-        message = self._take()
+        message = self._next_message()
         if message is not None:
             return message
         async with asyncio.timeout(timeout):
             while True:
                 # There is no await between this one and the return, so a cancelled task never loses a message.
-                await self._available.wait()
-                message = self._take()
+                await self._may_have_items.wait()
+                message = self._next_message()
                 if message is not None:
                     return message
 
-    def _take(self) -> ReceivedMessage | None:
+    def _next_message(self) -> ReceivedMessage | None:
+        """Return the next message, or raise the next error, if there is one now; else None."""
         while self._items:
             item = self._items[0]
             if isinstance(item, DeliveredPack):
@@ -69,7 +72,7 @@ class DeliveryQueue:
             if not item.is_withdrawn:
                 item.handled.set()
                 raise item.error
-        if self._end is not None:
-            raise self._end
-        self._available.clear()
+        if self._end_error is not None:
+            raise self._end_error
+        self._may_have_items.clear()
         return None

@@ -1,7 +1,8 @@
 """Send messages to any partition that accepts them: round robin, without the Brokers on the blocklist.
 
-Messages have no order, so a failed message is retried at another Broker. If only its response was lost, it is then stored twice,
-on different partitions. Pending messages are limited by number and by bytes.
+Messages have no order, so a failed message is retried on the next partition, mostly at another Broker. If only the response to
+the first attempt was lost, the message is stored twice, on different partitions. Pending messages are limited by number and by
+bytes.
 """
 
 import asyncio
@@ -21,12 +22,17 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef
 MAX_PENDING = 500_000
 """Maximum number of pending messages; the Java SDK has the same limit."""
 MAX_PENDING_BYTES = 256 << 20
+"""Maximum size of the data of all pending messages."""
 MAX_PENDING_PER_PARTITION = 50_000
 """A partition with this many pending messages is skipped."""
 
 
 class PendingMessage:
-    """A submitted message; `ref` is the partition of its last attempt, `give_up_at` the time after which it is not retried."""
+    """A submitted message and the state of its attempts.
+
+    `ref` is the partition of its last attempt. `give_up_at` is the event loop time after which it is not retried, None for no
+    limit.
+    """
 
     __slots__ = ("backoff", "data", "done", "flag", "give_up_at", "msg_time", "msg_type", "ref", "sender")
 
@@ -35,25 +41,28 @@ class PendingMessage:
         sender: "LoadBalancingSender",
         data: bytes,
         flag: int,
-        types: tuple[str | None, str | None],
+        msg_type: str | None,
+        msg_time: str | None,
         give_up_at: float | None,
         done: SendCallback,
     ) -> None:
         self.sender, self.data, self.flag, self.done, self.give_up_at = sender, data, flag, done, give_up_at
-        self.msg_type, self.msg_time = types
+        self.msg_type, self.msg_time = msg_type, msg_time
         self.ref: PartitionRef | None = None
         self.backoff: Backoff | None = None
 
-    def decided(self, result: SendResult | MqbridgeError) -> None:
-        """Callback of the partition sender: pass on the result of one attempt."""
-        self.sender.attempt_done(self, result)
+    def on_attempt_done(self, result: SendResult | MqbridgeError) -> None:
+        """Pass the result of one attempt to the sender. The partition sender calls this."""
+        self.sender.on_attempt_done(self, result)
 
 
 class LoadBalancingSender:
     """A sender to all partitions of one topic; made by `open_load_balancing_sender`.
 
-    `pending` messages with `pending_bytes` have no result yet. `blocklist` has the Brokers to avoid. `bounded=False` is for
-    callers that limit the pending messages themselves.
+    pending        number of messages without a result; `pending_bytes` is the size of their data
+    blocklist      the Brokers to avoid
+    bounded        False for a caller that limits the pending messages itself
+    max_elapsed_s  seconds for which a failed message is retried; None for no limit
     """
 
     def __init__(self, sender: PartitionSender, *, max_elapsed_s: float | None = None, bounded: bool = True) -> None:
@@ -73,7 +82,7 @@ class LoadBalancingSender:
     def submit(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback) -> PendingMessage:
         """Send without waiting; `done` is called with the result. Raises ClusterError (RETRY) if too many messages are pending.
 
-        The returned message has in `ref` the partition of its last attempt.
+        The `ref` of the returned object is the partition of the last attempt.
         """
         if self.bounded and (self.pending >= MAX_PENDING or self.pending_bytes >= MAX_PENDING_BYTES):
             raise ClusterError(
@@ -86,7 +95,7 @@ class LoadBalancingSender:
         self.pending += 1
         self.pending_bytes += len(data)
         self._is_empty.clear()
-        message = PendingMessage(self, data, flag, (msg_type, msg_time), give_up_at, done)
+        message = PendingMessage(self, data, flag, msg_type, msg_time, give_up_at, done)
         self._send(message)
         return message
 
@@ -115,17 +124,17 @@ class LoadBalancingSender:
         self.closing = True
         await self.sender.close(0)
 
-    def attempt_done(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:
+    def on_attempt_done(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:
         """Report the message's result to its caller, or schedule a retry on the next partition."""
         ref = message.ref
         assert ref is not None  # noqa: S101 - set before each attempt
         self._pending_of[ref.name] -= 1
         if isinstance(result, SendResult):
-            self.blocklist.stored(ref.broker)
+            self.blocklist.count_stored(ref.broker)
             self._settle(message, result)
             return
         now = self._loop.time()
-        self.blocklist.failed(ref.broker, result, now)
+        self.blocklist.count_failed(ref.broker, result, now)
         is_final = isinstance(result, ClusterError) and result.failure in (Failure.REFUSED, Failure.FATAL)
         if is_final or self.closing or (message.give_up_at is not None and now >= message.give_up_at):
             self._settle(message, result)
@@ -141,17 +150,18 @@ class LoadBalancingSender:
             self._is_empty.set()
 
     def _send(self, message: PendingMessage) -> None:
+        """Begin an attempt: submit the message to the next partition."""
         if self.closing:
             error = ConnectionLost(f"the sender to {self.sender.topic} was closed before this message was stored")
             self._settle(message, error)
             return
-        ref = message.ref = self._choose()
+        ref = message.ref = self._choose_partition()
         self._pending_of[ref.name] = self._pending_of.get(ref.name, 0) + 1
-        self.blocklist.sent(ref.broker, self._loop.time())
-        self.sender.submit(ref.name, message.data, message.flag, message.msg_type, message.msg_time, done=message.decided)
+        self.blocklist.count_sent(ref.broker, self._loop.time())
+        self.sender.submit(ref.name, message.data, message.flag, message.msg_type, message.msg_time, done=message.on_attempt_done)
 
-    def _choose(self) -> PartitionRef:
-        """Return the next partition by round robin; an avoided or overfull one only if all are."""
+    def _choose_partition(self) -> PartitionRef:
+        """Return the next partition by round robin that is not avoided or overfull; if all are, the next one."""
         refs = self.sender.route.listed
         now, pending_of, avoids = self._loop.time(), self._pending_of, self.blocklist.avoids
         self._round_robin += 1
@@ -168,8 +178,8 @@ async def open_load_balancing_sender(
 ) -> LoadBalancingSender:
     """Open a sender to all partitions of a topic.
 
-    Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic. The partition sender tries each
-    message once; the load-balancing sender retries it on other Brokers.
+    Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic.
     """
+    # With max_elapsed_s=0 the partition sender tries each message once; the load-balancing sender retries it elsewhere.
     sender = await open_partition_sender(routes, connections, topic, ordered=False, max_elapsed_s=0.0)
     return LoadBalancingSender(sender, max_elapsed_s=max_elapsed_s, bounded=bounded)

@@ -1,6 +1,7 @@
-"""Encode and decode message data (body, attributes, type and time), for the senders of encoded messages and for packs.
+"""Encode and decode message data (body, attributes, type and time).
 
-In the protocol the attributes are one string: `key=value` pairs joined by commas, `$msgType$` and `$msgTime$` first.
+Programs need this with the senders that take encoded messages, and with packs, whose messages are not decoded. In the protocol
+the attributes are one string: `key=value` pairs joined by commas, `$msgType$` and `$msgTime$` first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,12 +13,13 @@ from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
 from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
-_RESERVED = (",", "=", "$msgType$", "$msgTime$")
+_FORBIDDEN = (",", "=", MSG_TYPE, MSG_TIME)
+"""Texts that a key or value of an attribute must not contain."""
 
 
 @dataclass(slots=True)
 class TubeMessage:
-    """A message. Brokers filter by `msg_type`; `msg_time` has twelve digits, YYYYMMDDHHMM; the Broker assigns `id`."""
+    """A message. Brokers filter by `msg_type`; `msg_time` is a minute, YYYYMMDDHHMM; the Broker assigns `id`, 0 until then."""
 
     body: bytes
     attributes: dict[str, str] = field(default_factory=dict)
@@ -27,22 +29,29 @@ class TubeMessage:
 
 
 def encode(message: TubeMessage) -> tuple[bytes, int]:
-    """Return the `data` and `flag` arguments of `send`. Raises LocalProtocolError for texts that attributes cannot carry."""
+    """Return the `data` and `flag` arguments of a sender's `send`.
+
+    Raises LocalProtocolError for texts that attributes cannot carry. Pass `msg_type` and `msg_time` to `send`, too.
+    """
     pairs: list[tuple[str, str]] = []
     if message.msg_type is not None:
-        pairs.append((MSG_TYPE, _valid(message.msg_type)))
+        pairs.append((MSG_TYPE, _checked(message.msg_type)))
     if message.msg_time is not None:
         if len(message.msg_time) != MSG_TIME_DIGITS or not message.msg_time.isdecimal():
             raise LocalProtocolError(f"{message.msg_time!r} is not a message time: write YYYYMMDDHHMM")
         pairs.append((MSG_TIME, message.msg_time))
-    pairs += [(_valid(key), _valid(value)) for key, value in message.attributes.items()]
+    pairs += [(_checked(key), _checked(value)) for key, value in message.attributes.items()]
     text = ",".join(f"{key}={value}" for key, value in pairs).encode() if pairs else None
     return join_payload(text, message.body)
 
 
-def _valid(text: str) -> str:
-    if not text.strip() or any(mark in text for mark in _RESERVED):
-        raise LocalProtocolError(f"{text!r} cannot be an attribute: no comma, no equals sign, no reserved name, not blank")
+def _checked(text: str) -> str:
+    """Return the text; raise LocalProtocolError if it cannot be a key or value of an attribute."""
+    if not text.strip() or any(forbidden in text for forbidden in _FORBIDDEN):
+        raise LocalProtocolError(
+            f"{text!r} cannot be a key or value of an attribute: it must not be blank, nor contain a comma, an equals sign,"
+            f" {MSG_TYPE} or {MSG_TIME}"
+        )
     return text
 
 
@@ -52,18 +61,22 @@ def decode(message: StoredMessage) -> TubeMessage:
     if checksum(data) != message.checkSum:
         raise LocalProtocolError(f"message {message.messageId} is damaged: its checksum differs from {message.checkSum}")
     text, body = split_payload(data, message.flag)
-    pairs = dict(_pairs(text.decode("utf-8", "replace"))) if text else {}
+    pairs = dict(_split_pairs(text.decode("utf-8", "replace"))) if text else {}
     return TubeMessage(body, pairs, pairs.pop(MSG_TYPE, None), pairs.pop(MSG_TIME, None), message.messageId)
 
 
 def decode_all(messages: Iterable[StoredMessage], types: Mapping[str, object] | Iterable[str] = ()) -> list[TubeMessage]:
-    """Decode a pack; with `types` only messages of these types. Brokers compare hashes of types, so they may send others, too."""
+    """Decode the messages of a pack, without those of other types if `types` are given.
+
+    Brokers compare only hashes of types, so they may send messages of other types, too. Raises LocalProtocolError like `decode`.
+    """
     wanted = frozenset(types)
     decoded = [decode(message) for message in messages]
     return [message for message in decoded if message.msg_type in wanted] if wanted else decoded
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
+def _split_pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the (key, value) pairs of an attribute string, without items that have no `=`."""
     for item in text.split(","):
         key, separator, value = item.partition("=")
         if separator:

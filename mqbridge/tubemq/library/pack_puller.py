@@ -1,7 +1,7 @@
-"""Read the packs of all partitions of a member: pull them one after the other, or have a function called with each.
+"""Read the packs of all partitions of a member: pull them one after the other, or have a function called with each pack.
 
-Each partition has a reader task, which fetches the next pack when the last one is settled, that is confirmed or rejected. So a
-member has at most one unsettled pack of each partition. Such a pack blocks only its partition; the puller rejects it after
+Each partition has a reader task, which fetches the next pack when the last one is settled (confirmed or rejected). So a member
+has at most one unsettled pack of each partition. An unsettled pack blocks only its partition; the puller rejects it after
 `settle_s` seconds.
 """
 
@@ -18,12 +18,13 @@ from mqbridge.tubemq.client.partition_reader import Pack
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 10.0
+"""Default time for closing the consumer."""
 SETTLE_S = 60.0
-"""Time after which an unsettled pack is read again, as in the Java clients."""
+"""Default time after which an unsettled pack is read again, as in the Java clients."""
 HANDLERS = 4
 """Number of packs that `push` handles at once by default."""
 RETRY_S = 1.0
-"""Pause before a pack is read again after its handler failed."""
+"""Default pause before a pack is read again after its handler failed."""
 
 
 class AssignsPartitions(Protocol):
@@ -34,7 +35,7 @@ class AssignsPartitions(Protocol):
 
 
 class PackDelivery(NamedTuple):
-    """A pack and its partition, through which the pack is confirmed or rejected."""
+    """A pack and its partition; confirms or rejects the pack."""
 
     partition: HeldPartition
     pack: Pack
@@ -63,10 +64,10 @@ class PackPuller:
         self._consumer, self._settle_s, self._close_consumer = consumer, settle_s, close_consumer
         self.closed = False
         self._ready: asyncio.Queue[PackDelivery | MqbridgeError] = asyncio.Queue()
-        self._readers: set[asyncio.Task[None]] = set()
-        self._end: MqbridgeError = ClusterError("cannot pull: the consumer was closed", Failure.FATAL)
+        self._read_tasks: set[asyncio.Task[None]] = set()
+        self._end_error: MqbridgeError = ClusterError("cannot pull: the consumer was closed", Failure.FATAL)
         """The error that `pull` raises once there are no more assignments."""
-        self._assigning = spawn(self._assign(), "tubemq pull: assignments")
+        self._assign_task = spawn(self._accept_assignments(), "tubemq pull: assignments")
 
     async def pull(self, timeout: float | None = None) -> PackDelivery | None:
         """Return the next pack; None if none arrives within `timeout` seconds.
@@ -78,8 +79,8 @@ class PackPuller:
             async with asyncio.timeout(timeout):
                 while True:
                     item = await self._ready.get()
-                    if item is self._end:
-                        self._ready.put_nowait(item)  # for other and later callers
+                    if item is self._end_error:
+                        self._ready.put_nowait(item)  # other and later calls of `pull` raise it, too
                     if isinstance(item, MqbridgeError):
                         raise item
                     if item.partition.pack is item.pack:  # otherwise it was rejected or its partition was revoked meanwhile
@@ -92,21 +93,23 @@ class PackPuller:
         self.closed = True
         if self._close_consumer is not None:
             await self._close_consumer(timeout)
-        await cancel(self._assigning, *self._readers)
-        self._ready.put_nowait(self._end)
+        await cancel(self._assign_task, *self._read_tasks)
+        self._ready.put_nowait(self._end_error)
 
-    async def _assign(self) -> None:
+    async def _accept_assignments(self) -> None:
+        """Start a reader for each partition that the Master assigns."""
         try:
             async for partition in self._consumer.assignments():
-                reader = spawn(self._read(partition), f"tubemq pull: {partition}")
-                self._readers.add(reader)
-                reader.add_done_callback(self._readers.discard)
+                task = spawn(self._read(partition), f"tubemq pull: {partition}")
+                self._read_tasks.add(task)
+                task.add_done_callback(self._read_tasks.discard)
         except MqbridgeError as error:
-            self._end = error
+            self._end_error = error
         finally:
-            self._ready.put_nowait(self._end)
+            self._ready.put_nowait(self._end_error)
 
     async def _read(self, partition: HeldPartition) -> None:
+        """Queue the packs of a partition, each after the last one is settled, until the partition is revoked or fails."""
         try:
             while True:
                 delivery = PackDelivery(partition, await partition.fetch())
@@ -141,8 +144,8 @@ async def push(
     of the Java clients. Raises GapError, and ClusterError if the Master excludes this member.
     """
     slots = asyncio.Semaphore(handlers)
-    readers: set[asyncio.Task[None]] = set()
-    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    read_tasks: set[asyncio.Task[None]] = set()
+    first_error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def read(partition: HeldPartition) -> None:
         try:
@@ -158,25 +161,26 @@ async def push(
         except LaneRevoked:
             return
         except MqbridgeError as error:
-            if not failed.done():
-                failed.set_exception(error)
+            if not first_error.done():
+                first_error.set_exception(error)
 
-    async def assign() -> None:
+    async def accept_assignments() -> None:
         async for partition in consumer.assignments():
-            reader = spawn(read(partition), f"tubemq push: {partition}")
-            readers.add(reader)
-            reader.add_done_callback(readers.discard)
+            task = spawn(read(partition), f"tubemq push: {partition}")
+            read_tasks.add(task)
+            task.add_done_callback(read_tasks.discard)
 
-    assigning = spawn(assign(), "tubemq push: assignments", quiet=True)
+    assign_task = spawn(accept_assignments(), "tubemq push: assignments", quiet=True)
     try:
-        await asyncio.wait([assigning, failed], return_when=asyncio.FIRST_COMPLETED)
-        (failed if failed.done() else assigning).result()
+        await asyncio.wait([assign_task, first_error], return_when=asyncio.FIRST_COMPLETED)
+        (first_error if first_error.done() else assign_task).result()  # raises the error, if any
     finally:
-        failed.cancel()
-        await cancel(assigning, *readers)
+        first_error.cancel()
+        await cancel(assign_task, *read_tasks)
 
 
 async def _handle(handler: Handler, partition: HeldPartition, pack: Pack) -> bool:
+    """Call the handler; return False, and log the exception, if it raises one."""
     try:
         await handler(partition, pack)
     except Exception:  # the handler is the application's code: any error concerns this pack only

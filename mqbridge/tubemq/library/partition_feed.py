@@ -19,20 +19,21 @@ class PartitionFeed:
 
     Brokers deliver whole packs only. So a pack that is delivered again contains messages that are already acknowledged, and the
     first pack after a seek may begin before the wanted message. `_skipped` has the indexes of these messages, which are not
-    delivered. An index is counted from an offset: a read from the same offset always finds the same messages in the same order.
+    delivered. An index is counted from an offset: a read from that offset always finds the same messages in the same order.
     """
 
     def __init__(self, partition: HeldPartition, queue: DeliveryQueue, zone: tzinfo, types: Collection[str]) -> None:
         self.partition = partition
         self._queue, self._zone, self._types = queue, zone, types
         self._skipped: tuple[int, Collection[int]] = (0, ())
-        """An offset, and the indexes, counted from it, of the messages not to deliver."""
-        self._failures = 0
-        """Number of rejections of the pack at that offset."""
+        """An offset, and the indexes, counted from that offset, of the messages not to deliver."""
+        self._rejections = 0
+        """Number of rejections of the pack at the offset in `_skipped`."""
         self._seeks = 0
         """Number of completed seeks."""
         self._seek_lock = asyncio.Lock()
         self._problem: PartitionProblem | None = None
+        """The gap that `receive` has to raise before reading continues, None without one."""
 
     async def run(self) -> None:
         """Read until the partition is revoked or released."""
@@ -41,24 +42,28 @@ class PartitionFeed:
                 try:
                     await self._deliver(await self.partition.fetch())
                 except GapError as error:
-                    await self._report(error)
+                    await self._report_gap(error)
         except LaneRevoked:
             return
         except MqbridgeError as error:
             self._queue.put(PartitionProblem(error))
 
     async def seek(self, offset: int, index: int = 0, *, exact: bool = True) -> None:
-        """Continue at the message with this `index`, counted from `offset`. Raises LaneRevoked, ClusterError."""
+        """Continue at the message with this `index`, counted from `offset`. Raises LaneRevoked, ClusterError.
+
+        If the Broker has only later offsets, the feed reports a gap, or with `exact=False` continues at the first of them.
+        """
         async with self._seek_lock:
             await self._seek(offset, index, exact=exact)
 
     async def _seek(self, offset: int, index: int = 0, *, exact: bool = True) -> None:
+        """Like `seek`; the caller holds `_seek_lock`."""
         begin = await self.partition.seek(offset, exact=exact)
         # No await from here on: `_skipped` has to be set before the next pack is read.
         self._seeks += 1
         skip = messages_to_skip(offset, index, begin, self.partition.max_offset)
         self._skipped = (begin, ()) if skip is None else (begin, range(skip[1]))
-        self._failures = 0
+        self._rejections = 0
         if self._problem is not None:
             self._problem.withdraw()
 
@@ -80,50 +85,53 @@ class PartitionFeed:
         if len(skipped) == count:
             await self._confirm_skipped(pack, indexes)
             return
-        failures = self._failures if is_redelivery else 0
-        delivered = DeliveredPack(partition, pack, self._zone, skipped=skipped, types=self._types, redeliveries=failures)
-        seeks = self._seeks
+        rejections = self._rejections if is_redelivery else 0
+        delivered = DeliveredPack(partition, pack, self._zone, skipped=skipped, types=self._types, redeliveries=rejections)
+        seeks_before = self._seeks
         self._queue.put(delivered)
         try:
             await partition.wait_until_settled()
         finally:
             partition.release_pack_bytes()
-        if seeks != self._seeks:
-            return
+        if self._seeks != seeks_before:
+            return  # the seek has set `_skipped`
         if delivered.is_confirmed:
-            self._skipped, self._failures = (0, ()), 0
+            self._skipped, self._rejections = (0, ()), 0
         else:
-            self._skipped, self._failures = (pack.offset, delivered.acknowledged), failures + 1
+            self._skipped, self._rejections = (pack.offset, delivered.acknowledged), rejections + 1
 
     async def _confirm_skipped(self, pack: Pack, indexes: Collection[int]) -> None:
         """Confirm a pack of which all messages are skipped.
 
-        Indexes beyond the pack are then counted from its end. Only the response to a commit has the offset of that end.
+        From then on, indexes beyond the pack are counted from its end. Only the response to a commit has the offset of that end.
         """
-        seeks, count = self._seeks, len(pack.messages)
+        seeks_before, count = self._seeks, len(pack.messages)
         self.partition.release_pack_bytes()
         try:
             end = await self.partition.commit(consumed=True)
         except ClusterError:
             return  # the pack is delivered again
-        if seeks == self._seeks:
+        if self._seeks == seeks_before:
             self._skipped = (end, [index - count for index in indexes if index >= count])
 
-    async def _report(self, error: GapError) -> None:
-        """Have `receive` raise the gap once, then continue after it, unless the program seeks."""
+    async def _report_gap(self, error: GapError) -> None:
+        """Have `receive` raise the gap once, then continue after it, unless the program seeks.
+
+        If continuing fails, `receive` raises that error, too, before the next attempt.
+        """
         problem: MqbridgeError = error
-        resume = EARLIEST_OFFSET if error.resume is None else error.resume[0]
-        seeks = self._seeks
+        resume_offset = EARLIEST_OFFSET if error.resume is None else error.resume[0]
+        seeks_before = self._seeks
         while True:
             self._problem = PartitionProblem(problem)
             self._queue.put(self._problem)
             await self._problem.handled.wait()
             self._problem = None
             async with self._seek_lock:  # the program may have begun a seek when it received the error
-                if self._seeks != seeks:
+                if self._seeks != seeks_before:
                     return
                 try:
-                    await self._seek(resume)
+                    await self._seek(resume_offset)
                 except ClusterError as failed:
                     problem = failed
                 else:

@@ -23,7 +23,7 @@ from mqbridge.tubemq.mapping.request import encode
 from mqbridge.tubemq.mapping.times import msg_times_of
 
 REQUEST_BYTES = 450
-"""Estimated memory of a pending message in addition to its data."""
+"""Estimated memory of a pending message in addition to its data, measured for the gateway's outbound."""
 
 
 class Producer:
@@ -44,7 +44,8 @@ class Producer:
         self._window = SendWindow(max_pending_bytes)
         self._key_partitions = list(ordered.route.partitions)
         """The partitions for messages with keys. The list does not grow: more partitions would move keys to other partitions."""
-        self._unanswered: set[asyncio.Future[SendResult]] = set()
+        self._pending: set[asyncio.Future[SendResult]] = set()
+        """Results of the messages that are sent and neither stored nor failed."""
         self._closed = False
 
     @property
@@ -84,7 +85,7 @@ class Producer:
         event_time  ms since the epoch; stored as `$msgTime$`, which has only the minute, and exactly as `mqbridge.event_time`
         deliver_at  ms since the epoch; only stored as a property: TubeMQ delivers at once
         attributes  the attribute string itself, byte for byte, instead of `properties`; may contain `$msgType$` and `$msgTime$`
-        partition   the name of a partition (see `partitions`), instead of a choice by key
+        partition   the name of the partition to send to (see `partitions`); the key then does not matter
 
         A message whose response was lost is sent again, so it may be stored twice. Raises ClusterError, whose `failure` tells
         whether a retry may help, and MappingError for a message that TubeMQ cannot carry.
@@ -93,32 +94,32 @@ class Producer:
         message.key, message.event_time, message.deliver_at = key, event_time, deliver_at
         if attributes is not None and event_time is None:
             message.event_time = system_fields(message.properties, msg_times_of(self._zone))[1]
-        data, flag, type_text, time_text = encode(message, None, self._zone)
+        data, flag, type_field, time_field = encode(message, None, self._zone)
         name = self._partition_of(key, partition)
         if self._closed:
             raise ClusterError(f"the producer of topic {self.topic!r} is closed", Failure.FATAL)
         size = len(data) + REQUEST_BYTES
-        number = await self._window.enter(size)
+        window_number = await self._window.enter(size)
         result: asyncio.Future[SendResult] = self._ordered.loop.create_future()
 
-        def done(outcome: SendResult | MqbridgeError) -> None:
-            self._unanswered.discard(result)
-            self._window.leave(number, size)
+        def on_done(outcome: SendResult | MqbridgeError) -> None:
+            self._pending.discard(result)
+            self._window.leave(window_number, size)
             settle_future(result, outcome)
 
-        self._unanswered.add(result)
+        self._pending.add(result)
         if name is None:
-            pending = self._any_partition.submit(data, flag, type_text, time_text, done=done)
+            submitted = self._any_partition.submit(data, flag, type_field, time_field, done=on_done)
             stored = await result
-            assert pending.ref is not None  # noqa: S101 - it was sent to a partition
-            name = pending.ref.name
+            assert submitted.ref is not None  # noqa: S101 - it was sent to a partition
+            name = submitted.ref.name
         else:
-            self._ordered.submit(name, data, flag, type_text, time_text, done=done)
+            self._ordered.submit(name, data, flag, type_field, time_field, done=on_done)
             stored = await result
         return SendReceipt(self.topic, name, (), str(stored.message_id))
 
     async def flush(self) -> None:
-        """Wait until all messages sent so far are stored or have failed."""
+        """Wait until all messages passed to `send` so far are stored or have failed."""
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -133,7 +134,7 @@ class Producer:
         finally:
             error = SenderClosed(f"the producer of topic {self.topic!r} was closed before this message was stored")
             self._window.abort(error)
-            for result in list(self._unanswered):
+            for result in list(self._pending):
                 settle_future(result, error)
             await self._ordered.close(0.0)
             await self._any_partition.close(0.0)
@@ -152,6 +153,7 @@ class Producer:
         properties: Properties,
         attributes: str | bytes | None,
     ) -> Message:
+        """Return the message of a `send` call, of properties or of an attribute string. Raises MappingError."""
         if attributes is None:
             pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
             return Message(payload, pairs, keys=tuple(keys), msg_type=msg_type)
@@ -161,19 +163,19 @@ class Producer:
             raise MappingError(
                 "a message takes either properties or attributes, not both: the attribute string contains the properties"
             )
-        type_of_text = system_fields(pairs, msg_times_of(self._zone))[0]
-        if msg_type is not None and msg_type != type_of_text:
-            raise MappingError(f"msg_type is {msg_type!r}, but $msgType$ in the attribute string is {type_of_text!r}")
-        return Message(payload, pairs, keys=tuple(keys), msg_type=type_of_text, attributes=text)
+        type_in_text = system_fields(pairs, msg_times_of(self._zone))[0]
+        if msg_type is not None and msg_type != type_in_text:
+            raise MappingError(f"msg_type is {msg_type!r}, but $msgType$ in the attribute string is {type_in_text!r}")
+        return Message(payload, pairs, keys=tuple(keys), msg_type=type_in_text, attributes=text)
 
     def _partition_of(self, key: str | bytes | None, partition: str | None) -> str | None:
-        """Return the name of the message's partition; None for any partition."""
+        """Return the name of the partition to send a message to; None for any partition. Raises ClusterError (REFUSED)."""
         if partition is not None:
             if partition not in self._ordered.route.partitions:
-                known = ", ".join(self._ordered.route.partitions)
-                raise ClusterError(f"topic {self.topic!r} has no partition {partition!r}; it has {known}", Failure.REFUSED)
+                names = ", ".join(self._ordered.route.partitions)
+                raise ClusterError(f"topic {self.topic!r} has no partition {partition!r}; it has {names}", Failure.REFUSED)
             return partition
         if key is None:
             return None
-        names = self._key_partitions
-        return names[crc32(key.encode() if isinstance(key, str) else key) % len(names)]
+        key_partitions = self._key_partitions
+        return key_partitions[crc32(key.encode() if isinstance(key, str) else key) % len(key_partitions)]

@@ -108,8 +108,8 @@ async def test_a_broker_in_trouble_is_left_alone(outcome: int | Exception) -> No
     for number in range(100):
         assert isinstance(await sender.send(b"%d" % number), SendResult)
     assert cluster.stored == Counter(b"%d" % number for number in range(100))
-    assert bad.asked <= broker_blocklist.LOST_IN_A_ROW + 1
-    assert sender.blocklist.avoided(asyncio.get_running_loop().time()) == [bad.broker]
+    assert bad.asked <= broker_blocklist.MAX_LOST_IN_A_ROW + 1
+    assert sender.blocklist.avoided_brokers(asyncio.get_running_loop().time()) == [bad.broker]
     await sender.close(1.0)
 
 
