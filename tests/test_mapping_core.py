@@ -52,7 +52,7 @@ def test_a_value_that_cannot_be_made_is_not_kept() -> None:
     ("cache", "short", "long"),
     [
         (pulsar_outbound._JAVA_HASHES, b"key", bytes(1000)),
-        (rocketmq_outbound._HASHES, b"key", bytes(1000)),
+        (rocketmq_outbound._HASH_CACHE, b"key", bytes(1000)),
         (single_metadata._PROPERTY_PREFIXES, ("name", 5), ("n" * 1000, 5)),
     ],
     ids=["keys to Pulsar", "keys to RocketMQ", "names to Pulsar"],

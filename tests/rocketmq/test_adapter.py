@@ -154,21 +154,21 @@ async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> N
     assert (await cluster.bounds(topic))["broker-a:1"].next == (1,)
 
 
-async def test_a_broker_that_is_away_keeps_its_places() -> None:
+async def test_queues_of_an_absent_broker_keep_their_indexes() -> None:
     here, away = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
     outbound = RocketMQOutbound(None, None, OutboundSpec("t"), here + away, max_message_bytes=100)  # type: ignore[arg-type]
-    outbound.follow(route_of({"a": 2, "b": 0}, {"a"}))
+    outbound.on_route(route_of({"a": 2, "b": 0}, {"a"}))
     assert outbound._queues == here + away
-    outbound.follow(route_of({"a": 1, "b": 2}, {"a", "b"}))
-    assert outbound._queues == [here[0], away[0], *away], "the place of a:1 is taken by another"
-    outbound.follow(route_of({"a": 0, "b": 0}, {"a", "b"}))
-    assert outbound._queues == [here[0], away[0], *away], "nothing is left: sends say so"
-    outbound.follow(route_of({"a": 3, "b": 3}, {"a", "b"}))
+    outbound.on_route(route_of({"a": 1, "b": 2}, {"a", "b"}))
+    assert outbound._queues == [here[0], away[0], *away], "index 1, of queue a:1, has another queue"
+    outbound.on_route(route_of({"a": 0, "b": 0}, {"a", "b"}))
+    assert outbound._queues == [here[0], away[0], *away], "no queue is writable: sends report the error"
+    outbound.on_route(route_of({"a": 3, "b": 3}, {"a", "b"}))
     assert outbound.partitions == 6
 
 
 def route_of(queues: dict[str, int], present: set[str]) -> TopicRoute:
-    """A route with so many queues to write to at each broker, of which these are there."""
+    """Return a route with this number of writable queues per broker; only brokers in `present` are in the route."""
     write = [Queue("t", name, number) for name in present for number in range(queues[name])]
     return TopicRoute("t", {name: {0: f"{name}:1"} for name in present}, write, write)
 

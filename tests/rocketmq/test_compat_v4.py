@@ -199,7 +199,7 @@ async def test_levels_as_the_broker_tells_them(scripted: Scripted) -> None:
 async def test_a_broker_that_is_away_does_not_keep_an_outbound_from_being_opened(scripted: Scripted) -> None:
     cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers="ns:9876"))
     assert isinstance(cluster, RocketMQCluster)
-    cluster._connected = client = scripted_client()
+    cluster._shared_client = client = scripted_client()
     await client.connect()
     route = await client.routes.get("T")
     assert route is not None

@@ -1,6 +1,6 @@
-"""Adapter of a RocketMQ cluster: queues are partitions, offsets are positions.
+"""The gateway's `Cluster` for RocketMQ: a partition is a queue, a position is a queue offset.
 
-Every inbound has its own client, because Brokers identify the members of a group by client ID.
+Every inbound has its own client, because Brokers identify the members of a group by client id. Everything else shares one client.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
-from mqbridge.rocketmq.adapter.deadlines import by_deadline
+from mqbridge.rocketmq.adapter.deadlines import close_by_deadline
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
 from mqbridge.rocketmq.adapter.operations import RocketMQOperations, partition_name
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class RocketMQ:
-    """One configured cluster."""
+    """One configured cluster, with the client that its administration and its outbounds share."""
 
     capabilities = Capabilities(seek=True, delay=True, growing_outbound=True)
 
@@ -52,13 +52,13 @@ class RocketMQ:
         self._config = config
         self._tls = None if config.tls is None else config.tls.make(name)
         self._credentials = None if config.auth is None else config.auth.make()
-        self._connected: ClusterClient | None = None
-        self._levels: dict[str, Sequence[int]] = {}
-        """Delay levels by Broker address."""
+        self._shared_client: ClusterClient | None = None
+        self._delay_levels_by_broker: dict[str, Sequence[int]] = {}
+        """Delays (ms) from level 1 on, by Broker address; () for a Broker that delays until any time."""
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of our certificates and the servers'."""
+        """Expiry times of our certificates and of the servers' certificates; empty without TLS."""
         return {} if self._tls is None else self._tls.expiries
 
     @property
@@ -69,7 +69,7 @@ class RocketMQ:
     async def connect(self) -> None:
         """Connect to a name server and find the Brokers; with TLS or credentials, check that each Broker accepts this client."""
         self.connectivity.open()
-        self._connected = client = self._make_client()
+        self._shared_client = client = self._make_client()
         try:
             await client.connect()
             with speaking("a RocketMQ name server", ", ".join(self._config.name_servers), Unreachable):
@@ -80,11 +80,11 @@ class RocketMQ:
             raise
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the client; at the deadline, without waiting for pending responses."""
+        """Close the client; at the deadline (loop time), stop waiting for responses."""
         self.connectivity.close()
-        client, self._connected = self._connected, None
+        client, self._shared_client = self._shared_client, None
         if client is not None:
-            await by_deadline(client.close(), deadline, f"cluster {self.name!r}")
+            await close_by_deadline(client.close(), deadline, f"cluster {self.name!r}")
 
     def _make_client(self) -> ClusterClient:
         config = self._config
@@ -95,9 +95,10 @@ class RocketMQ:
 
     @property
     def _client(self) -> ClusterClient:
-        if self._connected is None:
+        """The shared client. Raises ClusterError before `connect`."""
+        if self._shared_client is None:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
-        return self._connected
+        return self._shared_client
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -106,12 +107,15 @@ class RocketMQ:
         return await self._client.admin.user_topics()
 
     async def describe(self, topic: str) -> Topic | None:
-        """Return the topic, its queues sorted by Broker and number; None if it does not exist."""
+        """Return the topic with its readable queues, sorted by Broker name and number; None if it does not exist."""
         route = await self._client.admin.route(topic, fresh=True)
         return None if route is None else Topic(topic, tuple(map(partition_name, route.read_queues())))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create or grow a topic; every master gets the same number of queues, so the topic may get a few more than requested."""
+        """Create a topic, or grow it to at least `partitions` queues.
+
+        Every master gets the same number of queues, so the topic may get a few more than requested.
+        """
         await self.check_create(topic, partitions)
         admin = self._client.admin
         route = await self._client.routes.get(topic, fresh=True)
@@ -120,7 +124,7 @@ class RocketMQ:
             await admin.create_topic(topic, -(-partitions // len(masters)))
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Check the topic name and the number of queues, and that a Broker is available."""
+        """Raise an error if the topic name or the number of queues is invalid, or no master is available."""
         if partitions < 1:
             raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it at least one queue")
         check_topic(topic)
@@ -138,10 +142,11 @@ class RocketMQ:
         return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
 
     async def queues(self, topic: str) -> Sequence[Queue]:
-        """Return the readable queues of a topic. Raises ClusterError."""
+        """Return the readable queues of a topic. Raises ClusterError (FATAL) if it does not exist."""
         return (await self._route(topic)).read_queues()
 
     async def _route(self, topic: str) -> TopicRoute:
+        """Return the route of a topic. Raises ClusterError (FATAL) if it does not exist."""
         route = await self._client.admin.route(topic)
         if route is None:
             raise ClusterError(f"there is no topic {topic!r} in cluster {self.name!r}", Failure.FATAL)
@@ -150,27 +155,27 @@ class RocketMQ:
     # --- reading and writing -------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the batches of a range of offsets of one queue, read without a group."""
-        names = {partition_name(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
-        if partition not in names:
+        """Yield the batches of one queue from offset `begin` up to, not including, `end`, without joining a group."""
+        queues = {partition_name(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
+        if partition not in queues:
             raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no queue {partition}", Failure.FATAL)
-        index, queue = names[partition]
+        index, queue = queues[partition]
         source = Partition(self.name, topic, partition, index)
         async with aclosing(read_range(self._client, source, queue, begin, end)) as batches:
             async for batch in batches:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Measure the range in offsets: a unit is one message, or one missing offset of a compacted topic."""
+        """Return the range as units: each offset is one, with a message or, in a compacted topic, without."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join the group with a new client, which the inbound owns."""
+        """Join the group with a new client, which the inbound closes."""
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
         for topic in spec.topics:
             await self._route(topic)
         check_group(spec.group)
-        group = ConsumerSettings(
+        settings = ConsumerSettings(
             group=spec.group,
             subscriptions=_subscriptions(spec),
             model=MessageModel.CLUSTERING,
@@ -185,14 +190,14 @@ class RocketMQ:
         client = self._make_client()
         try:
             await client.connect()
-            consumer = await join(client, group)
+            consumer = await join(client, settings)
         except BaseException:
             await client.close()
             raise
         return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group))
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Check the topics, the filter and the permission to consume, and that the group exists or can be created."""
+        """Raise an error if a topic or the permission to consume is missing, or if the filter or the group is invalid."""
         routes = [await self._route(topic) for topic in spec.topics]
         _subscriptions(spec)
         await check_group_can_be_joined(self._client, spec.group)
@@ -218,27 +223,28 @@ class RocketMQ:
         )
         queues = route.write_queues()
         outbound = RocketMQOutbound(self, producer, spec, queues, max_message_bytes=max_message_bytes, delay_levels=levels)
-        outbound.on_close(client.routes.watch(spec.topic, outbound.follow))
+        stop_watching = client.routes.watch(spec.topic, outbound.on_route)
+        outbound.on_close(stop_watching)
         return outbound
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Check that the topic exists and has writable queues, and the permission to produce to it."""
+        """Raise an error if the topic is missing or has no writable queue, or the permission to produce to it is missing."""
         await (await self.outbound(spec)).close()
         if self._credentials is not None:
             route, options = await self._route(spec.topic), _outbound_options(spec)
             await check_may_produce(self._client, options.producer_group, route)
-            if spec.sender is not None:  # `resume` reads its stored messages back
+            if spec.sender is not None:  # `resume` reads the messages of this sender from the topic
                 await check_may_consume(self._client, READER_GROUP, route)
 
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
-        """Return the delay levels of the first Broker that cannot delay until any time, else none.
+        """Return the delays (ms) of the first Broker that supports only delay levels; () if all delay until any time.
 
-        A Broker's answer is remembered; a Broker that did not answer is queried again by the next call.
+        The levels of a Broker are cached. If the query of a Broker fails, the next call queries it again.
         """
         for address in route.masters():
-            if address not in self._levels:
+            if address not in self._delay_levels_by_broker:
                 try:
-                    self._levels[address] = await delay_levels(self._client, address)
+                    self._delay_levels_by_broker[address] = await delay_levels(self._client, address)
                 except AccessRefused:
                     raise
                 except ClusterError as error:
@@ -247,7 +253,7 @@ class RocketMQ:
                         address,
                         error,
                     )
-        return next((levels for address in route.masters() if (levels := self._levels.get(address))), ())
+        return next((levels for address in route.masters() if (levels := self._delay_levels_by_broker.get(address))), ())
 
 
 def _outbound_options(spec: OutboundSpec) -> RocketMQOutboundOptions:

@@ -16,12 +16,13 @@ from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 from mqbridge.secret import IS_SHOWN, Secret
 
 SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"
+"""Schemes of cluster URLs, without and with TLS."""
 BATCH_BYTES = 1 << 20
-"""Default size of a batch. Larger batches are not faster; Brokers accept up to 4 MiB."""
+"""Default of `batch_bytes`. Larger batches are not faster; Brokers accept up to 4 MiB by default."""
 
 
 class RocketMQAuth(Options):
-    """The user that signs every request: an account of access control 1.0 (4.x), a user of access control 2.0 (from 5.3 on)."""
+    """Credentials that sign every request: of an account of access control 1.0 (4.x), or of a user of 2.0 (from 5.3 on)."""
 
     access_key: Secret = Field(
         description="The account's access key, which is the user's name, and may be shown.", json_schema_extra={IS_SHOWN: True}
@@ -32,12 +33,12 @@ class RocketMQAuth(Options):
     )
 
     def make(self) -> Credentials:
-        """Return the credentials; their secrets are read on use."""
+        """Return the client's credentials. Secrets that come from files are read when a request is signed."""
         return Credentials(self.access_key, self.secret_key, self.security_token)
 
 
 class RocketMQCluster(ClusterModel):
-    """One cluster, found through its name servers."""
+    """Configuration of one cluster, which is found through its name servers."""
 
     name_servers: tuple[str, ...] = Field(
         min_length=1,
@@ -67,25 +68,27 @@ class RocketMQCluster(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`rocketmq://host:9876[,host:9876][?NAME=VALUE]`; `rocketmq+ssl://` is the same with TLS."""
+        """Parse a URL: `rocketmq://host:9876[,host:9876][?NAME=VALUE]`, or `rocketmq+ssl://` with TLS. Raises ValueError."""
         servers, settings = split_url(url, cls, without={"name_servers"})
         scheme, _, servers = servers.partition("://")
         if scheme == TLS_SCHEME:
             if settings.get("tls") == "false":
-                raise ValueError(f"{TLS_SCHEME}:// and tls=false exclude each other")
+                raise ValueError(
+                    f"{TLS_SCHEME}:// requires TLS, but tls=false switches it off: write {SCHEME}://, or leave out tls"
+                )
             settings.setdefault("tls", True)
         elif scheme != SCHEME:
-            raise ValueError(f"a RocketMQ cluster is {SCHEME}://HOST:PORT, or {TLS_SCHEME}://HOST:PORT with TLS")
+            raise ValueError(f"the URL of a RocketMQ cluster is {SCHEME}://HOST:PORT, or {TLS_SCHEME}://HOST:PORT with TLS")
         return cls.model_validate(settings | {"name_servers": servers.rstrip("/")})
 
     @field_validator("name_servers", mode="before")
     @classmethod
-    def _split(cls, value: Any) -> Any:
+    def _split_name_servers(cls, value: Any) -> Any:
         return [part.strip() for part in value.replace(";", ",").split(",")] if isinstance(value, str) else value
 
     @field_validator("name_servers")
     @classmethod
-    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _add_default_port(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple("{}:{}".format(*split_address(address, DEFAULT_PORT)) for address in value)
 
 

@@ -1,4 +1,4 @@
-"""Closes a client within a deadline."""
+"""Limits the time of closing a client."""
 
 import asyncio
 import logging
@@ -9,10 +9,10 @@ from mqbridge.adapter.deadlines import seconds_until
 log = logging.getLogger(__name__)
 
 
-async def by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
-    """Run `closing`; at the deadline cancel it and log a warning with this name."""
+async def close_by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
+    """Run `closing`, the call that closes the client `name`; at the deadline (loop time), cancel it and log a warning."""
     try:
         async with asyncio.timeout(seconds_until(deadline)):
             await closing
     except TimeoutError:
-        log.warning("%s was closed before every pending request had a response: the deadline has passed", name)
+        log.warning("%s was closed while requests had no response yet, because the deadline has passed", name)

@@ -1,6 +1,7 @@
-"""Consumes as a member of a push consumer group, possibly beside Java members: a lane per assigned queue.
+"""Consumes as a member of a consumer group, with one lane per assigned queue. Other members may be Java push consumers.
 
-Messages that members sent back arrive in the group's retry queues, where all its topics are mixed; see `retry_queue`.
+Messages that members sent back are stored in the queues of the group's retry topic, which all topics of the group share;
+`retry_queue` divides them among lanes again.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.errors import MqbridgeError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.adapter.deadlines import by_deadline
+from mqbridge.rocketmq.adapter.deadlines import close_by_deadline
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
@@ -22,7 +23,7 @@ from mqbridge.rocketmq.client.sendback import SendBack
 
 
 class RocketMQInbound:
-    """A member of a group; owns its client."""
+    """A member of a group. It closes its client when it is closed."""
 
     individual_ack = False
 
@@ -31,10 +32,11 @@ class RocketMQInbound:
     ) -> None:
         self._cluster, self._client, self._consumer = cluster, client, consumer
         self._topics, self._send_back = topics, send_back
-        self._retries: list[RetryQueue] = []
+        self._retry_queues: list[RetryQueue] = []
         self._new_lanes: asyncio.Queue[RocketMQLane | RetryLane | MqbridgeError | None] = asyncio.Queue()
-        self._closing: asyncio.Task[None] | None = None
-        self._task = spawn(self._accept(), f"queues of {consumer.name}")
+        """Lanes that `lanes` has not yielded yet, or the error that it raises; None ends it."""
+        self._close_task: asyncio.Task[None] | None = None
+        self._accept_task = spawn(self._accept_queues(), f"queues of {consumer.name}")
 
     async def lanes(self) -> AsyncIterator[RocketMQLane | RetryLane]:
         """Yield a lane for each assigned queue, and for each topic with messages that were sent back."""
@@ -42,38 +44,41 @@ class RocketMQInbound:
             if isinstance(lane, MqbridgeError):
                 raise lane
             yield lane
-        self._new_lanes.put_nowait(None)
+        self._new_lanes.put_nowait(None)  # also end other iterators
 
-    async def _accept(self) -> None:
+    async def _accept_queues(self) -> None:
+        """Create a lane for each assigned queue of a topic, and a RetryQueue for each assigned retry queue."""
         try:
             async for assigned in self._consumer.assigned_queues():
                 topic, broker, number = assigned.queue
                 if topic in self._topics:
-                    partition = Partition(self._cluster, topic, f"{broker}:{number}", await self._index(assigned))
+                    partition = Partition(self._cluster, topic, f"{broker}:{number}", await self._partition_index(assigned))
                     self._new_lanes.put_nowait(RocketMQLane(partition, assigned))
                 else:
-                    send_back = partial(self._send_back.later, assigned.queue)  # a retry queue
-                    self._retries = [queue for queue in self._retries if not queue.assigned.revoked]
-                    self._retries.append(RetryQueue(assigned, self._cluster, self._topics, self._new_lanes.put_nowait, send_back))
+                    # The other assigned queues are those of the retry topic.
+                    send_back = partial(self._send_back.later, assigned.queue)
+                    self._retry_queues = [queue for queue in self._retry_queues if not queue.assigned.revoked]
+                    self._retry_queues.append(
+                        RetryQueue(assigned, self._cluster, self._topics, self._new_lanes.put_nowait, send_back)
+                    )
         except MqbridgeError as error:
             self._new_lanes.put_nowait(error)
 
-    async def _index(self, assigned: AssignedQueue) -> int:
-        """Return the index of a queue in its topic; a queue that has just left the route gets the index behind the last."""
+    async def _partition_index(self, assigned: AssignedQueue) -> int:
+        """Return the index of a queue in its topic; for a queue that is no longer in the route, the number of queues."""
         route = await self._client.routes.get(assigned.queue.topic)
         queues = [] if route is None else list(route.read_queues())
         return queues.index(assigned.queue) if assigned.queue in queues else len(queues)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all queues and leave the group, in one task: a cancelled caller only stops waiting for it."""
-        if self._closing is None:
-            at = resolve_deadline(deadline)
-            self._closing = spawn(self._close(at), f"closing {self._consumer.name}")
-        await asyncio.shield(self._closing)
+        """Release all queues and leave the group. A task does this, so it continues if the caller is cancelled."""
+        if self._close_task is None:
+            self._close_task = spawn(self._close(resolve_deadline(deadline)), f"closing {self._consumer.name}")
+        await asyncio.shield(self._close_task)
 
     async def _close(self, deadline: float) -> None:
-        await asyncio.gather(*(queue.release(deadline) for queue in self._retries))
+        await asyncio.gather(*(queue.release(deadline) for queue in self._retry_queues))
         await self._consumer.close(deadline)
-        await cancel(self._task)
+        await cancel(self._accept_task)
         self._new_lanes.put_nowait(None)
-        await by_deadline(self._client.close(), deadline, self._consumer.name)
+        await close_by_deadline(self._client.close(), deadline, self._consumer.name)

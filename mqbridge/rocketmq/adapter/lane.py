@@ -1,7 +1,7 @@
-"""A lane: delivers the messages of one queue as batches.
+"""Lane of one queue: joins its pulls to batches for the gateway.
 
-Buffered pulls are joined, because a batch costs the gateway the same whether it holds one message or thousands, and a Broker
-returns 32 messages per pull unless its limits are raised. Pulls are decoded to messages only on demand.
+A pull has 32 messages at most unless the Broker's limits are raised, and a batch costs the gateway about the same whether it
+holds one message or thousands. So all pulls that are buffered become one batch. They are decoded to messages only on demand.
 """
 
 import asyncio
@@ -19,15 +19,16 @@ from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 
 FORMAT = "rocketmq.records"
-"""Batches whose `data` is a list of consecutive pulls."""
+"""Format of batches whose `data` is a list of consecutive pulls (`Batch.format`)."""
 BATCH_BYTES = 1 << 20
-"""A batch is complete when its pulls have at least this size."""
+"""No further pull is joined to a batch of at least this size."""
 
 
 class RocketMQLane:
-    """Lane of one assigned queue. Acknowledging advances the group's offset.
+    """Lane of one assigned queue; acknowledging a batch advances the group's offset.
 
-    A batch's handle is the run in which it was pulled; every seek or reset of offsets begins a new run (see `queue_state`).
+    The `handle` of a batch is the run in which it was pulled. Every seek and every reset of offsets begins a new run of the
+    queue, and `queue_state` decides if an acknowledgement of an older run still counts.
     """
 
     def __init__(self, partition: Partition, assigned: AssignedQueue) -> None:
@@ -36,10 +37,14 @@ class RocketMQLane:
         self._assigned = assigned
         assigned.holds_budget = True
         self._budgeted: tuple[Batch | None, int] = None, 0
-        """The last batch and its bytes, filtered messages included, which the consumer's budget counts until the route does."""
+        """The last batch and its bytes, including filtered messages, while they count against the consumer's budget.
+
+        They count until the batch is acknowledged or rejected, or `receive` is called again; then the route's budget counts them.
+        """
         self._run = -1
+        """The run of the last batch."""
         self._in_flight = 0
-        """Batches of this run that are delivered and not yet acknowledged."""
+        """Number of batches of this run that are delivered and not yet acknowledged."""
 
     @property
     def caught_up(self) -> bool:
@@ -47,11 +52,11 @@ class RocketMQLane:
         return self._assigned.caught_up
 
     async def receive(self) -> Batch:
-        """Return the next batch."""
+        """Wait for the next batch and return it. Raises LaneRevoked, GapError, or the ClusterError that ended the queue."""
         while True:
             self._release_budget()
-            pulls = gather(self._assigned, await self._assigned.receive())
-            if (run := self._assigned.state.run) != self._run:  # after a seek of ours, or an administrator's reset of offsets
+            pulls = join_pulls(self._assigned, await self._assigned.receive())
+            if (run := self._assigned.state.run) != self._run:  # a seek, or an administrator's reset of offsets
                 self._run, self._in_flight = run, 0
             batch = make_batch(self.partition, pulls, run)
             self._budgeted = batch, sum(pulled.size for pulled in pulls)
@@ -67,14 +72,14 @@ class RocketMQLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Commit the offset behind this batch: it and all batches before it are stored."""
+        """Commit the offset after this batch. All batches before it are acknowledged already."""
         self._release_budget(batch)
         if batch.handle == self._run:
             self._in_flight = max(0, self._in_flight - 1)
         self._assigned.commit(batch.next[0], batch.handle)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Rewind to the beginning of this batch, after the delay."""
+        """Deliver again from the beginning of this batch, after the delay."""
         self._release_budget(batch)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -82,14 +87,14 @@ class RocketMQLane:
             self._assigned.rewind(batch.first[0], batch.handle)
 
     def _release_budget(self, batch: Batch | None = None) -> None:
-        """Release the budget of the last batch; with `batch`, only if that is the last one."""
+        """Release the bytes of the last batch from the consumer's budget; with `batch`, only if it is the last batch."""
         last, size = self._budgeted
         if size and (batch is None or batch is last):
             self._budgeted = None, 0
             self._assigned.release_budget(size)
 
     async def seek(self, position: Position) -> None:
-        """Continue at this offset; the group's offset moves there too."""
+        """Continue at this offset, and commit it for the group."""
         if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} was revoked or released")
         await self._assigned.seek(position[0])
@@ -99,13 +104,13 @@ class RocketMQLane:
         await self._assigned.release(resolve_deadline(deadline))
 
 
-def gather(assigned: AssignedQueue, first: PulledRecords) -> list[PulledRecords]:
-    """Join `first` and the buffered pulls behind it, up to about BATCH_BYTES, or MAX_UNPACKED_BYTES when decompressed."""
-    pulls, size, unpacked = [first], first.size, first.max_unpacked_bytes
-    while size < BATCH_BYTES and unpacked < MAX_UNPACKED_BYTES and (pulled := assigned.take()) is not None:
+def join_pulls(assigned: AssignedQueue, first: PulledRecords) -> list[PulledRecords]:
+    """Return `first` and the buffered pulls after it, up to about BATCH_BYTES, or MAX_UNPACKED_BYTES when decompressed."""
+    pulls, size_bytes, unpacked_bytes = [first], first.size, first.max_unpacked_bytes
+    while size_bytes < BATCH_BYTES and unpacked_bytes < MAX_UNPACKED_BYTES and (pulled := assigned.take()) is not None:
         pulls.append(pulled)
-        size += pulled.size
-        unpacked += pulled.max_unpacked_bytes
+        size_bytes += pulled.size
+        unpacked_bytes += pulled.max_unpacked_bytes
     return pulls
 
 

@@ -1,7 +1,4 @@
-"""Administrative operations on groups and topics: list members, move a group, find offsets by time, show settings.
-
-A Broker knows the members of a group. Each member reports its own queues, and is queried through the Broker.
-"""
+"""Administrative operations on groups and topics: list members, move a group, find offsets by time, show settings."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -22,16 +19,16 @@ from mqbridge.rocketmq.wire.bodies.running_info import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.groups import RunningInfoHeader
 
-_PERMS = {Perm.READ: "read", Perm.WRITE: "write", Perm.READ_WRITE: "read and write"}
+_PERMISSION_NAMES = {Perm.READ: "read", Perm.WRITE: "write", Perm.READ_WRITE: "read and write"}
 
 
 def partition_name(queue: Queue) -> str:
-    """Return the partition name of a queue."""
+    """Return the partition name of a queue: `broker:queue`."""
     return f"{queue.broker}:{queue.id}"
 
 
 class TopicQueries(Protocol):
-    """Queries about topics, answered by the adapter's cluster."""
+    """The part of the adapter's cluster that the operations use."""
 
     async def queues(self, topic: str) -> Sequence[Queue]:
         """Return the queues of a topic. Raises ClusterError."""
@@ -44,7 +41,7 @@ class TopicQueries(Protocol):
 
 
 class RocketMQOperations:
-    """Operations on one connected cluster. Each call raises ClusterError."""
+    """Administrative operations on one connected cluster. Each call raises ClusterError if a request fails."""
 
     backlog_unit = "messages"
 
@@ -57,20 +54,23 @@ class RocketMQOperations:
         return await self._groups.groups_of(topic)
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Return the number of messages behind the group's offset, by partition."""
+        """Return the number of messages that the group has not consumed yet, by partition name."""
         return backlog_from_offsets(*await asyncio.gather(self._topics.committed(topic, group), self._topics.bounds(topic)))
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the connected members of the group, each with the queues of the topic that it reports."""
-        found = await self._groups.consumers(group)
-        if found is None or topic not in {subscription.topic for subscription in found.subscriptions}:
+        consumers = await self._groups.consumers(group)
+        if consumers is None or topic not in {subscription.topic for subscription in consumers.subscriptions}:
             return []
-        members = found.connections
-        queues = await asyncio.gather(*(self._queues(group, topic, member) for member in members))
+        members = consumers.connections
+        queues = await asyncio.gather(*(self._member_queues(group, topic, member) for member in members))
         return [Member(member.client_id, member.address, names) for member, names in zip(members, queues, strict=True)]
 
-    async def _queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
-        """Return a member's queues; None if it does not answer or cannot report any (a client of a 5.x proxy)."""
+    async def _member_queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
+        """Return the partition names of a member's queues; None if the member does not report them, as clients of a 5.x proxy.
+
+        Only the member itself knows its queues: a Broker to which it is connected forwards the query to it.
+        """
         ext = RunningInfoHeader(group, member.client_id).encode()
         for address in (await self._admin.masters()).values():
             try:
@@ -82,37 +82,37 @@ class RocketMQOperations:
         return None
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Commit these offsets for the group.
+        """Commit these offsets, by partition name, for the group. Creates the group if it does not exist.
 
         Raises ClusterError (FATAL) while the group has members, because they would overwrite the offsets with their own.
         """
-        if (found := await self._groups.consumers(group)) is not None and found.connections:
-            names = ", ".join(member.client_id for member in found.connections)
+        if (consumers := await self._groups.consumers(group)) is not None and consumers.connections:
+            names = ", ".join(member.client_id for member in consumers.connections)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
-        known = {partition_name(queue): queue for queue in await self._topics.queues(topic)}
-        if unknown := positions.keys() - known.keys():
+        queues = {partition_name(queue): queue for queue in await self._topics.queues(topic)}
+        if unknown := positions.keys() - queues.keys():
             raise ClusterError(f"topic {topic!r} has no queue {', '.join(sorted(unknown))}", Failure.FATAL)
         if group not in await self._groups.configs():
             await self._groups.create(GroupConfig(group))
-        await self._groups.write(group, {known[name]: position[0] for name, position in positions.items()})
+        await self._groups.write(group, {queues[name]: position[0] for name, position in positions.items()})
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Return the offset of the first message stored at or after this time (ms since 1970), by partition."""
+        """Return the offset of the first message stored at or after this time (ms since the epoch), by partition name."""
         queues = await self._topics.queues(topic)
         offsets = await asyncio.gather(*(self._positions.at(queue, time_ms) for queue in queues))
         return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return the position `count` messages before the end, by partition."""
+        """Return the position `count` messages before the end, by partition name."""
         return newest_from_offsets(await self._topics.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """Return the topic's settings; where Brokers differ, the text lists the value at each Broker."""
-        found: dict[str, dict[str, str]] = {}
+        """Return the topic's settings by name; if Brokers have different values, the text lists the value of each Broker."""
+        by_name: dict[str, dict[str, str]] = {}
         for broker, config in (await self._admin.topic_config(topic)).items():
             for name, value in _topic_settings(config).items():
-                found.setdefault(name, {})[broker] = value
-        return {name: _joined(values) for name, values in found.items()}
+                by_name.setdefault(name, {})[broker] = value
+        return {name: _format_values(values) for name, values in by_name.items()}
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not."""
@@ -133,7 +133,7 @@ class RocketMQOperations:
 
 def _topic_settings(config: TopicConfig) -> dict[str, str]:
     return {
-        "permission": _PERMS.get(config.perm, str(config.perm)),
+        "permission": _PERMISSION_NAMES.get(config.perm, str(config.perm)),
         "read_queues": str(config.read_queues),
         "write_queues": str(config.write_queues),
         "order": str(config.order).lower(),
@@ -141,7 +141,8 @@ def _topic_settings(config: TopicConfig) -> dict[str, str]:
     }
 
 
-def _joined(values: Mapping[str, str]) -> str:
+def _format_values(values: Mapping[str, str]) -> str:
+    """Format the values of one setting, given by Broker name."""
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return ", ".join(f"{value} at {broker}" for broker, value in values.items())

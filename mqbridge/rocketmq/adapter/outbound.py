@@ -1,6 +1,6 @@
-"""Produces batches to one topic.
+"""Outbound of one topic: encodes shares of batches to send requests, and reports where their messages are stored.
 
-Ordered routes have one request in flight per queue, because Brokers handle the requests of a connection concurrently.
+On ordered routes each queue has only one request in flight, because Brokers process the requests of a connection concurrently.
 """
 
 import asyncio
@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class RocketMQOutbound:
-    """Outbound of a route to one topic."""
+    """Produces the messages of a route to one topic. The partition with index i is the i-th writable queue of the topic."""
 
     formats = ()
+    """No batch format is sent without decoding."""
 
     def __init__(
         self,
@@ -57,8 +58,9 @@ class RocketMQOutbound:
             levels=delay_levels,
         )
         self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
+        """The last send of each partition, by index: its queue and its receipt."""
         self._pending: dict[asyncio.Future[Receipt], tuple[Queue, list[asyncio.Future[SendResult]]]] = {}
-        """The queue and the requests of each send that has no receipt yet."""
+        """The sends without a receipt: the future of each receipt, with the queue and the requests of the send."""
         self._origin_of = spec.origin_of
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -73,82 +75,94 @@ class RocketMQOutbound:
         """Call `callback` when the outbound is closed."""
         self._on_close.append(callback)
 
-    def follow(self, route: TopicRoute) -> None:
-        """Adopt the topic's current queues.
+    def on_route(self, route: TopicRoute) -> None:
+        """Adopt the queues of the topic's new route.
 
-        Queues of a Broker that is absent from the route keep their indexes, because it may return. An index whose queue is no
-        longer writable is assigned to another queue.
+        If the topic has more writable queues than before, all are used. Otherwise the number of partitions stays the same: a
+        queue of a Broker without a master keeps its index, because the master may return, and each index whose queue is no longer
+        writable gets one of the other queues.
         """
-        queues, known = route.write_queues(), self._queues
-        if len(queues) > len(known):
+        queues, old_queues = route.write_queues(), self._queues
+        if len(queues) > len(old_queues):
             self._queues = list(queues)
             return
-        remaining = [queue for queue in known if route.takes(queue) or route.master(queue.broker) is None]
-        if remaining and len(remaining) < len(known):
+        remaining = [queue for queue in old_queues if route.takes(queue) or route.master(queue.broker) is None]
+        if remaining and len(remaining) < len(old_queues):
             self._queues = [
-                queue if queue in remaining else remaining[index % len(remaining)] for index, queue in enumerate(known)
+                queue if queue in remaining else remaining[index % len(remaining)] for index, queue in enumerate(old_queues)
             ]
-            log.warning("%s is no longer writable in %s", self._spec.topic, ", ".join(map(queue_label, {*known} - {*remaining})))
+            removed = {*old_queues} - {*remaining}
+            log.warning(
+                "topic %s: using other queues instead of %s, which are no longer writable",
+                self._spec.topic,
+                ", ".join(map(queue_label, removed)),
+            )
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Send a share in order; the receipt has the positions of its messages."""
+        """Queue a share for sending, in order; the receipt has the positions of its messages."""
         if not 0 <= partition < len(self._queues):
-            raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, and no partition {partition}")
+            raise LocalProtocolError(
+                f"topic {self._spec.topic!r} has {len(self._queues)} queues, so there is no partition {partition}"
+            )
         if self._closed:
             return closed_outbound_future(repr(self._spec.topic))
-        prefix = self._origin_of(share.batch.partition)
-        encoded, failures = encode(
-            share.messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
+        origin = self._origin_of(share.batch.partition)
+        requests, failures = encode(
+            share.messages, origin, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
         )
-        share.held_bytes = sum(len(out.body) + len(out.properties) for out in encoded)
+        share.held_bytes = sum(len(request.body) + len(request.properties) for request in requests)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
         queue = self._queue_of(partition, receipt.future)
-        requests = [self._submit(queue, out) for out in encoded]
-        for out, request in zip(encoded, requests, strict=True):
-            receipt.wait_for(request, out.indexes, partial(_positions, out))
+        results = [self._submit(queue, request) for request in requests]
+        for request, result in zip(requests, results, strict=True):
+            receipt.wait_for(result, request.indexes, partial(_positions, request))
         future = receipt.sent()
         if not future.done():
-            self._pending[future] = queue, requests
+            self._pending[future] = queue, results
             future.add_done_callback(self._pending.pop)
         return future
 
     def _queue_of(self, partition: int, receipt: "asyncio.Future[Receipt]") -> Queue:
-        """Return the queue to send to: while the partition's previous send has no receipt, its queue, to keep their order."""
-        queue, waiting = self._last_sent.get(partition, (None, None))
-        if queue is None or waiting is None or waiting.done():
+        """Return the queue of a partition, and record `receipt` as that of its last send.
+
+        While the previous send of the partition has no receipt, this is the queue of that send, even if the route has changed:
+        the order is kept only within a queue.
+        """
+        queue, last_receipt = self._last_sent.get(partition, (None, None))
+        if queue is None or last_receipt is None or last_receipt.done():
             queue = self._queues[partition]
         self._last_sent[partition] = (queue, receipt)
         return queue
 
-    def _submit(self, queue: Queue, out: EncodedRequest) -> "asyncio.Future[SendResult]":
-        if out.is_batch:
-            return self._producer.send_batch(queue, out.body, out.count, out.born)
-        return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
+    def _submit(self, queue: Queue, request: EncodedRequest) -> "asyncio.Future[SendResult]":
+        if request.is_batch:
+            return self._producer.send_batch(queue, request.body, request.count, request.born)
+        return self._producer.send_single(queue, request.body, request.properties, request.flag, request.sys_flag, request.born)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Withdraw sends that are still queued; requests that a Broker may have received wait for their responses."""
+        """Cancel the requests of these sends that are not on the wire; the others wait for their responses."""
         by_queue: dict[Queue, set[asyncio.Future[SendResult]]] = {}
         for send in sends:
             if (pending := self._pending.get(send)) is not None:
-                queue, requests = pending
-                by_queue.setdefault(queue, set()).update(requests)
-        for queue, found in by_queue.items():
-            self._producer.withdraw(queue, found)
+                queue, results = pending
+                by_queue.setdefault(queue, set()).update(results)
+        for queue, queue_results in by_queue.items():
+            self._producer.withdraw(queue, queue_results)
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition of a key, as the Java client's hash selector: absolute hash code modulo the number of queues."""
-        return _HASHES[key] % len(self._queues)
+        """Return the partition of a key: its absolute Java hash code modulo the number of queues, as SelectMessageQueueByHash."""
+        return _HASH_CACHE[key] % len(self._queues)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last stored source positions, read back from the topic.
+        """Return the last position of this source partition that each queue has stored, read from the topic's messages.
 
-        Other producers cannot be fenced, because Brokers have no sequence numbers.
+        Other producers are not fenced, because RocketMQ cannot do it.
         """
         partitions = {index: partition_name(queue) for index, queue in enumerate(self._queues)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for sends in flight, then close; sends without a receipt by the deadline fail."""
+        """Wait for sends in flight until the deadline (loop time), then close; sends without a receipt then fail."""
         if not self._closed:
             self._closed = True
             for callback in self._on_close:
@@ -156,13 +170,14 @@ class RocketMQOutbound:
             await self._producer.close(seconds_until(deadline))
 
 
-def _hash(key: bytes) -> int:
+def _absolute_hash(key: bytes) -> int:
     return abs(java_string_hash(key.decode(errors="replace")))
 
 
-_HASHES = BoundedCache[bytes, int](_hash)
-"""Keys repeat, and a lookup is faster than hashing."""
+_HASH_CACHE = BoundedCache[bytes, int](_absolute_hash)
+"""Hashes of recent keys: keys repeat, and a look-up is faster than hashing in Python."""
 
 
-def _positions(out: EncodedRequest, result: SendResult) -> list[Position]:
-    return [() if out.delayed else (result.offset + index,) for index in range(out.count)]
+def _positions(request: EncodedRequest, result: SendResult) -> list[Position]:
+    """Return the position of each message of a request; () for delayed messages, which are stored in another topic first."""
+    return [() if request.delayed else (result.offset + index,) for index in range(request.count)]

@@ -1,4 +1,4 @@
-"""Checks for refusals by Brokers, made before joining a group or creating a topic."""
+"""Checks that find refusals by Brokers early: of this client when it connects, and of a group before it is joined."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,25 +9,29 @@ from mqbridge.rocketmq.client.name_rules import check_group
 from mqbridge.rocketmq.client.subscription import retry_topic
 
 AUTO_CREATE = "autoCreateSubscriptionGroup"
+"""The Broker setting that lets a client create a group by joining it."""
 
 
 async def check_admission(client: ClusterClient, addresses: Iterable[str]) -> None:
-    """Raise ClusterError (FATAL) if a Broker refuses our certificate or credentials. Skip unreachable Brokers."""
+    """Connect to these Brokers. Raise ClusterError (FATAL) if one refuses our certificate or credentials.
+
+    Other cluster errors are ignored: a Broker may be unreachable for a moment. Without TLS and credentials there is no check.
+    """
     if not client.pool.may_be_refused:
         return
     results = await asyncio.gather(*map(client.pool.get, addresses), return_exceptions=True)
-    for error in results:
-        if isinstance(error, BaseException) and not (isinstance(error, ClusterError) and error.failure is not Failure.FATAL):
-            raise error
+    for result in results:
+        if isinstance(result, BaseException) and not (isinstance(result, ClusterError) and result.failure is not Failure.FATAL):
+            raise result
 
 
 async def check_group_can_be_joined(client: ClusterClient, group: str) -> None:
-    """Raise ClusterError (FATAL) for an invalid name, and for a group that a Broker lacks and does not create automatically."""
+    """Raise ClusterError (FATAL) if the name is invalid, or a Broker neither has the group nor creates it automatically."""
     check_group(group)
     check_group(retry_topic(group))
-    known = (await client.groups.configs()).get(group, {})
+    configs = (await client.groups.configs()).get(group, {})  # by Broker name
     for broker, address in (await client.admin.masters()).items():
-        if broker not in known and (await client.admin.broker_config(address)).get(AUTO_CREATE) == "false":
+        if broker not in configs and (await client.admin.broker_config(address)).get(AUTO_CREATE) == "false":
             raise ClusterError(
                 f"Broker {broker} has no group {group!r} and does not create it ({AUTO_CREATE}=false): create it there",
                 Failure.FATAL,

@@ -1,10 +1,10 @@
-"""Reads a range of one queue without a group: the reader leaves no trace at the Brokers."""
+"""Reads a range of offsets of one queue without a group, so nothing is created or changed at the Brokers."""
 
 from collections.abc import AsyncGenerator
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.rocketmq.adapter.lane import gather, make_batch
+from mqbridge.rocketmq.adapter.lane import join_pulls, make_batch
 from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel
@@ -14,21 +14,25 @@ from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 READ_AHEAD_BYTES = 4 << 20
+"""Limit of the bytes of pulls that are buffered before the caller takes their batches."""
 WAIT_S = 60.0
-"""Timeout of a wait for a change of the queue; a change ends the wait at once, so the value affects nothing."""
+"""Timeout of a wait for the next pull. A pull ends the wait at once, and a timeout only starts the next wait."""
 
 
 async def read_range(
     client: ClusterClient, partition: Partition, queue: Queue, begin: Position, end: Position | None
 ) -> AsyncGenerator[Batch, None]:
-    """Yield the batches of a queue from one offset up to another; without `end`, forever. Raises ClusterError, GapError."""
+    """Yield the batches of a queue from offset `begin` up to, not including, `end`; without `end`, continue with new messages.
+
+    Raises ClusterError, and GapError if messages of the range were deleted.
+    """
     (offset,) = begin
-    until = None
+    end_offset = None
     if end is not None:
-        until = min(end[0], await client.positions.next(queue))  # stop at the current end of the queue
-        if offset >= until:
+        end_offset = min(end[0], await client.positions.next(queue))  # do not wait for messages that are not stored yet
+        if offset >= end_offset:
             return
-    spec = ConsumerSettings(
+    settings = ConsumerSettings(
         "",
         (everything(queue.topic),),
         MessageModel.ASSIGNED,
@@ -36,20 +40,23 @@ async def read_range(
         offsets={queue: offset},
         max_bytes=READ_AHEAD_BYTES,
     )
-    reader = await join(client, spec)
+    reader = await join(client, settings)
     try:
         assigned = reader.held.get(queue)
         if assigned is None:
-            raise ClusterError(f"{partition} cannot be read now: the reader could not take the queue", Failure.RETRY)
-        while until is None or offset < until:
-            pulled = assigned.take() or await _next(assigned, until)
+            raise ClusterError(
+                f"{partition} cannot be read now, because the queue was not assigned to the reader; the log has the cause",
+                Failure.RETRY,
+            )
+        while end_offset is None or offset < end_offset:
+            pulled = assigned.take() or await _next_pull(assigned, end_offset)
             if pulled is None:
-                return  # a compacted topic has no messages in the rest of the range
-            pulls = gather(assigned, pulled)
-            if until is not None:
-                pulls = [pull.until(until) for pull in pulls if pull.first < until]
+                return  # no message follows in the range: the topic is compacted
+            pulls = join_pulls(assigned, pulled)
+            if end_offset is not None:
+                pulls = [pull.until(end_offset) for pull in pulls if pull.first < end_offset]
                 if not pulls:
-                    return  # as above: the pull starts behind the range
+                    return  # the first message of the pull is after the range: the topic is compacted
             offset = pulls[-1].next
             if (batch := make_batch(partition, pulls)) is not None:
                 yield batch
@@ -57,10 +64,10 @@ async def read_range(
         await reader.close()
 
 
-async def _next(assigned: AssignedQueue, until: int | None) -> PulledRecords | None:
-    """Return the next pull; None if no message is left before `until`. Raises the error that ends the queue."""
+async def _next_pull(assigned: AssignedQueue, end_offset: int | None) -> PulledRecords | None:
+    """Wait for the next pull and return it; None if no message is left before `end_offset`. Raises the queue's error."""
     while (pulled := assigned.take()) is None:
-        if until is not None and assigned.position >= until:
+        if end_offset is not None and assigned.position >= end_offset:
             return None
         await assigned.changed(WAIT_S)
         if assigned.revoked:

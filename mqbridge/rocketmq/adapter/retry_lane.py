@@ -16,13 +16,13 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class Portion:
-    """Consecutive messages of one topic in a retry queue.
+    """Consecutive messages of one topic in a retry queue, which a lane delivers as one batch.
 
-    next           offset behind the last message
-    size           bytes of the bodies
-    budget_bytes   bytes of its pull that the consumer's budget counts; 0 once they are released
-    run            run of the queue in which it was pulled, see `queue_state`
-    is_stored      True if all its messages are acknowledged
+    next           offset after the last message, in the retry queue
+    size           bytes of the message bodies
+    budget_bytes   bytes that count against the consumer's budget for this portion; 0 once they are released
+    run            run of the queue in which the portion was pulled; every seek or reset begins a new run (see `queue_state`)
+    is_stored      True once all its messages are acknowledged, or sent back again
     """
 
     __slots__ = ("budget_bytes", "is_stored", "next", "records", "run", "size")
@@ -38,7 +38,7 @@ class Portion:
 
 
 class RetrySource(Protocol):
-    """The part of a retry queue that its lanes use."""
+    """The methods of a RetryQueue that its lanes use."""
 
     error: MqbridgeError | None
     """The error that ended the queue."""
@@ -64,21 +64,23 @@ class RetrySource(Protocol):
         """Release the portion's bytes from the consumer's budget; further calls have no effect."""
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the queue."""
+        """Commit what is complete, and release the queue with all its lanes."""
 
 
 class RetryLane:
-    """The messages of one topic in a retry queue."""
+    """Lane of one topic in a retry queue: delivers the topic's messages that members of the group sent back."""
 
     def __init__(self, partition: Partition, queue: RetrySource) -> None:
         self.partition = partition
         self._queue = queue
         self._buffered: deque[Portion] = deque()
+        """Portions that are not delivered yet, or must be delivered again."""
         self._in_flight: deque[Portion] = deque()
         """Portions that are delivered and not yet acknowledged, oldest first."""
         self._last: Portion | None = None
-        """The portion delivered last, which the consumer's budget may still count."""
+        """The portion delivered last; its bytes may still count against the consumer's budget."""
         self._changed = asyncio.Event()
+        """Set when `receive` must check the buffer and the state of the queue again."""
         self.revoked = queue.over
 
     @property
@@ -96,7 +98,10 @@ class RetryLane:
         self._changed.set()
 
     async def receive(self) -> Batch:
-        """Return the next messages of this topic. Raises the error that ended the queue."""
+        """Wait for the next portion of this topic and return it as a batch.
+
+        Raises LaneRevoked once the queue is revoked or released, or the error that ended the queue.
+        """
         if self._last is not None:
             self._queue.release_budget(self._last)
             self._last = None
@@ -128,7 +133,7 @@ class RetryLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Mark the batch as stored."""
+        """Acknowledge the batch. The committed offset passes it once all earlier messages of the queue are acknowledged, too."""
         portion: Portion = batch.handle
         self._queue.release_budget(portion)
         if portion in self._in_flight:
@@ -136,7 +141,7 @@ class RetryLane:
             self._queue.portion_stored(portion)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver the batch again, and all batches that were delivered after it."""
+        """Deliver the batch again after the delay, and all batches that were delivered after it."""
         self._queue.release_budget(batch.handle)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -149,8 +154,8 @@ class RetryLane:
         self._changed.set()
 
     async def seek(self, position: Position) -> None:
-        """Raise LocalProtocolError: the topics of the group share the retry queue, so one of them cannot seek."""
-        raise LocalProtocolError(f"a lane of a retry queue cannot seek (to {position}): all topics of its group share the queue")
+        """Raise LocalProtocolError: a seek would move the retry queue for all topics that share it."""
+        raise LocalProtocolError(f"{self.partition} cannot seek to {position}: all topics of its group share the retry queue")
 
     async def release(self, deadline: float | None = None) -> None:
         """Release the whole retry queue; messages that are not acknowledged stay uncommitted and are redelivered."""

@@ -1,11 +1,12 @@
-"""Consumes a retry queue: messages that members of a group sent back, of all the group's topics.
+"""Consumes a retry queue, which contains the messages that members of a group sent back, of all topics of the group.
 
-Its messages are divided among lanes, one per topic; a topic's first message creates its lane. The queue's offset advances past a
-message only when this message and all before it are stored, whichever their lanes.
+The messages are divided among lanes, one per topic; the first message of a topic creates its lane. The committed offset of the
+queue passes a message only when this message and all before it are stored, in whichever lane they are.
 
-Reading continues as long as the queue is assigned to this client, because the lane of one topic cannot stop or move a queue that
-all topics share. If a Broker refuses a message that is sent back again, the request is retried; messages that retention has
-deleted are skipped, with an error in the log. The lanes end together: when the queue is revoked, or when any of them is released.
+A message of a topic that this member does not consume is sent back again, so that another member gets it; a failed request is
+retried until it succeeds. If retention has deleted messages before they were read, reading continues after them, with an error
+in the log: no lane can decide about a gap in a queue that all topics share. All lanes end together, when the queue is revoked,
+or when one of the lanes is released.
 """
 
 import asyncio
@@ -28,21 +29,24 @@ from mqbridge.rocketmq.wire.record import Record
 log = logging.getLogger(__name__)
 
 MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
-"""Bounds of the pause before a message is sent back again after a failure."""
+"""Bounds of the pause before a failed request to send a message back is retried."""
 MAX_BUFFERED_BYTES = 8 << 20
-"""Limit of the messages that all lanes of a queue buffer together."""
+"""Limit of the messages that all lanes of a queue buffer together; above it, no further pull is read."""
 
 SendBack = Callable[[Record], Awaitable[None]]
-"""Sends a message back again: the group gets it later, or as a dead letter."""
+"""Sends a message back: the Broker delivers it to the group again later, or makes it a dead letter."""
 
 
-def topic_of(record: Record) -> str | None:
-    """Return the topic of a message before it was sent back."""
+def original_topic(record: Record) -> str | None:
+    """Return the topic in which a message was before it was sent back; None if the message does not say."""
     return next((value for name, value in decode_properties(record.properties) if name == Name.RETRY_TOPIC), None)
 
 
 class RetryQueue:
-    """One assigned retry queue. Calls `on_lane` with every new lane, and with the error that ends the queue."""
+    """One assigned retry queue, which two tasks read and watch.
+
+    Calls `on_lane` with every new lane, and with the error that ends the queue. `topics` are those that this member consumes.
+    """
 
     def __init__(
         self,
@@ -57,15 +61,18 @@ class RetryQueue:
         self._cluster, self._topics, self._on_lane, self._send_back = cluster, frozenset(topics), on_lane, send_back
         self._lanes: dict[str, RetryLane] = {}
         self._portions: deque[Portion] = deque()
-        """Portions read and not yet committed, in the queue's order."""
+        """Portions that are read and not yet committed, in the order of the queue."""
         self._buffered_bytes = 0
+        """Bytes in memory of the portions that lanes buffer."""
         self._has_room = asyncio.Event()
+        """Set when a lane has delivered a buffered portion."""
         self._all_stored = asyncio.Event()
+        """Set when all portions that were read are stored."""
         self._backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
         self.error: MqbridgeError | None = None
-        """The error that ended the queue; each lane raises it after its buffered messages."""
-        self._reading = spawn(self._read(), f"retries of {assigned.queue}")
-        self._watching = spawn(self._watch(), f"the end of retries of {assigned.queue}")
+        """The error that ended the reading; each lane raises it after its buffered messages."""
+        self._read_task = spawn(self._read(), f"retries of {assigned.queue}")
+        self._watch_task = spawn(self._watch_end(), f"end of the retries of {assigned.queue}")
 
     @property
     def over(self) -> asyncio.Event:
@@ -85,49 +92,50 @@ class RetryQueue:
                 except GapError as gap:
                     await self._skip_gap(gap)
                     continue
-                await self._divide(pulled)
+                await self._distribute(pulled)
                 while self._buffered_bytes >= MAX_BUFFERED_BYTES:
                     self._has_room.clear()
                     await self._has_room.wait()
         except LaneRevoked:
-            pass  # `_watch` ends the lanes
+            pass  # `_watch_end` wakes the lanes, which then raise LaneRevoked
         except MqbridgeError as error:
             self.error = error
-            self._on_lane(error)  # in case no lane exists that could raise it
+            self._on_lane(error)  # there may be no lane that could raise it
             self._wake_lanes()
 
-    async def _watch(self) -> None:
+    async def _watch_end(self) -> None:
         """End the lanes as soon as the queue is revoked or released, even while the reading task waits."""
         await self.assigned.over.wait()
         self._wake_lanes()
-        await cancel(self._reading)
+        await cancel(self._read_task)
 
     def _wake_lanes(self) -> None:
         for lane in self._lanes.values():
             lane.wake()
 
     async def _skip_gap(self, gap: GapError) -> None:
-        """Continue behind the deleted messages. A seek commits, so first wait until all messages before them are stored."""
+        """Continue after the deleted messages. A seek commits, so first wait until all messages before them are stored."""
         while self._portions:
             self._all_stored.clear()
             await self._all_stored.wait()
         offset = self.assigned.end_offset if gap.resume is None else gap.resume[0]
-        log.error("messages that members sent back are lost, continuing at offset %d: %s", offset, gap)
+        log.error("%s: messages that members sent back are lost, continuing at offset %d: %s", self.assigned, offset, gap)
         await self.assigned.seek(offset)
 
-    async def _divide(self, pulled: PulledRecords) -> None:
+    async def _distribute(self, pulled: PulledRecords) -> None:
+        """Split a pull to portions of one topic each; pass them to the lanes, and send messages of other topics back again."""
         records, run = pulled.records, self.assigned.state.run
-        end = {record.queue_offset: after.queue_offset for record, after in pairwise(records)}
+        next_offsets = {record.queue_offset: following.queue_offset for record, following in pairwise(records)}
         budget_bytes = pulled.size
-        for topic, group in groupby(records, topic_of):
+        for topic, group in groupby(records, original_topic):
             part = list(group)
             size = sum(len(record.body) for record in part)
-            portion = Portion(part, end.get(part[-1].queue_offset, pulled.next), size, budget_bytes, run)
-            budget_bytes = 0  # the first portion of a pull releases the bytes of all
+            portion = Portion(part, next_offsets.get(part[-1].queue_offset, pulled.next), size, budget_bytes, run)
+            budget_bytes = 0  # the first portion of a pull releases the bytes of the whole pull
             self._portions.append(portion)
             if topic is not None and topic in self._topics:
                 self._buffered_bytes += portion.held_bytes
-                self._lane(topic).put(portion)
+                self._lane_of(topic).put(portion)
             else:
                 for record in part:
                     await self._send_back_again(record)
@@ -135,22 +143,24 @@ class RetryQueue:
                 self.portion_stored(portion)
         if not records:
             self.assigned.release_budget(budget_bytes)
-            self._commit(pulled.next)
+            if not self._portions:
+                self.assigned.commit(pulled.next)
 
     async def _send_back_again(self, record: Record) -> None:
-        """Send back a message of a topic that only other members subscribe to; retry until a Broker accepts it."""
+        """Send back a message of a topic that this member does not consume; retry until a Broker accepts it."""
         while True:
             try:
                 await self._send_back(record)
             except (ClusterError, ProtocolError) as error:
                 delay = self._backoff.delay()
-                log.warning("%s could not be sent back, retrying in %.1f s: %s", record, delay, error)
+                log.warning("%s: sending %s back failed, retrying in %.1f s: %s", self.assigned, record, delay, error)
                 await asyncio.sleep(delay)
             else:
                 self._backoff.reset()
                 return
 
-    def _lane(self, topic: str) -> RetryLane:
+    def _lane_of(self, topic: str) -> RetryLane:
+        """Return the lane of a topic; create it if there is none."""
         lane = self._lanes.get(topic)
         if lane is None:
             queue = self.assigned.queue
@@ -160,7 +170,7 @@ class RetryQueue:
         return lane
 
     def portion_delivered(self, portion: Portion) -> None:
-        """Record that a lane delivered the portion: the next pull may have room."""
+        """Record that a lane delivered the portion, so the next pull may be read."""
         self._buffered_bytes -= portion.held_bytes
         self._has_room.set()
 
@@ -169,11 +179,11 @@ class RetryQueue:
         self._buffered_bytes += portion.held_bytes
 
     def portion_stored(self, portion: Portion) -> None:
-        """Record that all messages of the portion are stored, and commit the offset behind the stored portions."""
+        """Record that all messages of the portion are stored, and commit the offset up to which all portions are stored."""
         portion.is_stored = True
         while self._portions and self._portions[0].is_stored:
             oldest = self._portions.popleft()
-            self.assigned.commit(oldest.next, oldest.run)  # has no effect if the offsets were reset since
+            self.assigned.commit(oldest.next, oldest.run)  # has no effect if the offsets were reset in the meantime
         if not self._portions:
             self._all_stored.set()
 
@@ -183,11 +193,7 @@ class RetryQueue:
             self.assigned.release_budget(portion.budget_bytes)
             portion.budget_bytes = 0
 
-    def _commit(self, offset: int) -> None:
-        if not self._portions:
-            self.assigned.commit(offset)
-
     async def release(self, deadline: float | None = None) -> None:
-        """Release the queue."""
+        """Commit what is complete, and release the queue; all lanes end."""
         await self.assigned.release(deadline)
-        await cancel(self._watching, self._reading)
+        await cancel(self._watch_task, self._read_task)
