@@ -1,9 +1,9 @@
-"""Bound consumption: a group whose members start together at exact offsets, identified by a session key.
+"""Bound groups: the members of such a group start together, at offsets that they choose. A session key identifies the start.
 
-The Master assigns no partition before `source_count` members have joined. All members send the same key, count and `select_big`.
-A partition is assigned to a member that listed it, and starts at the listed offset. If several members listed it, the largest
-offset is used with `select_big`, else the smallest. Unlisted partitions are spread over the members and start at the group's
-position.
+All members send the same session key, `source_count` and `select_big`, and each sends a list of partitions with start offsets.
+The Master assigns no partition before `source_count` members have joined. It assigns a listed partition to a member that listed
+it, and the partition starts at the listed offset. If several members listed it, the largest of their offsets counts with
+`select_big`, else the smallest. Partitions that no member listed are spread over the members and start at the group's position.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey
 
 
 class BoundSubscription(NamedTuple):
-    """The parameters of one member of a bound group. `offsets` are the requested start offsets by partition."""
+    """The parameters of one member of a bound group. `offsets` are the start offsets of the partitions that it lists."""
 
     session_key: str
     source_count: int

@@ -21,11 +21,11 @@ from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionR
 log = logging.getLogger(__name__)
 
 Generations = dict[PartitionKey, tuple[HeldPartition, int]]
-"""The partitions of one heartbeat, each with its generation when the heartbeat was sent."""
+"""The partitions of one heartbeat, each with its generation at the time of sending."""
 
 
 class BrokerHeartbeats:
-    """Sends the heartbeats of one member to all Brokers of its held partitions."""
+    """Sends the heartbeats of one member to all Brokers of its held partitions. `held` returns these partitions."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class BrokerHeartbeats:
         self._pending: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Send heartbeats until cancelled."""
+        """Send heartbeats every `interval_s` seconds until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self.interval_s)
@@ -48,13 +48,13 @@ class BrokerHeartbeats:
             await cancel(*self._pending)
 
     def send(self) -> None:
-        """Send one heartbeat for each client id at each Broker."""
+        """Send one heartbeat for each client id at each Broker, without waiting for the responses."""
         groups: dict[tuple[Broker, str], list[HeldPartition]] = {}
         for partition in self._held():
             if partition.state.is_registered:
                 groups.setdefault((partition.ref.broker, partition.client_id), []).append(partition)
         for (broker, client_id), partitions in groups.items():
-            # Client id and generation are read together: a response about an old client id is not applied to its successor.
+            # The response may arrive after a partition got a new client id, and then says nothing about the new registration.
             generations = {partition.ref.key: (partition, partition.state.generation) for partition in partitions}
             heartbeat = self._send_to_broker(broker, self._request(client_id, partitions), generations)
             task = spawn(heartbeat, f"tubemq heartbeat to {broker}")
@@ -73,13 +73,19 @@ class BrokerHeartbeats:
         )
 
     async def _send_to_broker(self, broker: Broker, request: HeartBeatRequestC2B, generations: Generations) -> None:
-        """Renew the leases that one client id has at one Broker, and handle the partitions that the Broker reports as lost."""
+        """Renew the leases that one client id has at one Broker, and handle those that the Broker reports as missing."""
         connection = self._connection_for(next(iter(generations.values()))[0].ref)
         try:
             response = await connection.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
             failures = [parse_failure(text) for text in response.failureInfo]
         except (ClusterError, ProtocolError) as error:
-            log.log(level_of(error, logging.WARNING), "a heartbeat to Broker %s failed: %s", broker, error)
+            log.log(
+                level_of(error, logging.WARNING),
+                "a heartbeat to Broker %s failed, the next one follows in %g s: %s",
+                broker,
+                self.interval_s,
+                error,
+            )
             return
         if not response.success:
             log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, response.errCode, response.errMsg)

@@ -19,10 +19,10 @@ class Counters:
 
 
 class SendCounters(Counters):
-    """Messages of one sender.
+    """Counters of one sender's messages.
 
-    `retried` counts requests sent again, `failed` messages given up, `overtaken` messages stored before one that was submitted
-    earlier to the same partition.
+    `stored` and `failed` count messages with this result, `retried` counts requests that were sent again, and `overtaken` counts
+    messages that were stored before a message that was submitted earlier to the same partition.
     """
 
     __slots__ = ("failed", "overtaken", "retried", "stored", "stored_bytes")
@@ -36,8 +36,9 @@ class SendCounters(Counters):
 class ReadCounters(Counters):
     """Counters of one partition's get requests.
 
-    `bytes` counts response bytes; `limited` counts gets that the Broker refused because of flow control (452). `empty` counts
-    successful gets without messages; `misses` counts gets that found no data.
+    A response to a get counts in `packs` if it contained messages, in `empty` if the get read data without a message that
+    matches the filter, in `misses` if there was no data to read, or in `limited` if the Broker's flow control refused it (452).
+    `failures` counts requests that failed or were refused otherwise. `bytes` counts the bytes of the responses with data.
     """
 
     __slots__ = ("bytes", "commits", "empty", "failures", "gets", "limited", "messages", "misses", "packs", "registrations")
@@ -56,7 +57,8 @@ class ReadCounters(Counters):
 class CallCounters(Counters):
     """Counters of the calls to one server.
 
-    `late` counts calls that timed out, `lost` calls whose connection was lost, `reclaimed` idle connections that were closed.
+    `answers` counts responses, `late` calls that timed out, `lost` calls whose connection was lost before the response, and
+    `reclaimed` idle connections that were closed.
     """
 
     __slots__ = ("answers", "connections", "late", "lost", "reclaimed", "requests")
@@ -69,14 +71,14 @@ class CallCounters(Counters):
 
 
 def difference(later: dict[str, int], earlier: dict[str, int]) -> dict[str, int]:
-    """Return the difference of two snapshots."""
+    """Return the difference of two snapshots, counter by counter."""
     return {name: value - earlier.get(name, 0) for name, value in later.items()}
 
 
 def total(snapshots: "list[dict[str, int]]") -> dict[str, int]:
     """Return the sum of snapshots, counter by counter."""
-    found: dict[str, int] = {}
+    sums: dict[str, int] = {}
     for snapshot in snapshots:
         for name, value in snapshot.items():
-            found[name] = found.get(name, 0) + value
-    return found
+            sums[name] = sums.get(name, 0) + value
+    return sums

@@ -1,12 +1,17 @@
 """Flow control rules that administrators set for a group or for all groups: how long a partition waits before its next get.
 
 The rules are a JSON array of objects with a type:
-    0   in a time window (GMT+8), with more than dltInM MiB unread: at most limitInM MiB per minute and a twelfth of that per 5 s;
-        above this limit, wait freqInMs. The Java client compares unread bytes with dltInM itself, probably by mistake; we use
-    MiB. 1   after zeroCnt consecutive gets without data: wait freqInMs
-    3   after a get with data: wait normFreqInMs; with a filter filterFreqInMs, or minDataFilterFreqInMs near the end of the data
-Type 2 is obsolete. A group's own rules take precedence over the default rules, separately for each type. If the group has no
-matching rule of a type, the default rules of this type apply. No function reads a clock: the caller passes the time.
+
+    0   In a time window (GMT+8), for a reader with more than dltInM MiB unread: read at most limitInM MiB per minute, and at
+        most a twelfth of that per 5 s. Wait freqInMs after a get that reaches this limit.
+    1   After zeroCnt consecutive gets without data: wait freqInMs.
+    2   Obsolete; ignored.
+    3   After a get with data: wait normFreqInMs. With a filter, wait filterFreqInMs, or minDataFilterFreqInMs near the end of the
+        data.
+
+The Java client compares the number of unread bytes with dltInM, probably by mistake; here dltInM is in MiB. A group's own rules
+take precedence over the default rules, separately for each type: if the group has no matching rule of a type, the default rules
+of this type apply. No function reads a clock: the caller passes the time.
 """
 
 import json
@@ -25,16 +30,22 @@ MIB = 1 << 20
 MINUTE_S = 60.0
 SLICE_S = 5.0
 SLICES = 12
+"""A minute has SLICES slices of SLICE_S. In each slice a reader may read its part of the limit per minute."""
 MIN_LIMIT_WAIT_MS = 200
+"""Rules of type 0 with a shorter wait use this one."""
 IMMEDIATE_S = 0.01
-"""Waits up to this length are skipped."""
+"""Waits of rules of type 3 up to this length are skipped."""
 GMT_8_MIN = 8 * 60
+"""Offset of GMT+8, the time zone of the rules, in minutes."""
 DAY_MIN = 24 * 60
 
 
 @dataclass(slots=True)
 class SizeLimit:
-    """A rule of type 0. `start` and `end` are minutes of the day; `minute_bytes` is the limit per minute."""
+    """A rule of type 0. It applies from minute `start` of the day to minute `end` (inclusive), to lags above `lag_bytes`.
+
+    `minute_bytes` is the limit per minute, `wait_s` the wait after a get that reaches it.
+    """
 
     start: int
     end: int
@@ -45,16 +56,16 @@ class SizeLimit:
 
 @dataclass(slots=True)
 class FlowRules:
-    """The parsed rules of one rule text; false if there are none."""
+    """The parsed rules of one rule text; falsy if there are none."""
 
     limits: list[SizeLimit] = field(default_factory=list)
-    misses: list[tuple[int, float]] = field(default_factory=list)
+    no_data_waits: list[tuple[int, float]] = field(default_factory=list)
     """Rules of type 1: (consecutive gets without data, wait in seconds), ascending."""
-    waits: tuple[float, float, float] | None = None
-    """The rule of type 3, waits in seconds: without a filter, with a filter, with a filter near the end of the data."""
+    data_waits: tuple[float, float, float] | None = None
+    """The rule of type 3 as waits in seconds: without a filter, with a filter, with a filter near the end of the data."""
 
     def __bool__(self) -> bool:
-        return bool(self.limits or self.misses or self.waits)
+        return bool(self.limits or self.no_data_waits or self.data_waits)
 
 
 def parse_rules(text: str) -> FlowRules:
@@ -64,11 +75,11 @@ def parse_rules(text: str) -> FlowRules:
         return rules
     try:
         for item in json.loads(text):
-            _add(rules, int(item["type"]), item["rule"])
+            _add_rules(rules, int(item["type"]), item["rule"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RemoteProtocolError(f"flow control rules cannot be parsed: {text[:200]!r}: {error!r}") from error
     rules.limits.sort(key=lambda limit: limit.lag_bytes, reverse=True)
-    rules.misses.sort()
+    rules.no_data_waits.sort()
     return rules
 
 
@@ -81,16 +92,17 @@ def _parse_or_keep(text: str, previous: FlowRules) -> FlowRules:
         return previous
 
 
-def _add(rules: FlowRules, rule_type: int, items: Iterable[dict[str, Any]]) -> None:
+def _add_rules(rules: FlowRules, rule_type: int, items: Iterable[dict[str, Any]]) -> None:
+    """Add the JSON objects of one type to the parsed rules."""
     for rule in items:
         if rule_type == 0:
             rules.limits.append(_size_limit(rule))
         elif rule_type == 1:
-            rules.misses.append((int(rule["zeroCnt"]), int(rule["freqInMs"]) / 1000))
+            rules.no_data_waits.append((int(rule["zeroCnt"]), int(rule["freqInMs"]) / 1000))
         elif rule_type == 3:
             names = ("normFreqInMs", "filterFreqInMs", "minDataFilterFreqInMs")
             normal, filtered, near_end = (int(rule.get(name, 0)) / 1000 for name in names)
-            rules.waits = (normal, filtered, near_end)
+            rules.data_waits = (normal, filtered, near_end)
 
 
 def _size_limit(rule: dict[str, Any]) -> SizeLimit:
@@ -104,6 +116,7 @@ def _matching_limit(limits: list[SizeLimit], minute: int, lag_bytes: int) -> Siz
 
 
 def _minute(text: str) -> int:
+    """Return the minute of the day of a time such as 08:30."""
     hours, _, minutes = text.partition(":")
     return int(hours) * 60 + int(minutes)
 
@@ -113,21 +126,22 @@ class FlowControl:
 
     def __init__(self) -> None:
         self.default_id = self.group_id = -2
+        """Ids of the rule texts that were last applied, -2 before the first. Requests to the Master contain these ids."""
         self.has_rules = False
         """True if there are any rules; without rules the size of packs is not measured."""
         self.has_group_rules = False
-        """True if the group has its own rules: its gets then ask the Broker not to apply flow control too (escFlowCtrl)."""
+        """True if the group has its own rules: its gets then ask the Broker not to apply its flow control (escFlowCtrl)."""
         self._default, self._group = FlowRules(), FlowRules()
 
     @property
-    def misses(self) -> list[tuple[int, float]]:
-        """The rules for consecutive gets without data."""
-        return self._group.misses or self._default.misses
+    def no_data_waits(self) -> list[tuple[int, float]]:
+        """The rules of type 1: (consecutive gets without data, wait in seconds), ascending."""
+        return self._group.no_data_waits or self._default.no_data_waits
 
     @property
-    def waits(self) -> tuple[float, float, float] | None:
-        """The rule for gets with data."""
-        return self._default.waits if self._group.waits is None else self._group.waits
+    def data_waits(self) -> tuple[float, float, float] | None:
+        """The rule of type 3, as in `FlowRules`; None if there is none."""
+        return self._default.data_waits if self._group.data_waits is None else self._group.data_waits
 
     @property
     def has_limits(self) -> bool:
@@ -135,13 +149,14 @@ class FlowControl:
         return bool(self._group.limits or self._default.limits)
 
     def limit(self, minute: int, lag_bytes: int) -> SizeLimit | None:
-        """Return the limit for a reader with this lag in this minute of the day; None if no limit matches."""
+        """Return the rule of type 0 for a reader with this lag in this minute of the day; None if no rule matches."""
         return _matching_limit(self._group.limits, minute, lag_bytes) or _matching_limit(self._default.limits, minute, lag_bytes)
 
     def apply_rules(self, default: tuple[int, str], group: tuple[int, str]) -> None:
-        """Apply the (id, rule text) pairs of a Master's response; a text is used if its id is new and not negative.
+        """Apply the two (id, rule text) pairs of a Master's response: the default rules and the group's rules.
 
-        A malformed text is logged once and the previous rules stay active. The caller can still use the rest of the response.
+        A pair is ignored if its id is negative or equals the id of the previous pair. If a text is malformed, this is logged once
+        and the previous rules stay active; the caller can still use the other fields of the response.
         """
         if default[0] >= 0 and default[0] != self.default_id:
             self.default_id, self._default = default[0], _parse_or_keep(default[1], self._default)
@@ -152,50 +167,61 @@ class FlowControl:
 
 
 class FlowMeter:
-    """Measures the gets of one partition and returns the wait after each. `now` is the time of a monotonic clock in seconds."""
+    """Measures the gets of one partition and computes the wait after each.
+
+    `filtered` is True if the reader has a filter. `now` is the time of a monotonic clock in seconds.
+    """
 
     def __init__(self, control: FlowControl, *, filtered: bool) -> None:
         self._control, self._filtered = control, filtered
-        self._misses = 0
+        self._gets_without_data = 0
         self._limit: SizeLimit | None = None
-        self._minute_at = self._slice_at = float("-inf")
+        self._minute_started_at = self._slice_started_at = float("-inf")
         self._minute_bytes = self._slice_bytes = 0
 
-    def missed(self) -> float:
-        """Note a get without data; return the wait."""
-        self._misses += 1
+    def on_no_data(self) -> float:
+        """Count a get without data; return the wait in seconds."""
+        self._gets_without_data += 1
         wait = NOT_FOUND_WAIT_S
-        for count, seconds in self._control.misses:
-            if count <= self._misses:
+        for count, seconds in self._control.no_data_waits:
+            if count <= self._gets_without_data:
                 wait = seconds
         return wait
 
-    def found(self, size: int, lag_bytes: int, now: float, wall: float, *, near_end: bool, escaped: bool = False) -> float:
-        """Note a get that read `size` bytes and left `lag_bytes` unread; return the wait. `wall` is seconds since the epoch.
+    def on_data(
+        self, size_bytes: int, lag_bytes: int, now: float, unix_time_s: float, *, near_end: bool, is_exempt: bool = False
+    ) -> float:
+        """Count a get that read `size_bytes` and left `lag_bytes` unread; return the wait in seconds.
 
-        `escaped` is True if the Broker exempts this reader from flow control.
+        `near_end` is True if the Broker reports that little data is left. `is_exempt` is True if the Broker exempts this reader
+        from flow control.
         """
-        self._misses = 0
+        self._gets_without_data = 0
         control = self._control
-        wait = self._over_limit(size, lag_bytes, now, wall) if control.has_limits else 0.0
-        if escaped or wait:
-            return 0.0 if escaped else wait
-        if control.waits is None:
+        wait = self._limit_wait(size_bytes, lag_bytes, now, unix_time_s) if control.has_limits else 0.0
+        if is_exempt or wait:
+            return 0.0 if is_exempt else wait
+        if control.data_waits is None:
             return 0.0
-        normal, filtered, slow = control.waits
-        wait = normal if not self._filtered else slow if near_end else filtered
+        unfiltered, filtered, filtered_near_end = control.data_waits
+        filtered_wait = filtered_near_end if near_end else filtered
+        wait = filtered_wait if self._filtered else unfiltered
         return wait if wait > IMMEDIATE_S else 0.0
 
-    def _over_limit(self, size: int, lag_bytes: int, now: float, wall: float) -> float:
-        if now >= self._minute_at + MINUTE_S:
-            self._minute_at, self._minute_bytes = now, 0
-            self._limit = self._control.limit((int(wall) // 60 + GMT_8_MIN) % DAY_MIN, lag_bytes)
-        if now >= self._slice_at + SLICE_S:
-            self._slice_at, self._slice_bytes = now, 0
-        self._minute_bytes += size
-        self._slice_bytes += size
+    def _limit_wait(self, size_bytes: int, lag_bytes: int, now: float, unix_time_s: float) -> float:
+        """Add a get to the current minute and slice; return the wait if it reached the limit of one of them, else 0.
+
+        The rule is chosen at the start of each minute, by the lag at that time.
+        """
+        if now >= self._minute_started_at + MINUTE_S:
+            self._minute_started_at, self._minute_bytes = now, 0
+            self._limit = self._control.limit((int(unix_time_s) // 60 + GMT_8_MIN) % DAY_MIN, lag_bytes)
+        if now >= self._slice_started_at + SLICE_S:
+            self._slice_started_at, self._slice_bytes = now, 0
+        self._minute_bytes += size_bytes
+        self._slice_bytes += size_bytes
         limit = self._limit
         if limit is None:
             return 0.0
-        over = self._minute_bytes >= limit.minute_bytes or self._slice_bytes >= limit.minute_bytes / SLICES
-        return limit.wait_s if over else 0.0
+        is_reached = self._minute_bytes >= limit.minute_bytes or self._slice_bytes >= limit.minute_bytes / SLICES
+        return limit.wait_s if is_reached else 0.0

@@ -11,10 +11,13 @@ from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 
 def parse_get_response(data: bytes) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage]]:
-    """Parse a response into (response, messages); the first may have no messages field. Raises RemoteProtocolError."""
+    """Parse a response; return it with its messages. Raises RemoteProtocolError.
+
+    Take the messages from the second value only: if the compiled module has extracted them, the response has none.
+    """
     if compiled is not None and (split := compiled.tubemq_split_answer(data)) is not None:
-        messages, rest = split
+        messages, other_fields = split
         with contextlib.suppress(RemoteProtocolError):  # the full parse below raises the error again
-            return parse(GetMessageResponseB2C, rest), messages
+            return parse(GetMessageResponseB2C, other_fields), messages
     response = parse(GetMessageResponseB2C, data)
     return response, response.messages

@@ -1,6 +1,7 @@
-"""Base class of all group consumers, balanced by the Master or by the client: join, heartbeats to the Master, rejoin, leave.
+"""Base class of all group consumers: joins a group, sends heartbeats to the Master, rejoins if it has forgotten us, and leaves.
 
-Heartbeats to the Master run in their own task and wait for no other work.
+The Master assigns the partitions of a `PackConsumer`; a `BalancedConsumer` chooses its partitions itself. Heartbeats to the
+Master run in their own task, so that no other work delays them.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+"""Pause after a failed heartbeat."""
 
 
 class GroupConsumer(ABC):
@@ -34,9 +36,10 @@ class GroupConsumer(ABC):
     ) -> None:
         self.held_partitions = partitions
         self._member, self._heartbeat_s, self._report_every = membership, heartbeat_s, report_every
-        self._wake = asyncio.Event()
-        """Set to send the next heartbeat early."""
-        self._failed: ClusterError | None = None
+        self._heartbeat_now = asyncio.Event()
+        """Set to send the next heartbeat at once."""
+        self._permanent_error: ClusterError | None = None
+        """The error with which the Master refused this member permanently; heartbeats have then stopped."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -46,8 +49,8 @@ class GroupConsumer(ABC):
         member = self._member
         await member.identify()
         await call_with_retries(f"joining group {member.group}", self._join)
-        self.held_partitions.begin()
-        self._tasks.append(spawn(self._heartbeats(), f"tubemq heartbeats of {member.client_id}"))
+        self.held_partitions.start_tasks()
+        self._tasks.append(spawn(self._heartbeat_loop(), f"tubemq heartbeats of {member.client_id}"))
 
     @property
     def closed(self) -> bool:
@@ -74,15 +77,19 @@ class GroupConsumer(ABC):
         await self._member.register(self.held_partitions.refs)
         self.held_partitions.master_seen_at = self._loop.time()
 
-    async def _heartbeats(self) -> None:
-        beats = 0
+    async def _heartbeat_loop(self) -> None:
+        """Send heartbeats until the Master refuses this member permanently.
+
+        TOPIC_NOT_DEPLOYED is not permanent here: a restarted Master does not know the topic until a Broker has registered it.
+        """
+        heartbeats = 0
         while True:
-            beats += 1
+            heartbeats += 1
             try:
-                await self._heartbeat(report=beats % self._report_every == 0)
+                await self._heartbeat_once(is_report=heartbeats % self._report_every == 0)
             except (ClusterError, ProtocolError) as error:
                 if isinstance(error, ServerRefused) and error.failure is Failure.FATAL and error.code != codes.TOPIC_NOT_DEPLOYED:
-                    self._fail(error)
+                    self._on_permanent_refusal(error)
                     return
                 log.log(
                     level_of(error, logging.WARNING),
@@ -93,15 +100,19 @@ class GroupConsumer(ABC):
                 )
                 await asyncio.sleep(RETRY_S)
             else:
-                await self._until_next()
+                await self._wait_for_next_heartbeat()
 
-    async def _heartbeat(self, *, report: bool) -> None:
+    async def _heartbeat_once(self, *, is_report: bool) -> None:
+        """Send one heartbeat; if the Master no longer knows this member, join again instead.
+
+        The heartbeat lists the held partitions if it `is_report`, or if a partition was lost since the last list.
+        """
         partitions = self.held_partitions
-        has_changed, partitions.changed = partitions.changed, False
+        has_changed, partitions.has_unreported_changes = partitions.has_unreported_changes, False
         try:
-            await self._send_heartbeat(partitions.refs if report or has_changed else None)
+            await self._send_heartbeat(partitions.refs if is_report or has_changed else None)
         except (ClusterError, ProtocolError) as error:
-            partitions.changed |= has_changed
+            partitions.has_unreported_changes |= has_changed
             if not isinstance(error, ServerRefused) or error.code != codes.NO_NODE:
                 raise
             log.info("the Master no longer knows consumer %s, joining its group again", self._member.client_id)
@@ -113,16 +124,16 @@ class GroupConsumer(ABC):
     async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
         """Send one heartbeat, which reports the `held` partitions unless this is None. Raises ClusterError."""
 
-    async def _until_next(self) -> None:
-        """Wait until the next heartbeat is due or `_wake` is set."""
+    async def _wait_for_next_heartbeat(self) -> None:
+        """Wait until the next heartbeat is due or `_heartbeat_now` is set."""
         try:
             async with asyncio.timeout(self._heartbeat_s):
-                await self._wake.wait()
+                await self._heartbeat_now.wait()
         except TimeoutError:
             return
-        self._wake.clear()
+        self._heartbeat_now.clear()
 
-    def _fail(self, error: ClusterError) -> None:
-        """Store a permanent refusal by the Master, after which the heartbeats stop."""
-        log.error("the Master refused the consumer of group %s permanently, it stops: %s", self._member.group, error)
-        self._failed = error
+    def _on_permanent_refusal(self, error: ClusterError) -> None:
+        """Record that the Master refused this member permanently; the heartbeats stop."""
+        log.error("the Master refused the consumer of group %s permanently, its heartbeats stop: %s", self._member.group, error)
+        self._permanent_error = error

@@ -1,4 +1,4 @@
-"""Data that all requests of a group member need: its identity, filters, tokens and flow control rules."""
+"""Data for the requests of a group member to Master and Brokers: its identity, filters, tokens and flow control rules."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,14 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef, format_condition
 UNSET = -2
 """Value of numeric request fields that are not set, e.g. qryPriorityId."""
 FRESH_ID_SEPARATOR = "-run"
-"""Comes between the member's client id and the number of a fresh one. Client ids allow letters, digits, dots and dashes."""
+"""Stands between the member's client id and a number in a fresh client id. Client ids allow letters, digits, dots and dashes."""
 
 
 class MemberIdentity:
-    """Identity of one consumer for Master and Brokers. `priority` (qryPriorityId, 101 to 303) overrides the Master's setting."""
+    """Identity of one consumer for Master and Brokers. `priority` overrides the qryPriorityId that the Master sets.
+
+    `filters` maps topics to the message types that are read; other topics are read without a filter.
+    """
 
     def __init__(
         self,
@@ -36,11 +39,11 @@ class MemberIdentity:
         self._fresh_ids = count(1)
         self.flow = FlowControl()
         self.priority = UNSET if priority is None else priority
-        """qryPriorityId: selects which of a Broker's stores (file, memory) the group may read."""
+        """qryPriorityId, 101 to 303: selects which of a Broker's stores (file, memory) the group may read; see `PackConsumer`."""
         self._has_own_priority = priority is not None
 
     async def identify(self) -> None:
-        """Determine the local address and create the client id; called once. Raises ClusterError after five attempts."""
+        """Determine our address and create the client id; to be called once. Raises ClusterError after five attempts."""
         self.host = await call_with_retries("connecting to the Master", self.masters.local_host)
         self.client_id = new_client_id(self.host, self.group)
 

@@ -1,6 +1,7 @@
 """The partitions that one group member holds: acquires them at their Brokers, renews their leases, releases them.
 
-Partitions stay held while their Broker does not respond to heartbeats; they are registered again when the Broker responds.
+A partition stays held while its Broker does not respond to heartbeats. It is registered again when the Broker responds and no
+longer knows the registration.
 """
 
 import asyncio
@@ -23,15 +24,16 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 13.0
+"""Interval between heartbeats, to the Master and to Brokers."""
 MAX_GETS = 32
-"""Maximum get requests in flight, divided equally among the Brokers. A response has half a MiB, sometimes one MiB."""
+"""Maximum get requests in flight, divided equally among the Brokers. A response has half a MiB, at most about one MiB."""
 
 OffsetLookup = Callable[[PartitionRef], Awaitable[int | None]]
 """Returns the start offset of a partition, from the application's own storage; None for the group's position."""
 
 
 class StartOffset(IntEnum):
-    """Where a group starts (readStatus). It applies only when this consumer acquires a partition for the first time."""
+    """Where a group starts (readStatus). Applies only when this consumer acquires a partition for the first time."""
 
     EARLIEST = 0
     """At the group's position; if it has none, at the first message."""
@@ -42,9 +44,10 @@ class StartOffset(IntEnum):
 
 
 class HeldPartitions:
-    """The held partitions of `membership`.
+    """The held partitions of one member.
 
-    `held` maps partition keys to partitions; `master_seen_at` is the loop time of the Master's last response.
+    `held` contains the held partitions by key. `master_seen_at` is the loop time of the Master's last response. `start`,
+    `offsets` and `is_new_partition` say where to start reading; see `PackConsumer`.
     """
 
     def __init__(
@@ -61,35 +64,36 @@ class HeldPartitions:
         self.budget = budget
         self.master_seen_at = 0.0
         self.held: dict[PartitionKey, HeldPartition] = {}
-        self.changed = False
+        self.has_unreported_changes = False
         """True after a partition was lost or released, until a heartbeat has reported this to the Master."""
         self.close_deadline: float | None = None
-        """Deadline for releasing all partitions once the member is closing; event loop time."""
+        """Event loop time until which a closing member may release its partitions; None for no limit."""
         self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.connection_for, heartbeat_s)
         self._start, self._offsets, self._is_new_partition = start, offsets, is_new_partition
-        self._held_before: set[PartitionKey] = set()
+        self._ever_held: set[PartitionKey] = set()
         """All partitions that this consumer has ever held."""
         self._needs_fresh_id: set[PartitionKey] = set()
-        """Partitions that ended with abandoned requests, which may still arrive: they need a fresh client id next."""
+        """Partitions with abandoned requests that may still arrive: the next registration needs a fresh client id."""
         self._locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held while a partition is being acquired."""
-        self._acquiring: set[asyncio.Task[HeldPartition]] = set()
+        self._acquire_tasks: set[asyncio.Task[HeldPartition]] = set()
+        """The calls of `_acquire` that are in progress, for `close` to cancel."""
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
 
-    def begin(self) -> None:
+    def start_tasks(self) -> None:
         """Start the background tasks: heartbeats to Brokers and late commits."""
         name = self.membership.client_id
         self._tasks = [
             spawn(self.heartbeats.run(), f"tubemq broker heartbeats of {name}"),
-            spawn(self._late_commits(), f"tubemq late commits of {name}"),
+            spawn(self._late_commit_loop(), f"tubemq late commits of {name}"),
         ]
 
     async def close(self) -> None:
         """Stop acquiring, commit confirmed packs and release all partitions, until `close_deadline`."""
         self._closed = True
-        await cancel(*self._tasks, *self._acquiring)
+        await cancel(*self._tasks, *self._acquire_tasks)
         await asyncio.gather(*(partition.release(self.close_deadline) for partition in list(self.held.values())))
 
     @property
@@ -106,28 +110,28 @@ class HeldPartitions:
     async def acquire(self, ref: PartitionRef, offset: int | None = None) -> HeldPartition:
         """Register a partition at its Broker: at `offset`, else at the offset from `offsets`, else at the group's position.
 
-        Returns the existing object if the partition is held already, or if a concurrent call acquires it. Raises ClusterError:
-        another member holds the partition (410), `offsets` raised, or this member is closed.
+        If the partition is held already, or a concurrent call acquires it, returns the same object. Raises ClusterError, for
+        example if another member holds the partition (410), if `offsets` raised, or if this member is closed.
         """
         async with self._locks[ref.key]:
             if (held := self.held.get(ref.key)) is not None:
                 return held
             if self._closed:
-                raise _closed(ref)
+                raise _closed_error(ref)
             task: asyncio.Task[HeldPartition] = spawn(self._acquire(ref, offset), f"tubemq acquiring {ref}", quiet=True)
-            self._acquiring.add(task)
-            task.add_done_callback(self._acquiring.discard)
+            self._acquire_tasks.add(task)
+            task.add_done_callback(self._acquire_tasks.discard)
             try:
                 return await task
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
-                raise _closed(ref) from None
+                raise _closed_error(ref) from None
 
     async def _acquire(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id)
         is_new = self._is_new_partition is not None and self._is_new_partition(ref)
-        status = 0 if is_new or ref.key in self._held_before else self._start
+        status = StartOffset.EARLIEST if is_new or ref.key in self._ever_held else self._start
         try:
             if offset is None and self._offsets is not None:
                 offset = await self._look_up_offset(self._offsets, ref)
@@ -141,16 +145,17 @@ class HeldPartitions:
                 self._needs_fresh_id.add(ref.key)
                 await partition.release(self.close_deadline)
             raise
-        self._held_before.add(ref.key)
+        self._ever_held.add(ref.key)
         self.held[ref.key] = partition
         self._share_budget()
         return partition
 
     @staticmethod
     async def _look_up_offset(offsets: OffsetLookup, ref: PartitionRef) -> int | None:
+        """Call the application's function `offsets`; any error that it raises becomes a ClusterError."""
         try:
             return await offsets(ref)
-        except Exception as error:  # application code: its errors must not stop the handling of other partitions
+        except Exception as error:  # the error must not stop the handling of other partitions
             raise ClusterError(f"the start offset of {ref} could not be determined: {type(error).__name__}: {error}") from error
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
@@ -163,7 +168,7 @@ class HeldPartitions:
             self._needs_fresh_id.add(partition.ref.key)
         if self.held.get(partition.ref.key) is partition:
             del self.held[partition.ref.key]
-            self.changed = True
+            self.has_unreported_changes = True
             self._share_budget()
 
     def _share_budget(self) -> None:
@@ -171,10 +176,10 @@ class HeldPartitions:
 
     # --- late commits -----------------------------------------------------------------------------------------------
 
-    async def _late_commits(self) -> None:
-        """Commit confirmed packs that no get request has confirmed in time.
+    async def _late_commit_loop(self) -> None:
+        """Commit packs that the reader has confirmed, if no get request has reported this in time.
 
-        Each commit runs in its own task, so that a silent Broker does not delay the commits at others.
+        Each commit runs in its own task, so that a silent Broker does not delay the commits at other Brokers.
         """
         pending: set[asyncio.Task[None]] = set()
         try:
@@ -190,5 +195,5 @@ class HeldPartitions:
             await cancel(*pending)
 
 
-def _closed(ref: PartitionRef) -> ClusterError:
+def _closed_error(ref: PartitionRef) -> ClusterError:
     return ClusterError(f"{ref} cannot be acquired: the consumer is closed", Failure.FATAL)

@@ -1,7 +1,8 @@
-"""A consumer's membership in its group, with the Master's requests for it: register, heartbeat, leave.
+"""A consumer's membership in its group, with the requests to the Master for it: register, heartbeat, leave.
 
-The Master assigns partitions only by events in heartbeat responses. The consumer acknowledges an event by sending it back with
-the status "done" and the list of all partitions that it now holds. The Master relies on that list only.
+The Master assigns and revokes partitions only by events in its responses to heartbeats. The consumer acknowledges an event: it
+sends the event back with the status EVENT_DONE and a list of all partitions that it now holds. The Master believes this list,
+whatever the event said.
 """
 
 import time
@@ -23,14 +24,18 @@ from mqbridge.tubemq.wire.pb.master_pb2 import (
 )
 from mqbridge.tubemq.wire.string_formats import PartitionRef, format_start_offsets, format_subscription
 
-DONE = 2
+EVENT_DONE = 2
 """EventProto.status of a completed event."""
-CONNECT_OPS, DISCONNECT_OPS, STOP = (1, 10), (2, 20), 5
-"""opType of events: acquire partitions; release partitions; do nothing. Events of other types only have to be sent back."""
+CONNECT_OPS = (1, 10)
+"""EventProto.opType of events that assign partitions."""
+DISCONNECT_OPS = (2, 20)
+"""EventProto.opType of events that revoke partitions."""
+STOP_OP = 5
+"""EventProto.opType of events that require nothing. Events of this and other types only have to be acknowledged."""
 
 
 class Membership(GroupMember):
-    """The requests of one consumer to the Master. All raise ClusterError; a refusal has the Master's error code."""
+    """Sends the requests of one consumer to the Master. All raise ClusterError; ServerRefused has the Master's error code."""
 
     def __init__(
         self,
@@ -44,14 +49,14 @@ class Membership(GroupMember):
     ) -> None:
         super().__init__(masters, group, topics, filters, priority=priority)
         self.bound = bound
-        self.unallocated = True
-        """False once the Master has reported that the first assignment round of a bound group is complete."""
-        self.first_round: int | None = None
-        """rebalanceId of the event that assigns the partitions listed by the members of a bound group."""
+        self.is_first_round_open = True
+        """True until the Master reports that the first assignment round of a bound group is complete (notAllocated)."""
+        self.first_round_id: int | None = None
+        """rebalanceId of the event of the first round, which assigns the partitions that this member of a bound group listed."""
         self._joined_ms = time.time_ns() // 1_000_000
 
     async def register(self, held: Sequence[PartitionRef]) -> None:
-        """Join the group, or rejoin it with the partitions that are already `held`."""
+        """Join the group, or rejoin it and report the partitions that are already `held`."""
         request = RegisterRequestC2M(
             clientId=self.client_id,
             groupName=self.group,
@@ -67,7 +72,7 @@ class Membership(GroupMember):
             authInfo=await self.masters.auth_info(),
         )
         if self.bound is not None:
-            self._bind(request, self.bound)
+            self._add_bound_fields(request, self.bound)
         response = await self.masters.call(rpc.CONSUMER_REGISTER, request, RegisterResponseM2C)
         action = f"joining group {self.group} for {format_topics(self.topics)}"
         self.masters.raise_if_refused(action, response, Role.CONSUMER, is_success=response.success)
@@ -76,7 +81,8 @@ class Membership(GroupMember):
     async def heartbeat(self, held: Sequence[PartitionRef] | None, done: EventProto | None) -> EventProto | None:
         """Send a heartbeat and return the Master's next event, if any.
 
-        The heartbeat reports the `held` partitions and acknowledges the event `done`, unless they are None.
+        The heartbeat reports the `held` partitions unless this is None, and acknowledges the completed event `done` unless this
+        is None.
         """
         request = HeartRequestC2M(
             clientId=self.client_id,
@@ -91,14 +97,14 @@ class Membership(GroupMember):
         )
         response = await self.masters.call(rpc.CONSUMER_HEARTBEAT, request, HeartResponseM2C)
         self.masters.raise_if_refused(f"a heartbeat of group {self.group}", response, Role.CONSUMER, is_success=response.success)
-        was_unallocated = self.unallocated
+        was_first_round_open = self.is_first_round_open
         self._apply_response(response)
         if not response.HasField("event") or response.event.rebalanceId <= 0:
             return None
-        # The first acknowledgement by any member ends the first round for all members. So the event that assigns our partitions
-        # may arrive in the same response that reports the end of the round.
-        if was_unallocated and self.first_round is None and response.event.opType in CONNECT_OPS:
-            self.first_round = response.event.rebalanceId
+        # The first acknowledgement by any member ends the first round for all members. So the response that reports the end of
+        # the round may also contain the event that assigns our partitions.
+        if was_first_round_open and self.first_round_id is None and response.event.opType in CONNECT_OPS:
+            self.first_round_id = response.event.rebalanceId
         return response.event
 
     async def leave(self) -> None:
@@ -106,12 +112,12 @@ class Membership(GroupMember):
         request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.auth_info())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
-    def _bind(self, request: RegisterRequestC2M, bound: BoundSubscription) -> None:
+    def _add_bound_fields(self, request: RegisterRequestC2M, bound: BoundSubscription) -> None:
         request.sessionKey = bound.session_key
         request.totalCount = bound.source_count
         request.selectBig = bound.select_big
         request.requiredPartition = format_start_offsets(bound.offsets)
-        request.notAllocated = self.unallocated
+        request.notAllocated = self.is_first_round_open
 
     def _format_held(self, held: Sequence[PartitionRef]) -> list[str]:
         return [format_subscription(self.client_id, self.group, ref) for ref in held]
@@ -125,4 +131,4 @@ class Membership(GroupMember):
         if response.HasField("qryPriorityId"):
             self.apply_priority(response.qryPriorityId)
         if response.HasField("notAllocated") and not response.notAllocated:
-            self.unallocated = False
+            self.is_first_round_open = False

@@ -1,7 +1,7 @@
 """A member of a consumer group to which the Master assigns partitions.
 
-Three activities run concurrently: heartbeats to the Master (`group_consumer`), the handling of rebalance events from their
-responses, one at a time, and the heartbeats and late commits of the held partitions (`held_partitions`).
+Three activities run concurrently: heartbeats to the Master (`group_consumer`); the handling of the events that the Master's
+responses contain, one event at a time; and the heartbeats to Brokers and late commits of the held partitions (`held_partitions`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from mqbridge.tubemq.client.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.group_consumer import GroupConsumer
 from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, HeldPartitions, OffsetLookup, StartOffset
 from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.membership import CONNECT_OPS, DISCONNECT_OPS, DONE, STOP, Membership
+from mqbridge.tubemq.client.membership import CONNECT_OPS, DISCONNECT_OPS, EVENT_DONE, STOP_OP, Membership
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto
@@ -24,18 +24,21 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef, parse_subscription
 log = logging.getLogger(__name__)
 
 REPORT_EVERY = 6
-"""Heartbeats between reports of all partitions that this member holds."""
+"""Every sixth heartbeat reports all partitions that this member holds."""
 
-_RESPONSE_LOST = (ConnectionLost, RequestTimeout, ProtocolError)
+_RESPONSE_LOST_ERRORS = (ConnectionLost, RequestTimeout, ProtocolError)
 
 
 class PackConsumer(GroupConsumer):
     """A member of `group`, which reads all of `topics`. All members of a group must have the same topics and filters.
 
-    `filters` maps topics to message types; other topics are read without a filter. `offsets` is called before a partition is
-    acquired and returns its start offset; if it raises, the partition is not acquired. `bound` makes the group a bound group.
-    `priority` (qryPriorityId) selects the stores of a Broker that are read. Its hundreds digit is for topics without a filter,
-    its ones digit for topics with a filter: 1 reads only the file, 2 also the memory being written to disk, 3 everything.
+    `start` says where a group without a position starts. `offsets` is called before a partition is acquired and returns its start
+    offset; if it raises, the partition is not acquired. `is_new_partition` returns True for a partition that a group without a
+    position reads from its first message, whatever `start` is. `filters` maps topics to message types; other topics are read
+    without a filter. `bound` makes the group a bound group. `budget` replaces the limit of `max_gets` gets in flight.
+
+    `priority` (qryPriorityId) selects which stores of a Broker are read. Its hundreds digit is for topics without a filter, its
+    ones digit for topics with a filter: 1 reads only the file, 2 also the memory being written to disk, 3 everything.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class PackConsumer(GroupConsumer):
         priority: int | None = None,
         is_new_partition: Callable[[PartitionRef], bool] | None = None,
     ) -> None:
-        types = {topic: frozenset(wanted) for topic, wanted in (filters or {}).items()}
+        types = {topic: frozenset(msg_types) for topic, msg_types in (filters or {}).items()}
         self.membership = Membership(masters, group, topics, types, priority=priority, bound=bound)
         budget = budget or ReadBudget(max_gets * GET_BYTES)
         held = HeldPartitions(
@@ -66,11 +69,14 @@ class PackConsumer(GroupConsumer):
             is_new_partition=is_new_partition,
         )
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
-        self._assigned: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
+        self._assigned_partitions: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
+        """Acquired partitions for `assignments`; None ends them."""
         self._events: asyncio.Queue[EventProto] = asyncio.Queue()
-        self._done: list[EventProto] = []
+        """Events from the Master that are not handled yet."""
+        self._completed_events: list[EventProto] = []
         """Completed events that are not acknowledged yet."""
-        self._last_event = EventProto(rebalanceId=1, opType=STOP, status=DONE)
+        self._last_event = EventProto(rebalanceId=1, opType=STOP_OP, status=EVENT_DONE)
+        """An acknowledgement with the id of the last event; see `_substitute_event`."""
         self._is_response_lost = False
         """True if the response to the last heartbeat was lost; it may have contained an event."""
 
@@ -80,52 +86,54 @@ class PackConsumer(GroupConsumer):
         self._tasks.append(spawn(self._handle_events(), f"tubemq events of {self.membership.client_id}"))
 
     async def assignments(self) -> AsyncIterator[HeldPartition]:
-        """Yield partitions as they are assigned; ends with `close`. Raises ClusterError if the Master refuses this member."""
-        while (partition := await self._assigned.get()) is not None:
+        """Yield partitions as they are acquired, until `close`. Raises ClusterError after a permanent refusal by the Master."""
+        while (partition := await self._assigned_partitions.get()) is not None:
             if not partition.revoked.is_set():
                 yield partition
-        self._assigned.put_nowait(None)  # for other tasks that iterate
-        if self._failed is not None:
-            raise self._failed
+        self._assigned_partitions.put_nowait(None)  # ends the iteration of other tasks, too
+        if self._permanent_error is not None:
+            raise self._permanent_error
 
     async def close(self, timeout: float | None = None) -> None:
         """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds."""
         await super().close(timeout)
-        self._assigned.put_nowait(None)
+        self._assigned_partitions.put_nowait(None)
 
     # --- Master -----------------------------------------------------------------------------------------------------
 
     async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
-        done = self._done[0] if self._done else self._substitute_event()
+        done = self._completed_events[0] if self._completed_events else self._substitute_event()
         if done is not None:
             held = self.held_partitions.refs
         try:
             event = await self.membership.heartbeat(held, done)
-        except _RESPONSE_LOST:
+        except _RESPONSE_LOST_ERRORS:
             self._is_response_lost = True
             raise
         self._is_response_lost = False
-        if self._done and done is self._done[0]:
-            self._done.pop(0)
-        if self._done:
-            self._wake.set()
+        if self._completed_events and done is self._completed_events[0]:
+            self._completed_events.pop(0)
+        if self._completed_events:
+            self._heartbeat_now.set()
         if event is not None:
             self._last_event.rebalanceId = event.rebalanceId
             self._events.put_nowait(event)
 
     def _substitute_event(self) -> EventProto | None:
-        """Return an event to acknowledge in place of one that may have been lost with a response; None if none is needed.
+        """Return an event to acknowledge, if the response to the last heartbeat was lost and may have contained an event.
 
-        A Master sends an event once. It does not balance the group until the member acknowledges the event, or ten balancing
-        periods have passed (5 min as shipped). It does not check the id in the acknowledgement. It assigns partitions again that
-        this member does not report.
+        A Master sends an event once, and does not balance the group until the member acknowledges the event or ten balancing
+        periods have passed (5 min by default). It does not check the id in the acknowledgement. So any acknowledgement lets it
+        continue, and it assigns partitions again that this member does not report as held.
         """
-        in_first_round = self.membership.bound is not None and self.membership.unallocated  # an acknowledgement would end it
+        in_first_round = (
+            self.membership.bound is not None and self.membership.is_first_round_open
+        )  # which any acknowledgement would end
         return self._last_event if self._is_response_lost and not in_first_round else None
 
-    def _fail(self, error: ClusterError) -> None:
-        super()._fail(error)
-        self._assigned.put_nowait(None)
+    def _on_permanent_refusal(self, error: ClusterError) -> None:
+        super()._on_permanent_refusal(error)
+        self._assigned_partitions.put_nowait(None)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -133,29 +141,36 @@ class PackConsumer(GroupConsumer):
         while True:
             event = await self._events.get()
             try:
-                await self._handle(event)
+                await self._handle_event(event)
             except ProtocolError as error:
-                log.warning("an event of the Master for group %s could not be parsed: %s", self.membership.group, error)
-            event.status = DONE
-            self._done.append(event)
-            self._wake.set()
+                log.warning(
+                    "an event of the Master for group %s could not be parsed and is ignored: %s", self.membership.group, error
+                )
+            event.status = EVENT_DONE
+            self._completed_events.append(event)
+            self._heartbeat_now.set()
 
-    async def _handle(self, event: EventProto) -> None:
+    async def _handle_event(self, event: EventProto) -> None:
         held = self.held_partitions.held
         refs = [parse_subscription(text, self.membership.masters.broker_port) for text in event.subscribeInfo]
         if event.opType in DISCONNECT_OPS:
             await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
         elif event.opType in CONNECT_OPS:
-            # The listed offsets apply in the first round only: later, another member may already have read from the partition.
-            bound = self.membership.bound if event.rebalanceId == self.membership.first_round else None
+            # The offsets that this member listed apply in the first round only: later, another member may have read on from them.
+            bound = self.membership.bound if event.rebalanceId == self.membership.first_round_id else None
             listed = bound.offsets if bound is not None else {}
             await asyncio.gather(*(self._acquire(ref, listed.get(ref.key)) for ref in refs if ref.key not in held))
 
     async def _acquire(self, ref: PartitionRef, offset: int | None) -> None:
-        """Register a partition at its Broker. If this fails, it is not reported as held, and the Master assigns it again."""
+        """Acquire an assigned partition. If this fails, it is not reported as held, and the Master assigns it again later."""
         try:
             partition = await self.held_partitions.acquire(ref, offset)
         except MqbridgeError as error:
-            log.log(level_of(error, logging.WARNING), "%s was assigned to this member but could not be acquired: %s", ref, error)
+            log.log(
+                level_of(error, logging.WARNING),
+                "acquiring the assigned partition %s failed, the Master will assign it again: %s",
+                ref,
+                error,
+            )
             return
-        self._assigned.put_nowait(partition)
+        self._assigned_partitions.put_nowait(partition)

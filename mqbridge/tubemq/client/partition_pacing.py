@@ -51,15 +51,17 @@ class PartitionPacing:
         now = self._loop.time()
         self._reset_errors()
         self.is_disturbed = False
-        near_end, escaped = response.requireSlow, response.escFlowCtrl
-        self.next_get_at = now + self._meter.found(size_bytes, lag_bytes, now, time.time(), near_end=near_end, escaped=escaped)
+        near_end, is_exempt = response.requireSlow, response.escFlowCtrl
+        self.next_get_at = now + self._meter.on_data(
+            size_bytes, lag_bytes, now, time.time(), near_end=near_end, is_exempt=is_exempt
+        )
 
     def on_no_data(self) -> None:
         """Handle a get without data."""
         self._reset_errors()
         if self.rules.has_rules:
             self.is_disturbed = True
-            self._delay_next_get(self._meter.missed())
+            self._delay_next_get(self._meter.on_no_data())
         else:
             self._delay_next_get(NOT_FOUND_WAIT_S)
 

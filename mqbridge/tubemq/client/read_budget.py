@@ -7,11 +7,11 @@ from collections import deque
 from mqbridge.tubemq.wire.string_formats import Broker
 
 GET_BYTES = 1 << 20
-"""Bytes reserved for a get: its response is half a MiB, or one message of a little over 1 MiB."""
+"""Bytes reserved for a get: its response has about half a MiB, or one message of at most a little over 1 MiB."""
 
 
 class _Share:
-    """Bytes reserved by one Broker's gets, and the gets waiting for room."""
+    """One Broker's share: `used` bytes are reserved or counted, and `waiting` contains the futures of gets that wait for room."""
 
     __slots__ = ("used", "waiting")
 
@@ -23,8 +23,8 @@ class _Share:
 class ReadBudget:
     """A budget of `max_bytes` in equal shares per Broker, so that an unresponsive Broker blocks only its own share.
 
-    A share always allows one get, however small it is. With `counts_packs` the bytes of a pack count until its reader calls
-    `HeldPartition.release_pack_bytes`; without, only gets in flight count.
+    A share always allows one get, even if it is smaller than GET_BYTES. With `counts_packs` the bytes of a pack count until its
+    reader calls `HeldPartition.release_pack_bytes`; without it, only gets in flight count.
     """
 
     def __init__(self, max_bytes: int, *, counts_packs: bool = False) -> None:
@@ -45,7 +45,7 @@ class ReadBudget:
             self._grant(share)
 
     async def reserve(self, broker: Broker) -> None:
-        """Wait until this Broker's share has room for another get, first come first served, and reserve GET_BYTES."""
+        """Wait until this Broker's share has room for another get, then reserve GET_BYTES. Waiting gets are served in order."""
         share = self._shares.setdefault(broker, _Share())
         if not share.waiting and self._fits(share):
             share.used += GET_BYTES
@@ -56,19 +56,23 @@ class ReadBudget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.release(broker, GET_BYTES)  # granted in the loop iteration in which we were cancelled
+                self.release(broker, GET_BYTES)  # the cancellation came after the bytes were granted
             else:
                 with contextlib.suppress(ValueError):
                     share.waiting.remove(future)
             raise
 
     def release(self, broker: Broker, size: int) -> None:
-        """Release bytes; a negative size adds the bytes of a response that is larger than its reservation."""
+        """Release `size` bytes of the Broker's share.
+
+        The size is negative if a response is larger than its reservation: the additional bytes are then counted.
+        """
         share = self._shares[broker]
         share.used -= size
         self._grant(share)
 
     def _grant(self, share: _Share) -> None:
+        """Reserve bytes for waiting gets while the share has room."""
         while share.waiting and self._fits(share):
             future = share.waiting.popleft()
             if not future.done():

@@ -101,8 +101,8 @@ class BalancedConsumer(GroupConsumer):
 
     def _report_soon(self) -> None:
         """Wake the heartbeat task, and have the next heartbeat report the partitions held."""
-        self.held_partitions.changed = True
-        self._wake.set()
+        self.held_partitions.has_unreported_changes = True
+        self._heartbeat_now.set()
 
     async def _find(self, key: PartitionKey) -> tuple[PartitionRef, bool]:
         """Return a partition and whether it may be read; refresh the list if the partition is not in it."""
@@ -147,5 +147,5 @@ class BalancedConsumer(GroupConsumer):
 
     def _raise_failure(self) -> None:
         """Raise the error after which this member can no longer take part in the group, if there is one."""
-        if self._failed is not None:
-            raise self._failed
+        if self._permanent_error is not None:
+            raise self._permanent_error

@@ -110,7 +110,7 @@ async def test_a_silent_broker_does_not_delay_heartbeats_and_commits_of_another(
         await partition.fetch()
         partition.confirm()
     scene.ill.is_silent = True
-    scene.held.begin()
+    scene.held.start_tasks()
     for _ in range(3):
         beats, commits = scene.well.counts.get(rpc.PARTITION_HEARTBEAT, 0), scene.well.counts.get(rpc.COMMIT, 0)
         await until(lambda beats=beats: scene.well.counts.get(rpc.PARTITION_HEARTBEAT, 0) > beats)

@@ -232,8 +232,8 @@ def event(number: int, *partitions: int) -> EventProto:
     return EventProto(rebalanceId=number, opType=1, subscribeInfo=held)
 
 
-def beat(given: EventProto | None = None, *, unallocated: bool) -> HeartResponseM2C:
-    return HeartResponseM2C(success=True, errCode=200, errMsg="OK", event=given, notAllocated=unallocated)
+def beat(given: EventProto | None = None, *, is_first_round_open: bool) -> HeartResponseM2C:
+    return HeartResponseM2C(success=True, errCode=200, errMsg="OK", event=given, notAllocated=is_first_round_open)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["first", "after another member"])
@@ -245,7 +245,12 @@ async def test_a_bound_group_starts_at_its_offsets_once(late: bool) -> None:
     member = PackConsumer(master, "g1", ["demo"], bound=bound, heartbeat_s=0.1)  # type: ignore[arg-type]
     joined = RegisterResponseM2C(success=True, errCode=200, errMsg="OK", notAllocated=True)
     # Partition 2 is nobody's wish; 1 comes in a later round, when another member has read from it.
-    master.then(joined, beat(event(5, 0, 2), unallocated=not late), beat(unallocated=False), beat(event(6, 1), unallocated=False))
+    master.then(
+        joined,
+        beat(event(5, 0, 2), is_first_round_open=not late),
+        beat(is_first_round_open=False),
+        beat(event(6, 1), is_first_round_open=False),
+    )
     await member.start()
 
     def taken() -> list[Any]:

@@ -11,7 +11,7 @@ from mqbridge.errors import ConnectionLost, LaneRevoked, ServerRefused
 from mqbridge.net.tasks import cancel
 from mqbridge.tubemq.client import group_consumer as module
 from mqbridge.tubemq.client.held_partitions import StartOffset
-from mqbridge.tubemq.client.membership import DONE
+from mqbridge.tubemq.client.membership import EVENT_DONE
 from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, MasterAuthorizedInfo, RegisterResponseM2C
@@ -86,7 +86,7 @@ async def test_connect_takes_reports_and_hands_out(scenes: Any, kind: int) -> No
         (3, 1, ["t1", "t2"]),
     ]
     echo = next(request for request in scene.master.asked[1:] if request.HasField("event"))
-    assert (echo.event.status, echo.event.rebalanceId, echo.event.opType) == (DONE, 9, kind)
+    assert (echo.event.status, echo.event.rebalanceId, echo.event.opType) == (EVENT_DONE, 9, kind)
     assert sorted(scene.reports()[0]) == ["0", "3"]
     assignments = scene.consumer.assignments()
     assert {(await anext(assignments)).ref.partition for _ in range(2)} == {0, 3}
@@ -226,7 +226,7 @@ async def test_a_master_without_topics_yet_is_waited_for(scenes: Any, monkeypatc
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     scene = scenes()
     await scene.play(joined(), beat(code=411), joined(431), beat(code=411), joined(), beat())
-    assert scene.consumer._failed is None
+    assert scene.consumer._permanent_error is None
 
 
 async def test_a_group_that_does_not_want_us_ends_the_assignments(scenes: Any) -> None:

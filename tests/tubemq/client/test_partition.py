@@ -145,7 +145,7 @@ async def test_flow_control_counts_from_when_its_rules_come() -> None:
     assert pacing.next_get_at >= before + 0.02, "the second miss in a row"
     await partition.fetch()
     assert not pacing.is_disturbed
-    assert pacing._meter._misses == 0
+    assert pacing._meter._gets_without_data == 0
 
 
 async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:

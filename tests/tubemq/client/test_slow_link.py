@@ -114,7 +114,7 @@ async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
     held.master_seen_at = asyncio.get_running_loop().time() + 1e6
     at = Broker(1, "127.0.0.1", link.port)
     partitions = [await held.acquire(PartitionRef(at, "demo", number)) for number in range(count)]
-    held.begin()
+    held.start_tasks()
     packs = dict.fromkeys(range(count), 0)
 
     async def read(number: int) -> None:

@@ -145,8 +145,8 @@ async def test_every_code_in_heartbeats(join: Any, model: Model, code: int) -> N
     member = await join()
     at = model.faults.counts[rpc.BALANCED_HEARTBEAT] + 1
     model.faults.plan[rpc.BALANCED_HEARTBEAT, at] = code
-    await until(lambda: model.faults.counts[rpc.BALANCED_HEARTBEAT] > at or member._failed is not None)
-    if member._failed is not None:
+    await until(lambda: model.faults.counts[rpc.BALANCED_HEARTBEAT] > at or member._permanent_error is not None)
+    if member._permanent_error is not None:
         with pytest.raises(ServerRefused) as caught:
             await member.partitions()
         assert caught.value.code == code

@@ -88,7 +88,7 @@ async def test_pull_ends_when_it_is_closed(member: PackConsumer, what: str, time
 
 async def test_every_pull_raises_the_error_that_ended_the_membership(member: PackConsumer) -> None:
     puller = PackPuller(member)
-    member._fail(ClusterError("no more", Failure.FATAL))
+    member._on_permanent_refusal(ClusterError("no more", Failure.FATAL))
 
     async def to_the_end() -> None:
         while (delivery := await asyncio.wait_for(puller.pull(), PATIENCE_S)) is not None:
