@@ -23,8 +23,8 @@ from mqbridge.rocketmq.wire.bodies.offsets import ConsumerOffsets, ConsumeStats,
 from mqbridge.rocketmq.wire.bodies.pop import AssignmentQuery, Assignments, BatchAcks
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
-from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, Route, Table, TopicList
-from mqbridge.rocketmq.wire.bodies.running_info import DirectResult, RunningInfo
+from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, KvTable, Route, TopicList
+from mqbridge.rocketmq.wire.bodies.running_info import ConsumeDirectlyResult, RunningInfo
 from mqbridge.rocketmq.wire.command import decode, encode, measure
 from mqbridge.rocketmq.wire.compression import ZSTD, compress, decompress
 from mqbridge.rocketmq.wire.headers.base import Header
@@ -106,12 +106,12 @@ BODIES = [
     (GroupConfig.decode, vectors.JAVA_GROUP_CONFIG),
     (Assignments.decode, vectors.JAVA_ASSIGNMENTS),
     (AssignmentQuery.decode, vectors.JAVA_ASSIGNMENT_QUERY),
-    (DirectResult.decode, vectors.JAVA_DIRECT),
+    (ConsumeDirectlyResult.decode, vectors.JAVA_DIRECT),
     (ConsumerConnections.decode, vectors.JAVA_CONNECTIONS),
     (ProducerConnections.decode, vectors.JAVA_CONNECTIONS),
     (ConsumerList.decode, ConsumerList(("10.0.0.1@1#2",)).encode()),
     (TopicList.decode, b'{"topicList":["T","%RETRY%G"]}'),
-    (Table.decode, b'{"table":{"a":"1"}}'),
+    (KvTable.decode, b'{"table":{"a":"1"}}'),
     (ConsumerOffsets.decode, b'{"offsetTable":{"T@G":{0:5,1:7}}}'),
     (fastjson.loads, b'{a:1,{"b":[1,2]}:"\\u00fc"}'.replace(b"a", b"0")),
 ]

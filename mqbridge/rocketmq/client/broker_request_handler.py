@@ -18,7 +18,7 @@ from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.wire.bodies.groups import PASSIVELY
 from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.bodies.running_info import LATER, DirectResult, RunningInfo
+from mqbridge.rocketmq.wire.bodies.running_info import LATER, ConsumeDirectlyResult, RunningInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, GroupHeader, ResetOffsetHeader, RunningInfoHeader
@@ -114,7 +114,7 @@ class BrokerRequestHandler:
         if consumer is None:
             return self._unknown(request)
         remark = "this consumer takes messages in the order of their queues and cannot consume one alone"
-        return request.answer(body=DirectResult(LATER, remark=remark, order=consumer.settings.orderly).encode())
+        return request.answer(body=ConsumeDirectlyResult(LATER, remark=remark, order=consumer.settings.orderly).encode())
 
     def _unknown(self, request: Command) -> Command:
         groups = ", ".join(self._consumers) or "none"

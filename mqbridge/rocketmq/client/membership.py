@@ -88,7 +88,7 @@ class Membership:
         settings = self._settings
         subscriptions = tuple(subscription.data(version) for subscription in self._subscriptions.values())
         self._brokers.client.add_consumer(
-            ConsumerData(settings.group, subscriptions, model=settings.model.value, start=settings.start.value)
+            ConsumerData(settings.group, subscriptions, message_model=settings.model.value, consume_from=settings.start.value)
         )
 
     async def _join_problem(self, topic: str) -> MqbridgeError | bool:

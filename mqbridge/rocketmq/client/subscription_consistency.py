@@ -98,7 +98,7 @@ class SubscriptionConsistency:
 def _filters(subscriptions: Iterable[SubscriptionData]) -> Filters:
     """Return filters by topic, tags sorted, without the retry topic, which only some members read."""
     return {
-        one.topic: (one.kind, f" {SEPARATOR} ".join(sorted(one.tags)) or one.expression)
+        one.topic: (one.expression_type, f" {SEPARATOR} ".join(sorted(one.tags)) or one.expression)
         for one in subscriptions
         if not one.topic.startswith(RETRY_PREFIX)
     }

@@ -1,4 +1,6 @@
-"""Records of the commit log, as pulls, pops, views and transaction checks carry them: back to back, without separators.
+"""Records of a broker's commit log: the bodies of responses to pulls, pops and views, and of transaction checks.
+
+A body is a sequence of records without separators.
 
     offset  size   field                                    big-endian, signed
     0       4      size of the record, this field included
@@ -7,20 +9,20 @@
     12      4      queue id
     16      4      flag, an application's number
     20      8      queue offset
-    28      8      physical offset: in the broker's commit log
+    28      8      physical offset: the index of this record in the broker's commit log
     36      4      system flag, see `SysFlag`
     40      8      born timestamp: the producer's time, ms
     48      8      born host: IPv4 address and port (20 bytes with IPv6)
     56      8      store timestamp: the broker's time, ms
     64      8      store host (20 bytes with IPv6)
-    72      4      reconsume times: passes through the retry topic
+    72      4      reconsume times: how often the message was redelivered through the retry topic
     76      8      physical offset of the half message of a transaction
-    84      4+n    body
-    88+n    1+t    topic (2+t in V2)
-    ...     2+p    properties
+    84      4+n    body size and body (84: 96 or 108 with IPv6 hosts)
+    88+n    1+t    topic size and topic (2+t in V2)
+    ...     2+p    size of the property string, and the property string
 
-The sizes must add up exactly: without the end of a record, none of the records behind it can be found. Damage inside a record
-whose sizes add up is a `defect` of that record alone.
+The sizes must add up exactly, because the end of a record is the only way to the next one. If they add up, other damage inside a
+record is a `defect` of that record alone.
 """
 
 import struct
@@ -33,11 +35,12 @@ from mqbridge.wire.checksum import crc32
 
 V1 = 0xDAA320A7
 V2 = 0xDAA320AB
-"""Layout with two bytes for the length of the topic; 4.9 clients cannot read it."""
+"""Magic numbers of the two layouts: V2 has two bytes for the size of the topic, and 4.9 clients cannot read it."""
 CHECKSUM_MASK = 0x7FFFFFFF
+"""Clears the sign bit of a CRC-32."""
 
 MAX_V1_TOPIC_BYTES = 127
-"""Java reads the length as a signed byte."""
+"""The longest topic in layout V1, because Java reads its size as a signed byte."""
 
 MAX_MESSAGE_BYTES = 4 << 20
 """Default limit of a broker for the body of a message and for a whole batch (maxMessageSize)."""
@@ -45,68 +48,76 @@ MAX_TOPIC_BYTES = 255
 """Brokers create no topics with longer names."""
 
 MAX_INNER_MESSAGES = 0x7FFF
-"""Limit of an inner batch: the broker's index counts its messages with 16 bits."""
+"""The most messages of an inner batch: the broker's index counts them with a signed 16-bit number."""
 MAX_UNPACKED_BYTES = 256 << 20
-"""Limit, per response, of the unpacked size of all compressed bodies and inner batches.
+"""Limit, per response, of the size of all compressed bodies and inner batches after they were unpacked.
 
-It is 1024 times the 256 KiB of a broker's response, because zlib compresses by at most about that ratio. A Zstandard body of 30
-bytes may unpack to 32 MiB.
+It is 1024 times the 256 KiB of a broker's response, because zlib compresses by at most about that ratio. Zstandard compresses by
+much higher ratios: a body of 30 bytes may unpack to 32 MiB.
 """
 OBJECT_BYTES = 512
-"""Bytes charged for each unpacked message in addition to its body, because a message of an inner batch may have only 22 bytes."""
+"""Memory that counts for each unpacked message in addition to its body: a message of an inner batch may have only 22 bytes."""
 
 
 class SysFlag:
     """Bits of the system flag."""
 
     COMPRESSED = 1
+    """The body is compressed; the bits COMPRESSION name the codec."""
     MULTI_TAGS = 2
     PREPARED = 4
+    """A half message: the first phase of a transaction."""
     COMMIT = 8
     ROLLBACK = 12
     TRANSACTION = 12
-    """Mask of the three above."""
+    """Mask of PREPARED, COMMIT and ROLLBACK, the states of a transaction."""
     BORN_IPV6 = 16
     STORE_IPV6 = 32
     NEED_UNWRAP = 64
     INNER_BATCH = 128
+    """With NEED_UNWRAP: the body is a `batch`, and every message in it has a queue offset of its own."""
     COMPRESSION = 0x700
     """Mask of the codec, see `compression`."""
 
 
-_PACKED = SysFlag.COMPRESSED | SysFlag.COMPRESSION
+_COMPRESSION_BITS = SysFlag.COMPRESSED | SysFlag.COMPRESSION
 _IPV6 = SysFlag.BORN_IPV6 | SysFlag.STORE_IPV6
-_WRAPPED = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
-_SPECIAL = SysFlag.COMPRESSED | _IPV6 | _WRAPPED
+_INNER_BATCH_BITS = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+_SLOW_PATH = SysFlag.COMPRESSED | _IPV6 | _INNER_BATCH_BITS
+"""A record with one of these bits needs more than `decode_records` does for every record."""
 
 NO_HOST = bytes(8)
 IPV6_HOST_BYTES = 20
 
 
-def _layout(born: int, stored: int) -> struct.Struct:
-    return struct.Struct(f">IIIiiqqiq{born}sq{stored}siqi")
+def _layout(born_host_size: int, store_host_size: int) -> struct.Struct:
+    """Return the layout of the fields up to the size of the body, which is the last."""
+    return struct.Struct(f">IIIiiqqiq{born_host_size}sq{store_host_size}siqi")
 
 
 _FIXED = _layout(8, 8)
-_LAYOUTS = {
+_LAYOUTS_BY_IPV6_BITS = {
     0: _FIXED,
     SysFlag.BORN_IPV6: _layout(20, 8),
     SysFlag.STORE_IPV6: _layout(8, 20),
     _IPV6: _layout(20, 20),
 }
-_fixed = _FIXED.unpack_from
+_unpack_fixed = _FIXED.unpack_from
 _U16 = struct.Struct(">H")
 
 MIN_RECORD_BYTES = _FIXED.size + 3
+"""The size of a record in layout V1 with IPv4 hosts whose body, topic and properties are empty."""
 
 
 class Record:
-    """A stored message.
+    """A stored message. Timestamps are in ms.
 
-    body            decompressed, with the bits of its compression cleared from `sys_flag`; as stored when there is a `defect`
-    properties      the property string as stored; UTF-8 unless there is a `defect`
-    born_host, store_host     address and port as stored, see `ids.format_host`
-    defect          why its body or its properties are unusable
+    body                     decompressed, with the compression bits of `sys_flag` cleared; as stored if there is a `defect`
+    properties               the property string as stored; UTF-8 unless there is a `defect`
+    born_host, store_host    address and port as stored, see `ids.format_host`
+    reconsume_times          how often the message was redelivered through the retry topic
+    prepared_offset          the physical offset of the half message of a transaction
+    defect                   the reason why the body or the properties are unusable; None if they are valid
     """
 
     __slots__ = (
@@ -159,19 +170,20 @@ class Record:
 
 
 def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message; calls cost more than branches
-    """Decode every record, inner batches unwrapped.
+    """Decode all records. An inner batch is decoded to one record for each of its messages.
 
     Raises RemoteProtocolError for bytes that cannot be split into records, and for records that unpack to more than
     MAX_UNPACKED_BYTES together.
 
-    A broker stores an inner batch as a whole, so a pull that starts inside of it also returns the messages before its offset: the
-    caller must drop those.
+    A broker returns an inner batch as a whole, so if a pull starts inside of one, the records include messages before the
+    requested offset: the caller must drop these.
     """
-    # The hot path: one unpack assigns the attributes, and checks use local variables. Most records have the same topic.
+    # The hot path: one unpack assigns the attributes of a record, and the checks use local variables. Most records have the topic
+    # of the record before, so a topic is decoded only if its bytes differ.
     records: list[Record] = []
-    append, new, unpack, checksum = records.append, Record.__new__, _fixed, crc32
+    append, new, unpack, checksum = records.append, Record.__new__, _unpack_fixed, crc32
     at, end = 0, len(body)
-    last, topic = b"", ""
+    last_topic_bytes, topic = b"", ""
     budget = MAX_UNPACKED_BYTES
     while at < end:
         if end - at < MIN_RECORD_BYTES:
@@ -194,40 +206,41 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
             record.store_host,
             record.reconsume_times,
             record.prepared_offset,
-            length,
+            body_size,
         ) = unpack(body, at)
-        start = at + 88
+        body_at = at + 88
         if sys_flag & _IPV6:
-            start, length = _unpack_ipv6(record, body, at, sys_flag)
+            body_at, body_size = _unpack_ipv6(record, body, at, sys_flag)
         record.sys_flag = sys_flag
-        stop = at + size
-        topic_at = start + length
-        if stop > end or length < 0 or topic_at + 3 > stop:
-            raise RemoteProtocolError(_malformed(body, at, f"{size} bytes with a body of {length}, and {end - at} are left"))
-        record.body = stored = body[start:topic_at]
+        record_end = at + size
+        topic_at = body_at + body_size
+        if record_end > end or body_size < 0 or topic_at + 3 > record_end:
+            raise RemoteProtocolError(_malformed(body, at, f"{size} bytes with a body of {body_size}, and {end - at} are left"))
+        record.body = stored_body = body[body_at:topic_at]
         if magic == V1:
             properties_at = topic_at + 3 + body[topic_at]
-            name = body[topic_at + 1 : properties_at - 2]
+            topic_bytes = body[topic_at + 1 : properties_at - 2]
         elif magic == V2:
             properties_at = topic_at + 4 + (body[topic_at] << 8 | body[topic_at + 1])
-            name = body[topic_at + 2 : properties_at - 2]
+            topic_bytes = body[topic_at + 2 : properties_at - 2]
         else:
             raise RemoteProtocolError(_malformed(body, at, f"the magic {magic:08X} is neither {V1:08X} nor {V2:08X}"))
-        if properties_at > stop or body[properties_at - 2] << 8 | body[properties_at - 1] != stop - properties_at:
+        if properties_at > record_end or body[properties_at - 2] << 8 | body[properties_at - 1] != record_end - properties_at:
             raise RemoteProtocolError(_malformed(body, at, f"the lengths inside do not add up to its {size} bytes"))
-        record.properties = properties = body[properties_at:stop]
-        if name != last:
-            topic, last = _topic(body, at, name), name
+        record.properties = properties = body[properties_at:record_end]
+        if topic_bytes != last_topic_bytes:
+            topic, last_topic_bytes = _decode_topic(body, at, topic_bytes), topic_bytes
         record.topic = topic
-        if stored_crc and checksum(stored) & 0x7FFFFFFF != stored_crc:
-            record.defect = f"the CRC-32 of its body is {checksum(stored) & 0x7FFFFFFF:08x} where {stored_crc:08x} was stored"
+        if stored_crc and checksum(stored_body) & 0x7FFFFFFF != stored_crc:
+            computed_crc = checksum(stored_body) & 0x7FFFFFFF
+            record.defect = f"the CRC-32 of its body is {computed_crc:08x} where {stored_crc:08x} was stored"
         elif properties.isascii() or _is_utf8(properties):
             record.defect = None
         else:
             record.defect = "its properties are not UTF-8"
-        at = stop
-        if sys_flag & _SPECIAL and record.defect is None:
-            unpacked = _unpack(record)
+        at = record_end
+        if sys_flag & _SLOW_PATH and record.defect is None:
+            unpacked = _unpack_body(record)
             budget = _deduct(budget, unpacked)
             records += unpacked
         else:
@@ -236,8 +249,8 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
 
 
 def _unpack_ipv6(record: Record, body: bytes, at: int, sys_flag: int) -> tuple[int, int]:
-    """Decode the fields from the hosts on again, with IPv6 addresses; return the index and the length of the body."""
-    layout = _LAYOUTS[sys_flag & _IPV6]
+    """Decode the fields from the born host on again, for IPv6 addresses; return the index and the size of the body."""
+    layout = _LAYOUTS_BY_IPV6_BITS[sys_flag & _IPV6]
     if len(body) - at < layout.size:
         raise RemoteProtocolError(_malformed(body, at, f"{len(body) - at} bytes are left for a record with IPv6 hosts"))
     (
@@ -246,19 +259,20 @@ def _unpack_ipv6(record: Record, body: bytes, at: int, sys_flag: int) -> tuple[i
         record.store_host,
         record.reconsume_times,
         record.prepared_offset,
-        length,
+        body_size,
     ) = layout.unpack_from(body, at)[9:]
-    return at + layout.size, length
+    return at + layout.size, body_size
 
 
-def _topic(body: bytes, at: int, name: bytes) -> str:
+def _decode_topic(body: bytes, at: int, topic_bytes: bytes) -> str:
     try:
-        return name.decode()
+        return topic_bytes.decode()
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(_malformed(body, at, f"its topic is not UTF-8: {name[:40]!r}")) from error
+        raise RemoteProtocolError(_malformed(body, at, f"its topic is not UTF-8: {topic_bytes[:40]!r}")) from error
 
 
 def _malformed(body: bytes, at: int, problem: str) -> str:
+    """Return the text of an error; the compiled module uses the same texts."""
     return f"the record at byte {at} of {len(body)} cannot be read: {problem}"
 
 
@@ -270,30 +284,30 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _unpack(record: Record) -> list[Record]:
-    """Return the record with its body decompressed, or the messages of its inner batch."""
+def _unpack_body(record: Record) -> list[Record]:
+    """Decompress the body of a record; return the record, or the messages of its inner batch. Damage becomes its `defect`."""
     sys_flag = record.sys_flag
     try:
         if sys_flag & SysFlag.COMPRESSED:
             record.body = decompress(sys_flag & SysFlag.COMPRESSION, record.body)
-            record.sys_flag = sys_flag = sys_flag & ~_PACKED
-        if sys_flag & _WRAPPED == _WRAPPED:
-            return _unwrap(record)
+            record.sys_flag = sys_flag = sys_flag & ~_COMPRESSION_BITS
+        if sys_flag & _INNER_BATCH_BITS == _INNER_BATCH_BITS:
+            return _split_inner_batch(record)
     except RemoteProtocolError as error:
         record.defect = str(error)
     return [record]
 
 
 def _deduct(budget: int, unpacked: list[Record]) -> int:
-    """Return the budget without the bytes of these records. Raises RemoteProtocolError if they exceed it."""
+    """Return the budget minus the bytes of these records. Raises RemoteProtocolError if they exceed it."""
     budget -= sum([len(record.body) + OBJECT_BYTES for record in unpacked])
     if budget < 0:
         raise RemoteProtocolError(f"the records of one response unpack to more than {MAX_UNPACKED_BYTES} bytes: request fewer")
     return budget
 
 
-def _unwrap(record: Record) -> list[Record]:
-    """Return the messages of an inner batch, whose offsets count up from the record's own without gaps."""
+def _split_inner_batch(record: Record) -> list[Record]:
+    """Return the messages of an inner batch. Their queue offsets are consecutive; the first one is that of the batch's record."""
     return [
         Record(
             record.topic,
@@ -303,7 +317,7 @@ def _unwrap(record: Record) -> list[Record]:
             queue_offset=record.queue_offset + index,
             physical_offset=record.physical_offset,
             flag=flag,
-            sys_flag=record.sys_flag & ~_WRAPPED,
+            sys_flag=record.sys_flag & ~_INNER_BATCH_BITS,
             born_timestamp=record.born_timestamp,
             born_host=record.born_host,
             store_timestamp=record.store_timestamp,
@@ -319,17 +333,22 @@ def _unwrap(record: Record) -> list[Record]:
 def encode_record(record: Record) -> bytes:
     """Encode the record as a broker stores it. Raises LocalProtocolError if a field is too large.
 
-    `body` is stored unchanged: it must be compressed if `sys_flag` says so. The size of a host sets its IPv6 bit.
+    The body is not compressed here: if `sys_flag` has the bit COMPRESSED, `body` must be compressed already. The IPv6 bits of
+    `sys_flag` are set by the sizes of the hosts. Long topics need the layout V2.
     """
     topic, body, properties = record.topic.encode(), record.body, record.properties
-    born, stored = len(record.born_host), len(record.store_host)
-    if len(topic) > MAX_TOPIC_BYTES or len(properties) > MAX_BYTES or not {born, stored} <= {8, IPV6_HOST_BYTES}:
+    born_host_size, store_host_size = len(record.born_host), len(record.store_host)
+    if (
+        len(topic) > MAX_TOPIC_BYTES
+        or len(properties) > MAX_BYTES
+        or not {born_host_size, store_host_size} <= {8, IPV6_HOST_BYTES}
+    ):
         raise LocalProtocolError(
             f"a record has at most {MAX_TOPIC_BYTES} bytes of topic, at most {MAX_BYTES} bytes of properties,"
-            f" and hosts of 8 or 20 bytes; this one has {len(topic)}, {len(properties)}, {born} and {stored}"
+            f" and hosts of 8 or 20 bytes; this one has {len(topic)}, {len(properties)}, {born_host_size} and {store_host_size}"
         )
-    family = (SysFlag.BORN_IPV6 if born > 8 else 0) | (SysFlag.STORE_IPV6 if stored > 8 else 0)
-    layout = _LAYOUTS[family]
+    ipv6_bits = (SysFlag.BORN_IPV6 if born_host_size > 8 else 0) | (SysFlag.STORE_IPV6 if store_host_size > 8 else 0)
+    layout = _LAYOUTS_BY_IPV6_BITS[ipv6_bits]
     is_v2 = len(topic) > MAX_V1_TOPIC_BYTES
     size = layout.size + len(body) + (2 if is_v2 else 1) + len(topic) + 2 + len(properties)
     try:
@@ -341,7 +360,7 @@ def encode_record(record: Record) -> bytes:
             record.flag,
             record.queue_offset,
             record.physical_offset,
-            record.sys_flag & ~_IPV6 | family,
+            record.sys_flag & ~_IPV6 | ipv6_bits,
             record.born_timestamp,
             record.born_host,
             record.store_timestamp,

@@ -211,7 +211,7 @@ async def test_sql_goes_with_the_heartbeat(scene: Scene) -> None:
     await scene.join(subscriptions=(sql92("T", "a > 5"),))
     found = CheckClient.decode(scene.cluster.asked[Code.CHECK_CLIENT_CONFIG][0].body)
     group, checked = found.group, found.subscription
-    assert (group, checked.kind, checked.expression) == ("G", "SQL92", "a > 5")
+    assert (group, checked.expression_type, checked.expression) == ("G", "SQL92", "a > 5")
     beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert beat.consumers[0].subscriptions == (checked,)
 
@@ -280,7 +280,7 @@ async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(s
     assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.asked[Code.QUERY_CONSUMER_OFFSET] == []
     assert {pull.sys_flag & 1 for pull in scene.groups.pulls()} == {0}
     beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
-    assert beat.consumers[0].model == "BROADCASTING"
+    assert beat.consumers[0].message_model == "BROADCASTING"
 
 
 async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end(scene: Scene) -> None:

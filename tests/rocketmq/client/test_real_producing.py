@@ -13,7 +13,7 @@ from mqbridge.rocketmq.client.route_table import Queue
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
-from mqbridge.rocketmq.wire.bodies.routes import Table
+from mqbridge.rocketmq.wire.bodies.routes import KvTable
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader, PullResult
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES, Record, decode_records
@@ -38,7 +38,7 @@ async def indexed(client: ClusterClient, address: str | None) -> bool:
     """Whether all that the broker has stored is in its queues: that comes after the answer to a send."""
     assert address is not None
     answer = await client.request(address, Code.GET_BROKER_RUNTIME_INFO, {})
-    return Table.decode(answer.body).table["dispatchBehindBytes"] == "0"
+    return KvTable.decode(answer.body).table["dispatchBehindBytes"] == "0"
 
 
 async def read(client: ClusterClient, queue: Queue) -> list[Record]:

@@ -33,8 +33,8 @@ from mqbridge.rocketmq.wire.bodies.offsets import (
 from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks, MessageRequestMode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
-from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, Route, Table, TopicList
-from mqbridge.rocketmq.wire.bodies.running_info import DirectResult, RunningInfo
+from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, KvTable, QueueData, Route, TopicList
+from mqbridge.rocketmq.wire.bodies.running_info import ConsumeDirectlyResult, RunningInfo
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.damaged_bytes import mutated
 from tests.rocketmq.wire.kinds import BODIES
@@ -42,7 +42,7 @@ from tests.rocketmq.wire.kinds import BODIES
 QUEUE = Queue("T1", "broker-a", 1)
 ROUTE = Route((QueueData("broker-a", 4, 3, 6),), (BrokerData("broker-a", "C", {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}),))
 SUBSCRIPTION = SubscriptionData("T1", "TagA || TagB", 1700000000000)
-CONSUMER = ConsumerData("G", (SUBSCRIPTION,), start="CONSUME_FROM_FIRST_OFFSET")
+CONSUMER = ConsumerData("G", (SUBSCRIPTION,), consume_from="CONSUME_FROM_FIRST_OFFSET")
 ACK = BatchAck("G", "T1", "0", 100, 1, 2, 3, 4, 0b100000000000001001)
 
 
@@ -51,7 +51,7 @@ ACK = BatchAck("G", "T1", "0", 100, 1, 2, 3, 4, 0b100000000000001001)
 
 CLUSTER = ClusterInfo({"broker-a": ROUTE.brokers[0]}, {"C": ("broker-a",)})
 CONNECTIONS = ConsumerConnections(
-    (Connection("c", "1.2.3.4:5", "JAVA", 479),), (SUBSCRIPTION,), start="CONSUME_FROM_FIRST_OFFSET"
+    (Connection("c", "1.2.3.4:5", "JAVA", 479),), (SUBSCRIPTION,), consume_from="CONSUME_FROM_FIRST_OFFSET"
 )
 BOTH_WAYS: list[tuple[bytes, Body]] = [
     (vectors.JAVA_HEARTBEAT, Heartbeat("ip@1", ("P",), (CONSUMER,))),
@@ -64,7 +64,7 @@ BOTH_WAYS: list[tuple[bytes, Body]] = [
     (vectors.JAVA_GROUP_CONFIG, GroupConfig("G")),
     (vectors.JAVA_ASSIGNMENTS, Assignments((Assignment(QUEUE, "POP"),))),
     (vectors.JAVA_ASSIGNMENT_QUERY, AssignmentQuery("T1", "G", "c")),
-    (vectors.JAVA_DIRECT, DirectResult("CR_SUCCESS", 5)),
+    (vectors.JAVA_DIRECT, ConsumeDirectlyResult("CR_SUCCESS", 5)),
     (vectors.JAVA_CONNECTIONS, CONNECTIONS),
 ]
 
@@ -146,7 +146,7 @@ ROUND_TRIPS: list[st.SearchStrategy[Body]] = [
         st.dictionaries(names | st.just("7"), some(names), max_size=3),
     ),
     st.builds(TopicList, some(names)),
-    st.builds(Table, texts),
+    st.builds(KvTable, texts),
     st.builds(Heartbeat, names, some(names), some(consumers), numbers, st.booleans()),
     st.builds(CheckClient, names, names, subscriptions),
     st.builds(ConsumerList, some(names)),
@@ -172,7 +172,7 @@ ROUND_TRIPS: list[st.SearchStrategy[Body]] = [
     ),
     st.builds(ResetOffsets, st.dictionaries(queues, numbers, max_size=3)),
     st.builds(RunningInfo, texts, some(subscriptions), st.dictionaries(queues, st.just({"locked": True}), max_size=2)),
-    st.builds(DirectResult, names, numbers, names, st.booleans(), st.booleans()),
+    st.builds(ConsumeDirectlyResult, names, numbers, names, st.booleans(), st.booleans()),
     st.builds(AssignmentQuery, *[names] * 5),
     st.builds(Assignments, assignments | st.none()),
     st.builds(MessageRequestMode, names, names, names, numbers),

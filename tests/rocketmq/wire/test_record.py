@@ -182,7 +182,7 @@ def test_inner_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
     ("record", "word"),
     [
         (Record("t", b"junk", sys_flag=SysFlag.COMPRESSED | LZ4), "decompress"),
-        (Record("t", b"junk", sys_flag=SysFlag.COMPRESSED | 0x400), "not known"),
+        (Record("t", b"junk", sys_flag=SysFlag.COMPRESSED | 0x400), "unknown codec"),
         (Record("t", b"junk", sys_flag=SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP), "batch"),
         (Record("t", b"junk", b"k\x01\xff\x02"), "UTF-8"),
     ],

@@ -1,5 +1,5 @@
-"""The JSON bodies of requests and responses: plain data classes.
+"""The JSON bodies of requests and responses, as data classes.
 
-Encoded as standard JSON in the order of the names, which every client and server reads; decoded by `fastjson`, which accepts
-everything that Java's fastjson accepts.
+Bodies are encoded as standard JSON, with members in the order of their names, which every client and server reads. They are
+decoded by `fastjson`, because Java's fastjson library also writes JSON that is not standard.
 """

@@ -1,8 +1,8 @@
-"""Base class of JSON bodies: typed fields here, members by name on the wire.
+"""Base class of JSON bodies: typed fields of a data class here, members of a JSON object on the wire.
 
-A field's type selects its codec: text, numbers, flags, other bodies, `tuple[X, ...]` as a list, `Mapping[K, V]` as an object with
-texts, numbers or queues as keys. Members are written in the order of their names; None is not written. Unknown members are
-ignored; a missing or null member takes the field's default, or an empty value if it has none.
+The type of a field selects its codec: text, numbers, booleans and other bodies; `tuple[X, ...]` for a list; `Mapping[K, V]` for
+an object whose keys are texts, numbers or queues. Members are written in the order of their names; a field that is None is not
+written. Unknown members are ignored; for a missing or null member, the field has its default, or an empty value if it has none.
 """
 
 import types
@@ -14,13 +14,14 @@ import orjson
 
 from mqbridge.rocketmq.wire.bodies.queue import Queue, queue_body, queue_key, queue_of, queue_of_key
 from mqbridge.rocketmq.wire.fastjson import as_bool, as_int64, as_list, as_loose_text, as_members, as_text, decode_object
-from mqbridge.rocketmq.wire.headers.base import camel
+from mqbridge.rocketmq.wire.headers.base import camel_case
 
 
 class Codec(NamedTuple):
-    """Writes and reads one type of value; a missing value reads like `empty`.
+    """Converts one type of value: `write` to its JSON value, `read` back from it.
 
-    `read` raises TypeError, ValueError or OverflowError.
+    A missing member of a field without a default reads like `empty`, a JSON value. `read` raises TypeError, ValueError or
+    OverflowError.
     """
 
     write: Callable[[Any], Any]
@@ -29,24 +30,26 @@ class Codec(NamedTuple):
 
 
 def member(name: str, default: Any = MISSING, *, absent: Any = MISSING, codec: Codec | None = None, sparse: bool = False) -> Any:
-    """Declare a field with this name on the wire, and optionally how it is written and read.
+    """Declare a field with this name on the wire.
 
-    `absent` replaces the default for a missing member, `codec` the codec of the type. A `sparse` member is not written if it is
-    empty. The default `dict` is an empty map.
+    `default` is the default of the constructor; `dict` stands for a new empty dict. `absent` is the JSON value to read instead of
+    a missing member, if not the default. `codec` replaces the codec of the field's type. A `sparse` member is not written if it
+    is empty.
     """
     options = {"name": name, "absent": absent, "codec": codec, "sparse": sparse}
     return field(default_factory=dict, metadata=options) if default is dict else field(default=default, metadata=options)
 
 
 class _Member(NamedTuple):
-    """A field on the wire; a body keeps its members in the order of their names."""
+    """A field of a body and its member on the wire."""
 
     attribute: str
     name: str
     codec: Codec
     absent: Any
-    """MISSING: the field has a default."""
+    """The JSON value to read instead of a missing member; MISSING if the default of the field applies."""
     sparse: bool
+    """True if an empty value is not written."""
 
 
 class Body:
@@ -65,24 +68,24 @@ class Body:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object."""
-        constants = self._also_written()
+        write_only = self._write_only_members()
         members = {}
         for attribute, name, (write, _, _), _, sparse in _members(type(self)):
             value = getattr(self, attribute)
             written = None if value is None else write(value)
             if written is not None and (written or not sparse):
                 members[name] = written
-        return dict(sorted((members | constants).items())) if constants else members
+        return dict(sorted((members | write_only).items())) if write_only else members
 
-    def _also_written(self) -> dict[str, Any]:
-        """Members that others expect and we do not read: constants, and values derived from the fields."""
+    def _write_only_members(self) -> dict[str, Any]:
+        """Return members that peers expect but mqbridge does not read: constants, and values that follow from the fields."""
         return {}
 
     @classmethod
     def from_json(cls, members: Any) -> Self:
-        """Read a JSON object. Raises TypeError, ValueError or OverflowError, which names the member."""
+        """Build a body from a JSON object. Raises TypeError or ValueError; for an invalid member, the text names it."""
         if not isinstance(members, dict):
-            raise TypeError(f"{str(members)[:80]} is no {cls.__name__}")
+            raise TypeError(f"{str(members)[:80]} is not the JSON object of a {cls.__name__}")
         values = {}
         for attribute, name, codec, absent, _ in _members(cls):
             value = members.get(name)
@@ -101,14 +104,15 @@ _members_by_class: dict[type[Any], tuple[_Member, ...]] = {}
 
 
 def _members(body: type[Any]) -> tuple[_Member, ...]:
+    """Return the members of a body in the order of their names, from a cache."""
     try:
         return _members_by_class[body]
     except KeyError:
-        _members_by_class[body] = members = _make_members(body)
+        _members_by_class[body] = members = _build_members(body)
         return members
 
 
-def _make_members(body: type[Any]) -> tuple[_Member, ...]:
+def _build_members(body: type[Any]) -> tuple[_Member, ...]:
     hints = get_type_hints(body)
     members = []
     for declared in fields(body):
@@ -116,7 +120,7 @@ def _make_members(body: type[Any]) -> tuple[_Member, ...]:
         absent = declared.metadata.get("absent", MISSING)
         if absent is MISSING and declared.default is MISSING and declared.default_factory is MISSING:
             absent = codec.empty
-        name = declared.metadata.get("name") or camel(declared.name)
+        name = declared.metadata.get("name") or camel_case(declared.name)
         members.append(_Member(declared.name, name, codec, absent, declared.metadata.get("sparse", False)))
     return tuple(sorted(members, key=lambda member: member.name))
 
@@ -136,45 +140,47 @@ _SCALARS = {
     Any: Codec(_identity, _identity, None),
     Queue: Codec(queue_body, queue_of, {}),
 }
-_IN_CONTAINERS = _SCALARS | {str: Codec(_identity, as_loose_text, "")}
-_KEYS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+_SCALARS_IN_CONTAINERS = _SCALARS | {str: Codec(_identity, as_loose_text, "")}
+"""The codecs of scalars in lists and maps, where numbers and booleans are accepted as text."""
+_KEY_CODECS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     str: (_identity, _identity),
     int: (str, int),
     Queue: (queue_key, queue_of_key),
 }
 
 
-def codec_of(kind: Any) -> Codec:
-    """Return the codec of a type."""
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    origin, args = get_origin(kind), get_args(kind)
+def codec_of(value_type: Any) -> Codec:
+    """Return the codec of a type, as a field is annotated with it."""
+    if value_type in _SCALARS:
+        return _SCALARS[value_type]
+    origin, args = get_origin(value_type), get_args(value_type)
     if origin is types.UnionType:  # X | None
         return codec_of(args[0])
     if origin is tuple:
         return list_codec(args[0])
     if origin is Mapping:
         return _map_codec(*args)
-    return Codec(Body.to_json, kind.from_json, {})
+    return Codec(Body.to_json, value_type.from_json, {})
 
 
-def _inner(kind: Any) -> Codec:
-    return _IN_CONTAINERS.get(kind) or codec_of(kind)
+def _element_codec(element_type: Any) -> Codec:
+    """Return the codec of the elements of a list, or of the values of a map."""
+    return _SCALARS_IN_CONTAINERS.get(element_type) or codec_of(element_type)
 
 
-def list_codec(kind: Any) -> Codec:
-    """Return the codec of a tuple, written as a list."""
-    write, read, _ = _inner(kind)
+def list_codec(element_type: Any) -> Codec:
+    """Return the codec of a tuple of these elements, which is written as a list."""
+    write, read, _ = _element_codec(element_type)
     return Codec(lambda values: [write(item) for item in values], lambda value: tuple(read(item) for item in as_list(value)), [])
 
 
-def _map_codec(key_kind: Any, kind: Any) -> Codec:
-    """Return the codec of a mapping, written as an object; nulls in it are skipped."""
-    write, read, _ = _inner(kind)
-    write_key, read_key = _KEYS[key_kind]
+def _map_codec(key_type: Any, value_type: Any) -> Codec:
+    """Return the codec of a mapping, which is written as an object; members that are null are skipped."""
+    write, read, _ = _element_codec(value_type)
+    write_key, read_key = _KEY_CODECS[key_type]
 
     def write_map(values: Mapping[Any, Any]) -> dict[str, Any]:
-        ordered = sorted(values.items()) if key_kind is int else values.items()
+        ordered = sorted(values.items()) if key_type is int else values.items()
         return {write_key(key): write(value) for key, value in ordered}
 
     def read_map(value: Any) -> dict[Any, Any]:
@@ -183,10 +189,10 @@ def _map_codec(key_kind: Any, kind: Any) -> Codec:
     return Codec(write_map, read_map, {})
 
 
-def table_codec(kind: type[Body], key: str) -> Codec:
-    """Return the codec of a tuple, written as an object keyed by the attribute `key` of each item."""
+def table_codec(body: type[Body], key: str) -> Codec:
+    """Return the codec of a tuple of bodies, which is written as an object: the attribute `key` of each body is its name."""
     return Codec(
         lambda values: {getattr(item, key): item.to_json() for item in values},
-        lambda value: tuple(kind.from_json(item) for item in as_members(value).values()),
+        lambda value: tuple(body.from_json(item) for item in as_members(value).values()),
         {},
     )

@@ -10,7 +10,7 @@ from mqbridge.rocketmq.wire.bodies.routes import Perm
 
 @dataclass(frozen=True, slots=True)
 class DataVersion(Body):
-    """QUERY_DATA_VERSION, request and response: the version of a table. `timestamp` in ms."""
+    """The version of a table of configurations: request and response body of QUERY_DATA_VERSION. `timestamp` is in ms."""
 
     counter: int = 0
     timestamp: int = 0
@@ -19,9 +19,10 @@ class DataVersion(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig(Body):
-    """Response to GET_TOPIC_CONFIG: a topic at one broker. Attributes (5.x) are like `message.type: FIFO`.
+    """Response to GET_TOPIC_CONFIG: the configuration of a topic at one broker.
 
-    The queue mapping of static topics (5.x) is ignored.
+    `perm` consists of bits of Perm. `attributes` (5.x) are pairs such as `message.type: FIFO`. The members for the queue mapping
+    of static topics (5.x) are ignored.
     """
 
     name: str = member("topicName")
@@ -36,7 +37,7 @@ class TopicConfig(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs(Body):
-    """Response to GET_ALL_TOPIC_CONFIG, by topic."""
+    """Response to GET_ALL_TOPIC_CONFIG: configurations by topic."""
 
     topics: Mapping[str, TopicConfig] = member("topicConfigTable")
     version: DataVersion = member("dataVersion", DataVersion())
@@ -44,9 +45,10 @@ class TopicConfigs(Body):
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig(Body):
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and the response to GET_SUBSCRIPTIONGROUP_CONFIG: a consumer group at one broker.
+    """The configuration of a consumer group at one broker.
 
-    The defaults are the broker's own.
+    It is the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, and of the response to GET_SUBSCRIPTIONGROUP_CONFIG. The defaults are
+    the broker's own. If a consumer reads slowly, the broker suggests `slow_broker_id` to it for further pulls.
     """
 
     name: str = member("groupName")
@@ -63,26 +65,26 @@ class GroupConfig(Body):
     consume_timeout_minutes: int = member("consumeTimeoutMinute", 15)
     attributes: Mapping[str, str] = member("attributes", dict)
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         return {"groupRetryPolicy": {"type": "CUSTOMIZED"}}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupConfigs(Body):
-    """Response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, by group."""
+    """Response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG: configurations by group."""
 
     groups: Mapping[str, GroupConfig] = member("subscriptionGroupTable")
     version: DataVersion = member("dataVersion", DataVersion())
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         return {"forbiddenTable": {}}
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredTopics(TopicConfigs):
-    """The topics of a registration."""
+    """The topics that a broker registers at a NameServer."""
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         return {
             "mappingDataVersion": self.version.to_json(),
             "topicQueueMappingDetailMap": {},
@@ -94,10 +96,10 @@ class RegisteredTopics(TopicConfigs):
 class Registration(Body):
     """REGISTER_BROKER, not compressed: the topics of a broker.
 
-    A NameServer accepts changes only under a new version, and refuses a first registration of exactly one topic.
+    A NameServer accepts changed topics only with a new version, and refuses a first registration that has exactly one topic.
     """
 
     topics: RegisteredTopics = member("topicConfigSerializeWrapper")
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         return {"filterServerList": []}

@@ -1,4 +1,4 @@
-"""The clients connected to a broker, for tools."""
+"""The clients that are connected to a broker: responses to requests of administration tools."""
 
 from dataclasses import dataclass
 
@@ -23,8 +23,8 @@ class ConsumerConnections(Body):
     connections: tuple[Connection, ...] = member("connectionSet")
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionTable", (), codec=table_codec(SubscriptionData, "topic"))
     consume_type: str = member("consumeType", PASSIVELY, absent="")
-    model: str = member("messageModel", CLUSTERING, absent="")
-    start: str = member("consumeFromWhere", FROM_LAST, absent="")
+    message_model: str = member("messageModel", CLUSTERING, absent="")
+    consume_from: str = member("consumeFromWhere", FROM_LAST, absent="")
 
 
 @dataclass(frozen=True, slots=True)

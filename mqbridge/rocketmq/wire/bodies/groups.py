@@ -1,4 +1,4 @@
-"""Heartbeats, subscriptions, and lists of members and groups."""
+"""Heartbeats and subscriptions of clients, and lists of the members of a group and of the groups of a topic."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,44 +8,49 @@ from mqbridge.rocketmq.wire.fastjson import as_text
 from mqbridge.rocketmq.wire.tags import ALL, TAG, split_expression, tags_code
 
 PASSIVELY, ACTIVELY, POP = "CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP"
-"""Types of consumers: push, pull, pop."""
+"""Values of `consume_type`: push, pull and pop consumers."""
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
+"""Values of `message_model`: the members of a group share the messages, or each member receives all of them."""
 FROM_LAST, FROM_FIRST, FROM_TIMESTAMP = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
+"""Values of `consume_from`: where a group without committed offsets starts."""
 
 
 def _text_or(default: str) -> Codec:
-    """Go writes "" where it means the default."""
+    """Return the codec of a text that is `default` if it is empty, because Go clients write "" for the default."""
     return Codec(str, lambda value: as_text(value) or default, default)
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData(Body):
-    """A group's subscription to one topic. `version`, ms, must not decrease; the expression yields tags and their hashes."""
+    """A group's subscription to one topic.
+
+    `expression_type` is TAG or SQL92. `version` is the time (ms) of the last change of the subscription, which must not decrease.
+    """
 
     topic: str
     expression: str = member("subString", ALL, codec=_text_or(ALL))
     version: int = member("subVersion", 0)
-    kind: str = member("expressionType", TAG, codec=_text_or(TAG))
+    expression_type: str = member("expressionType", TAG, codec=_text_or(TAG))
 
     @property
     def tags(self) -> list[str]:
-        """The tags that pass; none if all pass, and for other types of expressions."""
-        return split_expression(self.expression) if self.kind == TAG else []
+        """The tags that the subscription matches; empty if it matches every tag, and for SQL92."""
+        return split_expression(self.expression) if self.expression_type == TAG else []
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         tags = self.tags
         return {"classFilterMode": False, "codeSet": list(dict.fromkeys(map(tags_code, tags))), "tagsSet": tags}
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData(Body):
-    """A consumer group of a client."""
+    """A consumer group of a client, with its subscriptions."""
 
     group: str = member("groupName")
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionDataSet")
     consume_type: str = PASSIVELY
-    model: str = member("messageModel", CLUSTERING)
-    start: str = member("consumeFromWhere", FROM_LAST)
+    message_model: str = member("messageModel", CLUSTERING)
+    consume_from: str = member("consumeFromWhere", FROM_LAST)
     unit_mode: bool = False
 
 
@@ -61,7 +66,11 @@ _PRODUCERS = list_codec(ProducerData)
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Body):
-    """HEART_BEAT: all groups of a client. `without_subscriptions`: those of the last heartbeat that had them are still valid."""
+    """HEART_BEAT: all producer groups and consumer groups of a client.
+
+    `fingerprint` is a hash of the heartbeat's content; 0 if the client does not use it. `without_subscriptions` means that the
+    subscriptions have not changed since the last heartbeat that contained them.
+    """
 
     client_id: str = member("clientID")
     producers: tuple[str, ...] = member(
@@ -79,7 +88,7 @@ class Heartbeat(Body):
 
 @dataclass(frozen=True, slots=True)
 class CheckClient(Body):
-    """CHECK_CLIENT_CONFIG: ask the broker if it accepts this subscription."""
+    """CHECK_CLIENT_CONFIG: ask the broker whether it accepts this subscription."""
 
     client_id: str
     group: str
@@ -88,13 +97,13 @@ class CheckClient(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerList(Body):
-    """Response to GET_CONSUMER_LIST_BY_GROUP: the client ids of a group."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP: the ids of the clients in a consumer group."""
 
     client_ids: tuple[str, ...] = member("consumerIdList")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupList(Body):
-    """Response to QUERY_TOPIC_CONSUME_BY_WHO: the groups that read a topic."""
+    """Response to QUERY_TOPIC_CONSUME_BY_WHO: the consumer groups of a topic."""
 
     groups: tuple[str, ...] = member("groupList")

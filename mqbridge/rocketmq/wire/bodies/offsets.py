@@ -1,4 +1,4 @@
-"""Tables of offsets: a topic's queues, a group's progress, all groups of a broker, and the reset of a client."""
+"""Tables of offsets: the ranges of a topic's queues, the progress of groups, and the new offsets of a reset."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue, queue_of
 from mqbridge.rocketmq.wire.fastjson import as_int64, as_members
 
 SEPARATOR = "@"
-"""Between topic and group in the keys of a broker's table; neither can contain it."""
+"""Separator of topic and group in the keys of a broker's table; neither name can contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStats(Body):
-    """The range of a queue, `min_offset` to below `max_offset`; `updated` is the last message's store time, ms."""
+    """The offsets in a queue, from `min_offset` to before `max_offset`; `updated` is the last message's store time in ms."""
 
     min_offset: int
     max_offset: int
@@ -30,7 +30,11 @@ class TopicStats(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOffsets(Body):
-    """A group's progress in a queue; `consumed_at` is the store time of the last consumed message, ms."""
+    """A group's progress in a queue.
+
+    `broker_offset` is the queue's end, `consumer_offset` the committed offset, `pull_offset` the offset of the group's last pull.
+    All are those of the next message. `consumed_at` is the store time (ms) of the last consumed message.
+    """
 
     broker_offset: int
     consumer_offset: int
@@ -40,7 +44,7 @@ class ConsumeOffsets(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats(Body):
-    """Response to GET_CONSUME_STATS: a group's progress at one broker."""
+    """Response to GET_CONSUME_STATS: a group's progress at one broker. `tps` is in messages per second."""
 
     offsets: Mapping[Queue, ConsumeOffsets] = member("offsetTable")
     tps: float = member("consumeTps", 0.0)
@@ -49,12 +53,12 @@ class ConsumeStats(Body):
 _BY_QUEUE_ID = codec_of(Mapping[int, int])
 
 
-def _write_groups(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[str, Any]:
+def _write_group_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[str, Any]:
     return {f"{topic}{SEPARATOR}{group}": _BY_QUEUE_ID.write(queues) for (topic, group), queues in offsets.items()}
 
 
-def _read_groups(table: Any) -> dict[tuple[str, str], Mapping[int, int]]:
-    """Read the table, skipping keys without a group, which brokers also keep."""
+def _read_group_offsets(table: Any) -> dict[tuple[str, str], Mapping[int, int]]:
+    """Read the table without the keys that contain no group, which brokers also write."""
     offsets = {}
     for key, queues in as_members(table).items():
         topic, separator, group = key.partition(SEPARATOR)
@@ -65,15 +69,18 @@ def _read_groups(table: Any) -> dict[tuple[str, str], Mapping[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets(Body):
-    """Response to GET_ALL_CONSUMER_OFFSET: every offset of a broker, by topic and group, then by queue id."""
+    """Response to GET_ALL_CONSUMER_OFFSET: all committed offsets at a broker, by (topic, group), then by queue id."""
 
-    offsets: Mapping[tuple[str, str], Mapping[int, int]] = member("offsetTable", codec=Codec(_write_groups, _read_groups, {}))
+    offsets: Mapping[tuple[str, str], Mapping[int, int]] = member(
+        "offsetTable", codec=Codec(_write_group_offsets, _read_group_offsets, {})
+    )
 
 
 _BY_QUEUE = codec_of(Mapping[Queue, int])
 
 
-def _read_reset(table: Any) -> dict[Queue, int]:
+def _read_reset_offsets(table: Any) -> dict[Queue, int]:
+    """Read a map (for Java clients) or a list (for C clients)."""
     if isinstance(table, list):
         return {queue_of(entry): as_int64(as_members(entry).get("offset", 0)) for entry in table}
     queues: dict[Queue, int] = _BY_QUEUE.read(table)
@@ -82,6 +89,6 @@ def _read_reset(table: Any) -> dict[Queue, int]:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffsets(Body):
-    """RESET_CONSUMER_CLIENT_OFFSET: the offsets to continue from. A map for Java clients, a list for C clients."""
+    """RESET_CONSUMER_CLIENT_OFFSET: the offsets from which a consumer continues."""
 
-    offsets: Mapping[Queue, int] = member("offsetTable", codec=Codec(_BY_QUEUE.write, _read_reset, {}))
+    offsets: Mapping[Queue, int] = member("offsetTable", codec=Codec(_BY_QUEUE.write, _read_reset_offsets, {}))

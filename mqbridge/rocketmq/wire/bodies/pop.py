@@ -1,4 +1,4 @@
-"""Assignment by the broker, and acknowledgement of popped messages."""
+"""Assignment of queues by the broker, and acknowledgement of popped messages."""
 
 import base64
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.fastjson import as_text
 
 PULL, POP = "PULL", "POP"
-"""Modes of reading an assigned queue."""
+"""Values of `mode`: how a consumer reads an assigned queue."""
 MAX_ACK_BITS = 4096
-"""Limit of one entry; a broker pops 32 messages at a time."""
+"""The most offsets that one BatchAck may span. A pop returns at most 32 messages, but their offsets may have gaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentQuery(Body):
-    """QUERY_ASSIGNMENT: a consumer requests its queues."""
+    """QUERY_ASSIGNMENT: a consumer requests the queues that it shall read."""
 
     topic: str
     group: str = member("consumerGroup")
     client_id: str = member("clientId")
     strategy: str = member("strategyName", "AVG")
-    model: str = member("messageModel", "CLUSTERING")
+    message_model: str = member("messageModel", "CLUSTERING")
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment(Body):
-    """A queue, and the mode of reading it."""
+    """A queue, and the mode in which the consumer reads it."""
 
     queue: Queue = member("messageQueue")
     mode: str = PULL
@@ -41,7 +41,11 @@ class Assignments(Body):
 
 @dataclass(frozen=True, slots=True)
 class MessageRequestMode(Body):
-    """SET_MESSAGE_REQUEST_MODE: the mode in which a group reads a topic from now on."""
+    """SET_MESSAGE_REQUEST_MODE: set the mode in which a group reads a topic.
+
+    In the mode POP, each consumer also pops from the queues of `share_queues` other consumers; 0 means that all
+    consumers pop from all queues.
+    """
 
     topic: str
     group: str = member("consumerGroup")
@@ -50,11 +54,12 @@ class MessageRequestMode(Body):
 
 
 def _write_bits(mask: int) -> str:
-    """Encode like Java's BitSet: little-endian bytes without trailing zeros."""
+    """Encode a bit mask like Java's BitSet, as little-endian bytes without trailing zeros, in base64."""
     return base64.b64encode(mask.to_bytes((mask.bit_length() + 7) // 8, "little")).decode()
 
 
 def _read_bits(value: object) -> int:
+    """Decode a bit mask. Raises ValueError for more than MAX_ACK_BITS."""
     bits = base64.b64decode(as_text(value), validate=True)
     if len(bits) * 8 > MAX_ACK_BITS:
         raise ValueError(f"{len(bits) * 8} bits in one acknowledgement, at most {MAX_ACK_BITS} are allowed")
@@ -63,7 +68,11 @@ def _read_bits(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchAck(Body):
-    """Messages of one pop of one queue. `retry` is 0, 1 or 2 as in the receipt; bit i of `mask` is the offset `start` + i."""
+    """Acknowledged messages of one queue that one pop returned.
+
+    If bit i of `mask` is set, the message at the offset `start` + i is acknowledged. The other fields are those of the receipts
+    of the messages, see `receipts.Receipt`; `pop_time` is in ms.
+    """
 
     group: str = member("c")
     topic: str = member("t")
@@ -78,7 +87,7 @@ class BatchAck(Body):
 
 @dataclass(frozen=True, slots=True)
 class BatchAcks(Body):
-    """BATCH_ACK_MESSAGE, for one broker."""
+    """BATCH_ACK_MESSAGE: acknowledge messages of one broker."""
 
     broker: str = member("brokerName")
     acks: tuple[BatchAck, ...] = member("acks")

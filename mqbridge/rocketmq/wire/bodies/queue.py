@@ -1,4 +1,4 @@
-"""MessageQueue: a queue of a topic at a broker, as a value in lists and as a key in maps."""
+"""A queue of a topic at a broker (Java's MessageQueue), as a value in lists and as a key in maps."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from mqbridge.rocketmq.wire.fastjson import as_int64, as_members, as_text, loads
 
 
 class Queue(NamedTuple):
-    """A queue; equals any tuple of topic, broker name and number."""
+    """A queue; equal to any tuple of its topic, broker name and queue id."""
 
     topic: str
     broker: str
@@ -30,10 +30,10 @@ def queue_of(value: Any) -> Queue:
 
 
 def queue_key(queue: tuple[str, str, int]) -> str:
-    """Return a queue as a key of standard JSON: the object in a string. Java reads it like a bare object."""
+    """Return a queue as a key of standard JSON: its JSON object as a string. Java reads it like an unquoted object."""
     return orjson.dumps(queue_body(queue)).decode()
 
 
 def queue_of_key(key: str) -> Queue:
-    """Return the queue of a map's key, a bare object or a string."""
+    """Return the queue of a key as `fastjson` returns it: the text of the queue's JSON object."""
     return queue_of(loads(key.encode()))

@@ -1,4 +1,4 @@
-"""Locks of queues at a broker, which orderly consumers hold while they read."""
+"""Locks of queues at a broker: a consumer that reads in order holds the lock of each queue that it reads."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,10 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 @dataclass(frozen=True, slots=True)
 class LockRequest(Body):
-    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: a client, its group, and the queues to lock or unlock."""
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: a client, its group, and the queues to lock or unlock.
+
+    With `only_this_broker`, the broker does not ask its replicas for the lock too.
+    """
 
     client_id: str
     group: str = member("consumerGroup")
@@ -18,6 +21,6 @@ class LockRequest(Body):
 
 @dataclass(frozen=True, slots=True)
 class LockedQueues(Body):
-    """Response to LOCK_BATCH_MQ: the queues that the client holds now. A body is sent even for no queues."""
+    """Response to LOCK_BATCH_MQ: those of the requested queues that the client holds now, possibly none."""
 
     queues: tuple[Queue, ...] = member("lockOKMQSet")

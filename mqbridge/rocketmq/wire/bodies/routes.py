@@ -1,7 +1,7 @@
-"""Responses of NameServers: the route of a topic, the cluster, lists of topics, key-value tables.
+"""Responses of NameServers: the route of a topic, the brokers of the cluster, lists of topics, key-value tables.
 
-A NameServer writes broker ids as bare numbers to clients below version 401, and always in the cluster info. The Go client splits
-that text at commas and colons: it must not contain blanks.
+A NameServer writes the broker ids, which are keys, as unquoted numbers in routes for clients that announce a version below 401,
+and always in the cluster info. The Go client splits this JSON at commas and colons, so it must not contain blanks.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Perm:
     """Bits of a topic's or queue's permission."""
 
     INHERIT = 1
-    """A template for topics that are created automatically."""
+    """The topic is a template for topics that are created automatically."""
     WRITE = 2
     READ = 4
     READ_WRITE = 6
@@ -27,7 +27,7 @@ class Perm:
 
 @dataclass(frozen=True, slots=True)
 class QueueData(Body):
-    """The queues of a topic at one broker: ids count from 0."""
+    """The queues of a topic at one broker. Their ids count from 0; `perm` consists of bits of Perm."""
 
     broker: str = member("brokerName")
     read_queues: int = member("readQueueNums")
@@ -38,42 +38,43 @@ class QueueData(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerData(Body):
-    """A broker; in `addresses`, 0 is the master and the others are slaves."""
+    """A broker, with its addresses by broker id: 0 is the master, the others are slaves."""
 
     name: str = member("brokerName")
     cluster: str = member("cluster")
     addresses: Mapping[int, str] = member("brokerAddrs")
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         return {"enableActingMaster": False}
 
 
-_STATIC = Codec(lambda _: None, lambda value: bool(as_members(value)), {})
-"""Only read: True if there is a map of logical queues."""
+_IS_STATIC = Codec(lambda _: None, lambda value: bool(as_members(value)), {})
+"""Never written; reads True if the member contains a map of logical queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route(Body):
-    """Response to GET_ROUTEINFO_BY_TOPIC, in standard JSON or not.
+    """Response to GET_ROUTEINFO_BY_TOPIC: the brokers of a topic, and its queues at each.
 
-    If `is_static`, the queues are logical queues, whose map we do not read.
+    `order_conf` is an ordered topic's fixed number of queues per broker (`broker:count;...`). A topic that `is_static` has
+    logical queues; mqbridge does not read their map to the queues of brokers.
     """
 
     queues: tuple[QueueData, ...] = member("queueDatas")
     brokers: tuple[BrokerData, ...] = member("brokerDatas")
     order_conf: str = member("orderTopicConf", "", sparse=True)
-    is_static: bool = member("topicQueueMappingByBroker", False, codec=_STATIC)
+    is_static: bool = member("topicQueueMappingByBroker", False, codec=_IS_STATIC)
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         return {"filterServerTable": {}}
 
     def encode(self, *, standard: bool = True) -> bytes:
-        """Encode for a client that reads standard JSON, or for one below version 401 that did not ask for it."""
+        """Encode as standard JSON, or with unquoted numbers as keys for a client that needs them."""
         return orjson.dumps(self.to_json()) if standard else _unquoted_numbers(self.to_json())
 
 
 def _unquoted_numbers(value: Any) -> bytes:
-    """Encode to JSON without quotes around keys that are numbers."""
+    """Encode a JSON value, without quotes around keys that are numbers."""
     if isinstance(value, dict):
         return b"{" + b",".join(_unquoted_key(key) + b":" + _unquoted_numbers(member) for key, member in value.items()) + b"}"
     if isinstance(value, list):
@@ -94,7 +95,7 @@ class ClusterInfo(Body):
 
     def encode(self) -> bytes:
         """Encode like a NameServer, with unquoted broker ids."""
-        # A cluster or broker whose name is a number keeps its quotes: only the ids of the addresses lose theirs.
+        # Only broker ids are unquoted: a cluster or broker whose name is a number keeps its quotes.
         brokers = b",".join(
             orjson.dumps(name) + b":" + _unquoted_numbers(broker.to_json()) for name, broker in self.brokers.items()
         )
@@ -110,7 +111,7 @@ class TopicList(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Body):
-    """KVTable: response to GET_BROKER_RUNTIME_INFO and REGISTER_BROKER."""
+class KvTable(Body):
+    """Key-value pairs: response to GET_BROKER_RUNTIME_INFO and REGISTER_BROKER."""
 
     table: Mapping[str, str]

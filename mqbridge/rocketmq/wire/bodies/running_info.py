@@ -1,4 +1,4 @@
-"""Requests that a broker forwards to a client for a tool: report your state, consume one message at once."""
+"""Responses of a client to requests of administration tools, which the broker forwards: its state, and one message consumed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 CONSUMED, LATER, THREW = "CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"
-"""Results of consuming one message."""
+"""Values of `result`: the application consumed the message, wants it later, or raised an exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningInfo(Body):
     """Response to GET_CONSUMER_RUNNING_INFO: the state of a consumer.
 
-    `queues` holds the figures of each queue under the names of Java's ProcessQueueInfo.
+    `queues` contains the figures of each queue, under the names of the fields of Java's ProcessQueueInfo.
     """
 
     properties: Mapping[str, str]
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionSet", ())
     queues: Mapping[Queue, Mapping[str, Any]] = member("mqTable", dict)
 
-    def _also_written(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:
         return {"mqPopTable": {}, "statusTable": {}, "userConsumerInfo": {}}
 
 
 @dataclass(frozen=True, slots=True)
-class DirectResult(Body):
+class ConsumeDirectlyResult(Body):
     """Response to CONSUME_MESSAGE_DIRECTLY: the result of consuming one message; `spent_ms` is the time it took."""
 
     result: str = member("consumeResult")

@@ -8,7 +8,7 @@ from mqbridge.rocketmq.wire.headers.send import DEFAULT_TOPIC
 
 @dataclass(slots=True)
 class RouteHeader(Header):
-    """GET_ROUTEINFO_BY_TOPIC."""
+    """GET_ROUTEINFO_BY_TOPIC. With `accept_standard_json_only`, keys that are numbers are quoted in the response."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -16,7 +16,10 @@ class RouteHeader(Header):
 
 @dataclass(slots=True)
 class TopicHeader(Header):
-    """GET_TOPIC_STATS_INFO, GET_TOPIC_CONFIG, DELETE_TOPIC_IN_BROKER, DELETE_TOPIC_IN_NAMESRV, QUERY_TOPIC_CONSUME_BY_WHO."""
+    """A topic.
+
+    For GET_TOPIC_STATS_INFO, GET_TOPIC_CONFIG, DELETE_TOPIC_IN_BROKER, DELETE_TOPIC_IN_NAMESRV and QUERY_TOPIC_CONSUME_BY_WHO.
+    """
 
     topic: str
 
@@ -68,7 +71,11 @@ class RegisterBrokerResult(Header):
 
 @dataclass(slots=True)
 class CreateTopicHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC. `attributes` is like `+message.type=FIFO,+cleanup.policy=DELETE`."""
+    """UPDATE_AND_CREATE_TOPIC.
+
+    `perm` consists of the bits in `bodies.routes.Perm`; 6 is reading and writing. `attributes` is like
+    `+message.type=FIFO,+cleanup.policy=DELETE`, with `-` in front of an attribute to remove.
+    """
 
     topic: str
     read_queue_nums: int

@@ -1,4 +1,4 @@
-"""Headers about clients and groups, of requests by clients and by brokers."""
+"""Headers of requests about clients and consumer groups; a broker also sends some of these requests to clients."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from mqbridge.rocketmq.wire.headers.base import Header, named
 
 @dataclass(slots=True)
 class UnregisterHeader(Header):
-    """UNREGISTER_CLIENT."""
+    """UNREGISTER_CLIENT: a client leaves its producer group, its consumer group or both."""
 
     client_id: str = named("clientID")
     producer_group: str | None = None
@@ -16,7 +16,7 @@ class UnregisterHeader(Header):
 
 @dataclass(slots=True)
 class GroupHeader(Header):
-    """GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST and NOTIFY_CONSUMER_IDS_CHANGED: a consumer group."""
+    """A consumer group, for GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST and NOTIFY_CONSUMER_IDS_CHANGED."""
 
     consumer_group: str
 
@@ -32,7 +32,7 @@ class ProducerGroupHeader(Header):
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK: deliver the message at this physical offset again.
 
-    Level 0: the broker chooses the delay; below 0: the message becomes a dead letter.
+    With `delay_level` 0, the broker chooses the delay; below 0, the message becomes a dead letter.
     """
 
     offset: int
@@ -47,7 +47,7 @@ class SendBackHeader(Header):
 
 @dataclass(slots=True)
 class RunningInfoHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO, which the broker forwards to the client."""
+    """GET_CONSUMER_RUNNING_INFO, which the broker forwards to the client. `jstack_enable` requests the stacks of its threads."""
 
     consumer_group: str
     client_id: str
@@ -67,7 +67,10 @@ class ConsumeDirectlyHeader(Header):
 
 @dataclass(slots=True)
 class ResetOffsetHeader(Header):
-    """RESET_CONSUMER_CLIENT_OFFSET and INVOKE_BROKER_TO_RESET_OFFSET. `timestamp` in ms, -1 for the end."""
+    """RESET_CONSUMER_CLIENT_OFFSET and INVOKE_BROKER_TO_RESET_OFFSET.
+
+    `timestamp` is the store time (ms) to continue from; -1 means the end of the queue.
+    """
 
     group: str
     topic: str
@@ -79,7 +82,7 @@ class ResetOffsetHeader(Header):
 
 @dataclass(slots=True)
 class DeleteGroupHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP."""
+    """DELETE_SUBSCRIPTIONGROUP. With `clean_offset`, the broker also deletes the committed offsets of the group."""
 
     group_name: str
     clean_offset: bool | None = None
@@ -87,14 +90,14 @@ class DeleteGroupHeader(Header):
 
 @dataclass(slots=True)
 class GroupConfigHeader(Header):
-    """GET_SUBSCRIPTIONGROUP_CONFIG and QUERY_TOPICS_BY_CONSUMER."""
+    """A consumer group, for GET_SUBSCRIPTIONGROUP_CONFIG and QUERY_TOPICS_BY_CONSUMER."""
 
     group: str
 
 
 @dataclass(slots=True)
 class ConsumeStatsHeader(Header):
-    """GET_CONSUME_STATS."""
+    """GET_CONSUME_STATS. Without a topic, the response is about all topics of the group."""
 
     consumer_group: str
     topic: str | None = None

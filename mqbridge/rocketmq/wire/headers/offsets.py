@@ -1,4 +1,4 @@
-"""Headers about the offsets of a queue, and of a group in it."""
+"""Headers about the offsets of a queue, and about the offsets that groups committed in it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from mqbridge.rocketmq.wire.headers.base import Header
 
 @dataclass(slots=True)
 class QueueHeader(Header):
-    """GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME: only a queue."""
+    """A queue, for GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME."""
 
     topic: str
     queue_id: int
@@ -19,7 +19,8 @@ class QueueHeader(Header):
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP.
 
-    LOWER: the first message stored at `timestamp` (ms) or later; UPPER: the last message stored until then.
+    The response has the offset of a message by its store time. `boundary_type` LOWER, the default: the first message stored at
+    `timestamp` (ms) or later; UPPER: the last message stored at `timestamp` or earlier.
     """
 
     topic: str
@@ -31,7 +32,11 @@ class SearchOffsetHeader(Header):
 
 @dataclass(slots=True)
 class QueryOffsetHeader(Header):
-    """QUERY_CONSUMER_OFFSET. Unless `set_zero_if_not_found` is False, a group without a commit gets 0 for a young queue."""
+    """QUERY_CONSUMER_OFFSET.
+
+    For a group without a committed offset, the response is an error (QUERY_NOT_FOUND); but if the queue still has its first
+    message in memory, the response is the offset 0, unless `set_zero_if_not_found` is False.
+    """
 
     consumer_group: str
     topic: str
@@ -42,7 +47,7 @@ class QueryOffsetHeader(Header):
 
 @dataclass(slots=True)
 class UpdateOffsetHeader(Header):
-    """UPDATE_CONSUMER_OFFSET."""
+    """UPDATE_CONSUMER_OFFSET: commit an offset."""
 
     consumer_group: str
     topic: str
@@ -60,6 +65,6 @@ class OffsetResult(Header):
 
 @dataclass(slots=True)
 class TimestampResult(Header):
-    """Response to GET_EARLIEST_MSG_STORETIME, ms."""
+    """Response to GET_EARLIEST_MSG_STORETIME: the store time of the first message of the queue, in ms."""
 
     timestamp: int

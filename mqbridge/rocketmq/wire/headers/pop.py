@@ -1,4 +1,8 @@
-"""Headers of POP, with which the broker distributes messages. They need JSON commands: the codes exceed 16 bits."""
+"""Headers of POP: the broker, not the clients, distributes the messages of a queue among the consumers of a group.
+
+The commands must be encoded as JSON, because their codes exceed 16 bits. Times are in ms. `extra_info` is the receipt of a
+message.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +11,16 @@ from mqbridge.rocketmq.wire.headers.base import Header
 
 @dataclass(slots=True)
 class PopHeader(Header):
-    """POP_MESSAGE. Times in ms; queue -1 means any; the broker refuses a `born_time` that differs from its clock by 500 ms."""
+    """POP_MESSAGE.
+
+    queue_id          -1 means any queue
+    max_msg_nums      at most 32
+    invisible_time    how long the messages are hidden from other consumers until they are acknowledged
+    poll_time         how long the broker may hold the request while there is no message
+    born_time         the time of the request; the broker refuses it if its clock is later by more than poll_time + 500 ms
+    init_mode         for a group without offsets: 0 starts at the minimum offset, 1 at the maximum
+    exp_type, exp     type and text of the filter expression
+    """
 
     consumer_group: str
     topic: str
@@ -26,7 +39,7 @@ class PopHeader(Header):
 
 @dataclass(slots=True)
 class PopResult(Header):
-    """Response to POP_MESSAGE; `wire/receipts.py` parses the three infos."""
+    """Response to POP_MESSAGE; `receipts` parses the last three fields. `rest_num` is the number of messages not popped yet."""
 
     pop_time: int
     invisible_time: int
@@ -39,7 +52,7 @@ class PopResult(Header):
 
 @dataclass(slots=True)
 class AckHeader(Header):
-    """ACK_MESSAGE; `extra_info` is the receipt."""
+    """ACK_MESSAGE. `offset` is the queue offset of the message."""
 
     consumer_group: str
     topic: str
@@ -51,7 +64,7 @@ class AckHeader(Header):
 
 @dataclass(slots=True)
 class ChangeInvisibleHeader(Header):
-    """CHANGE_MESSAGE_INVISIBLETIME, ms from now."""
+    """CHANGE_MESSAGE_INVISIBLETIME: hide a message for `invisible_time` from now on."""
 
     consumer_group: str
     topic: str
@@ -64,7 +77,7 @@ class ChangeInvisibleHeader(Header):
 
 @dataclass(slots=True)
 class ChangeInvisibleResult(Header):
-    """Response to CHANGE_MESSAGE_INVISIBLETIME: the values of the new receipt."""
+    """Response to CHANGE_MESSAGE_INVISIBLETIME: the values that differ in the new receipt of the message."""
 
     pop_time: int
     invisible_time: int
@@ -73,7 +86,7 @@ class ChangeInvisibleResult(Header):
 
 @dataclass(slots=True)
 class NotificationHeader(Header):
-    """NOTIFICATION: ask if there is anything to pop."""
+    """NOTIFICATION: ask whether there is a message to pop."""
 
     consumer_group: str
     topic: str
@@ -87,7 +100,7 @@ class NotificationHeader(Header):
 
 @dataclass(slots=True)
 class NotificationResult(Header):
-    """Response to NOTIFICATION."""
+    """Response to NOTIFICATION. `polling_full`: the broker already holds its maximum of waiting requests."""
 
     has_msg: bool
     polling_full: bool | None = None

@@ -1,4 +1,4 @@
-"""Headers of pulls."""
+"""Headers of pulls, the requests with which a client reads messages of one queue."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,24 @@ class PullFlag:
     """Bits of a pull's `sys_flag`."""
 
     COMMIT_OFFSET = 1
-    """Store `commit_offset`."""
+    """The broker stores `commit_offset` as the committed offset of the group."""
     SUSPEND = 2
-    """Hold the request while the queue has no new message (long polling)."""
+    """The broker holds the request while the queue has no new message (long polling)."""
     SUBSCRIPTION = 4
-    """Use the filter of this request instead of the one from the group's heartbeat."""
+    """The broker uses the filter of this request instead of the one in the group's heartbeat."""
     CLASS_FILTER = 8
+    """Obsolete: the filter is a Java class."""
     LITE = 16
+    """A pull by a client that assigns queues to itself; its request code is LITE_PULL_MESSAGE."""
 
 
 @dataclass(slots=True)
 class PullHeader(Header):
-    """PULL_MESSAGE and LITE_PULL_MESSAGE. Times in ms; some Go clients write `suspend_timeout_millis` in ns."""
+    """PULL_MESSAGE and LITE_PULL_MESSAGE.
+
+    `sys_flag` consists of the bits of PullFlag. `suspend_timeout_millis` is how long the broker may hold the request; some Go
+    clients write it in ns. `subscription`, `sub_version` and `expression_type` are the filter.
+    """
 
     consumer_group: str
     topic: str
@@ -39,7 +45,12 @@ class PullHeader(Header):
 
 @dataclass(slots=True)
 class PullResult(Header):
-    """Response to a pull with code 0, 19, 20 or 21; the first four fields are always present."""
+    """Response to a pull with code 0, 19, 20 or 21, which always has the first four fields.
+
+    suggest_which_broker_id    the id of the broker (0: the master) to send the next pull to
+    next_begin_offset          the offset of the next pull
+    forbidden_type             with NO_PERMISSION, what forbids it: 1 broker, 2 group, 3 topic, 4 broadcasting, 5 subscription
+    """
 
     suggest_which_broker_id: int
     next_begin_offset: int

@@ -7,7 +7,7 @@ from mqbridge.rocketmq.wire.headers.base import Header, named
 
 @dataclass(slots=True)
 class QueryHeader(Header):
-    """QUERY_MESSAGE. `unique_key` makes `key` a UNIQ_KEY."""
+    """QUERY_MESSAGE: find messages by an index key (KEYS), or by their UNIQ_KEY if `unique_key` is true. Times are in ms."""
 
     topic: str
     key: str
@@ -19,7 +19,10 @@ class QueryHeader(Header):
 
 @dataclass(slots=True)
 class QueryResult(Header):
-    """Response to QUERY_MESSAGE; the body is records."""
+    """Response to QUERY_MESSAGE; the body consists of records.
+
+    The fields are the store time (ms) and the physical offset of the message that the broker indexed last.
+    """
 
     index_last_update_timestamp: int
     index_last_update_phyoffset: int

@@ -1,4 +1,4 @@
-"""Headers of sends, of the recall of a delayed message, and of replies in request-reply."""
+"""Headers of sends, of the recall of a delayed message, and of replies to request messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,12 @@ DEFAULT_TOPIC = "TBW102"
 
 @dataclass(slots=True)
 class SendHeader(Header):
-    """SEND_MESSAGE, SEND_BATCH_MESSAGE and replies. Version 2 has one-letter names for the same values."""
+    """SEND_MESSAGE, SEND_BATCH_MESSAGE and replies, and their version 2, which has one-letter names for the same fields.
+
+    A broker that creates the topic automatically copies the settings of `default_topic`, with `default_topic_queue_nums` queues
+    at most. `born_timestamp` is in ms, `sys_flag` consists of the bits of `record.SysFlag`, and `properties` is a property
+    string.
+    """
 
     producer_group: str
     topic: str
@@ -30,7 +35,7 @@ class SendHeader(Header):
     broker_name: str | None = None
 
     def encode(self) -> dict[str, str]:
-        """Encode version 2, for SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and SEND_REPLY_MESSAGE_V2."""
+        """Return the extFields in version 2, for SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and SEND_REPLY_MESSAGE_V2."""
         ext = {
             "a": self.producer_group,
             "b": self.topic,
@@ -52,18 +57,18 @@ class SendHeader(Header):
         return ext
 
     def encode_v1(self) -> dict[str, str]:
-        """Encode version 1, for SEND_MESSAGE and SEND_REPLY_MESSAGE."""
+        """Return the extFields in version 1, for SEND_MESSAGE and SEND_REPLY_MESSAGE."""
         return Header.encode(self)
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """Decode either version; the names tell which."""
+        """Parse extFields of either version, which the names show. Raises RemoteProtocolError like `Header.decode`."""
         if "b" in ext:
-            ext = {_SEND_V2.get(name, name): value for name, value in ext.items()}
+            ext = {_V1_NAMES_BY_V2_NAME.get(name, name): value for name, value in ext.items()}
         return super(SendHeader, cls).decode(ext)
 
 
-_SEND_V2 = {
+_V1_NAMES_BY_V2_NAME = {
     "a": "producerGroup",
     "b": "topic",
     "c": "defaultTopic",
@@ -83,7 +88,10 @@ _SEND_V2 = {
 
 @dataclass(slots=True)
 class SendResult(Header):
-    """Response to every kind of send. For a batch: all message ids, joined by commas, and the first offset."""
+    """Response to a send of a message, of a batch or of a reply.
+
+    For a batch, `msg_id` has the ids of all messages, joined by commas, and `queue_offset` is the offset of the first message.
+    """
 
     msg_id: str
     queue_id: int
@@ -97,7 +105,7 @@ class SendResult(Header):
 
 @dataclass(slots=True)
 class RecallHeader(Header):
-    """RECALL_MESSAGE; the response has `msgId`."""
+    """RECALL_MESSAGE: cancel a delayed message by the `recall_handle` of its SendResult. The response has the field `msgId`."""
 
     topic: str
     recall_handle: str

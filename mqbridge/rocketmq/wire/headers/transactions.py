@@ -1,4 +1,10 @@
-"""Headers of transactions. A half message is an ordinary send with `SysFlag.PREPARED`."""
+"""Headers of transactions.
+
+A transaction begins with a half message, which is an ordinary send with `SysFlag.PREPARED` and is not delivered before the
+producer commits it. The broker asks the producer for the state of a half message that was neither committed nor rolled back.
+
+`tran_state_table_offset` is the queue offset of the half message, `commit_log_offset` its physical offset.
+"""
 
 from dataclasses import dataclass
 
@@ -7,11 +13,16 @@ from mqbridge.rocketmq.wire.headers.base import Header
 COMMIT = 8
 ROLLBACK = 12
 STATE_UNKNOWN = 0
+"""Values of `commit_or_rollback`."""
 
 
 @dataclass(slots=True)
 class EndTransactionHeader(Header):
-    """END_TRANSACTION. The first offset is the queue offset in the response to the send; `commit_or_rollback` is 8, 12 or 0."""
+    """END_TRANSACTION: commit or roll back.
+
+    The offsets come from the response to the send, or from the check. `from_transaction_check`: this answers a
+    CHECK_TRANSACTION_STATE.
+    """
 
     producer_group: str
     tran_state_table_offset: int
@@ -26,7 +37,10 @@ class EndTransactionHeader(Header):
 
 @dataclass(slots=True)
 class CheckTransactionHeader(Header):
-    """CHECK_TRANSACTION_STATE; the body is the half message as one record. Answered by END_TRANSACTION."""
+    """CHECK_TRANSACTION_STATE, a request by the broker, to which the producer reacts with END_TRANSACTION.
+
+    The body is the half message as one record.
+    """
 
     tran_state_table_offset: int
     commit_log_offset: int
