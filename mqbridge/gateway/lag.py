@@ -1,6 +1,6 @@
 """The lag of each route's group behind its source, by partition, polled from the source cluster.
 
-The lag is the group's backlog as the cluster reports it, in the cluster's own unit. So all gateways of one group show the same
+The lag is the group's backlog as the cluster reports it, in the cluster's own unit, so all gateways of one group show the same
 lag, also after the route has stopped. If the cluster does not report it (TubeMQ and Pulsar without `admin_url`), the lag is
 unknown, and the reason is shown instead.
 """
@@ -20,13 +20,17 @@ from mqbridge.message import Position
 
 log = logging.getLogger(__name__)
 
-FIRST_S, EVERY_S, PAUSE_S = 1.0, 10.0, 0.05
-"""Pauses before the first measurement of all routes, between measurements, and between two topics (twenty topics per second)."""
+FIRST_PAUSE_S = 1.0
+"""Pause before the first measurement of all routes."""
+MEASURE_INTERVAL_S = 10.0
+"""Pause between two measurements of all routes."""
+TOPIC_PAUSE_S = 0.05
+"""Pause between two topics, so that at most twenty topics are measured per second."""
 TIMEOUT_S = 10.0
 """Timeout for the responses about one topic."""
 
 TopicPartition = tuple[str, str]
-"""Topic and partition."""
+"""Topic and partition name."""
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class Lag:
     """The last known lag of one route."""
 
     unit: str = ""
+    """`Operations.backlog_unit` of the source."""
     partitions: dict[TopicPartition, int] = field(default_factory=dict)
     measured_at: float | None = None
     """Loop time of the last successful measurement; None before the first."""
@@ -66,11 +71,11 @@ class LagWatch:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        await asyncio.sleep(FIRST_S)
+        await asyncio.sleep(FIRST_PAUSE_S)
         while True:
             for route in list(self._gateway.routes):
                 await self._measure(route)
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(MEASURE_INTERVAL_S)
 
     async def _measure(self, route: Route) -> None:
         lag = self.of(route)
@@ -81,7 +86,7 @@ class LagWatch:
             lag.problem = f"no response within {TIMEOUT_S:g} s"
         except MqbridgeError as error:
             lag.problem = str(error)
-        except Exception as error:  # noqa: BLE001 - a bug of an adapter must not end the others' lag
+        except Exception as error:  # noqa: BLE001 - a bug of an adapter must not stop the measurement of other routes
             lag.problem = repr(error)
         if lag.problem is not None:
             log.debug("the lag of route %s is not known: %s", route.name, lag.problem)
@@ -93,26 +98,29 @@ class LagWatch:
         operations = None if cluster is None else cluster.operations
         if cluster is None or operations is None:
             raise ClusterError(f"cluster {name!r} does not report the lag; set admin_url", Failure.FATAL)
-        found: dict[TopicPartition, int] = {}
+        backlogs: dict[TopicPartition, int] = {}
         for topic in list(route.targets):
             async with asyncio.timeout(TIMEOUT_S):
-                counted = await _backlog(cluster, operations, topic, route)
-            found |= {(topic, partition): count for partition, count in counted.items()}
-            await asyncio.sleep(PAUSE_S)
-        return operations.backlog_unit, found
+                backlog = await _topic_backlog(cluster, operations, topic, route)
+            backlogs |= {(topic, partition): count for partition, count in backlog.items()}
+            await asyncio.sleep(TOPIC_PAUSE_S)
+        return operations.backlog_unit, backlogs
 
 
-async def _backlog(cluster: Cluster, operations: Operations, topic: str, route: Route) -> Mapping[str, int]:
-    """Return the backlog by partition name. Without a commit, an assigned partition's backlog counts from its first message."""
+async def _topic_backlog(cluster: Cluster, operations: Operations, topic: str, route: Route) -> Mapping[str, int]:
+    """Return the backlog by partition name; an assigned partition without a committed position counts from its first message."""
     source = route.config.source
-    counted = await operations.backlog(topic, source.group)
-    uncommitted = _held(route, topic) - counted.keys()
+    backlog = await operations.backlog(topic, source.group)
+    uncommitted = _assigned_partitions(route, topic) - backlog.keys()
     if not uncommitted or source.start is not Start.EARLIEST:
-        return counted
-    bounds = {name: one for name, one in (await cluster.bounds(topic)).items() if name in uncommitted and len(one.next) == 1}
-    begins: dict[str, Position] = {name: one.first for name, one in bounds.items()}
-    return {**counted, **backlog_from_offsets(begins, bounds)}
+        return backlog
+    bounds = {
+        name: limits for name, limits in (await cluster.bounds(topic)).items() if name in uncommitted and len(limits.next) == 1
+    }
+    first_positions: dict[str, Position] = {name: limits.first for name, limits in bounds.items()}
+    return {**backlog, **backlog_from_offsets(first_positions, bounds)}
 
 
-def _held(route: Route, topic: str) -> Collection[str]:
+def _assigned_partitions(route: Route, topic: str) -> Collection[str]:
+    """Return the names of the topic's partitions that are assigned to this gateway."""
     return {partition.name for partition in (*route.deliveries, *route.stopped) if partition.topic == topic}

@@ -11,7 +11,7 @@ from mqbridge.gateway.route import Route
 
 log = logging.getLogger(__name__)
 
-REPORT_EVERY_S = 30.0
+REPORT_INTERVAL_S = 30.0
 
 
 class ReportedGateway(Protocol):
@@ -23,19 +23,19 @@ class ReportedGateway(Protocol):
 
 
 async def report(gateway: ReportedGateway) -> None:
-    """Log a line per route every REPORT_EVERY_S, until cancelled."""
-    before: dict[str, int] = {}
+    """Log a status line per route every REPORT_INTERVAL_S, until cancelled."""
+    stored_before: dict[str, int] = {}
     while True:
-        await asyncio.sleep(REPORT_EVERY_S)
+        await asyncio.sleep(REPORT_INTERVAL_S)
         for route in gateway.routes:
             stored = route.counters.stored
-            rate = (stored - before.get(route.name, 0)) / REPORT_EVERY_S
-            before[route.name] = stored
-            log.info("%s", line(gateway, route, rate))
+            rate = (stored - stored_before.get(route.name, 0)) / REPORT_INTERVAL_S
+            stored_before[route.name] = stored
+            log.info("%s", status_line(gateway, route, rate))
 
 
-def line(gateway: ReportedGateway, route: Route, rate: float) -> str:
-    """Describe the progress of a route and what blocks it."""
+def status_line(gateway: ReportedGateway, route: Route, rate: float) -> str:
+    """Return the status line of a route; `rate` is in messages per second."""
     counters, lag = route.counters, gateway.lag.of(route)
     parts = [
         f"route {route.name}: {counters.stored:,} messages stored, {rate:,.0f} per second",
@@ -52,7 +52,7 @@ def line(gateway: ReportedGateway, route: Route, rate: float) -> str:
 
 
 def size_text(size: int) -> str:
-    """Format a size in a unit in which it is at least 1."""
+    """Format a number of bytes in the largest unit in which it is at least 1."""
     for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= bytes_:
             return f"{size / bytes_:.1f} {unit}"

@@ -490,7 +490,7 @@ async def test_an_inbound_that_cannot_be_opened_stops_its_route(source: Broker, 
 async def test_the_log_reports_progress(
     source: Broker, target: Broker, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mqbridge.gateway.report.REPORT_EVERY_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.report.REPORT_INTERVAL_S", 0.05)
     caplog.set_level("INFO")
     assert (await run(settings(source, name))).clean
     assert "route r: a/orders (3 partitions) to b/orders-copy (3 partitions)" in caplog.text

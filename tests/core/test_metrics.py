@@ -106,8 +106,8 @@ def test_every_metric_is_described() -> None:
     assert len(names) == len(set(names))
     for family in families():
         assert NAME.fullmatch(family.full_name), family.name
-        assert family.text, family.name
-        assert family.look, family.name
+        assert family.description, family.name
+        assert family.when_to_look, family.name
 
 
 def test_a_histogram_counts_each_value_in_the_bucket_that_ends_at_or_above_it() -> None:

@@ -14,7 +14,7 @@ from mqbridge.cli.commands.run import report as closing_line
 from mqbridge.gateway import health, lag
 from mqbridge.gateway.metrics import source_and_targets
 from mqbridge.gateway.metrics.collector import families
-from mqbridge.gateway.report import line, size_text
+from mqbridge.gateway.report import size_text, status_line
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Message
@@ -52,9 +52,9 @@ class Page:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "FIRST_S", 0.01)
-    monkeypatch.setattr(lag, "EVERY_S", 0.01)
-    monkeypatch.setattr(lag, "PAUSE_S", 0.0)
+    monkeypatch.setattr(lag, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(lag, "MEASURE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(lag, "TOPIC_PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def test_an_outage_of_the_target_is_seen_everywhere_and_so_is_its_end(
         assert "the memory broker is disconnected" in row["retrying"]
         assert (row["in_flight_messages"], row["lag"]["total"]) == (COUNT, COUNT)
         assert row["waiting_s"].keys() <= {"b/copy"}
-        said = line(gateway, gateway.routes[0], 0.0)
+        said = status_line(gateway, gateway.routes[0], 0.0)
         assert f"{COUNT} messages (" in said
         assert f"lag {COUNT} messages" in said
         assert "cluster b cannot be reached for" in said
@@ -169,7 +169,7 @@ async def test_a_target_without_receipts_for_long_is_not_ready(world: World, pag
         status, body = await page.ready()
         assert (status, body["stuck"].keys()) == (503, {"r b/copy"})
         assert await page.metric('mqbridge_target_waiting_seconds{route="r",target="c/copy"}') == 0.0
-        assert "target b/copy: no receipt for" in line(gateway, gateway.routes[0], 0.0)
+        assert "target b/copy: no receipt for" in status_line(gateway, gateway.routes[0], 0.0)
         world.b.release_receipts()
         await until(lambda: gateway.routes[0].in_flight_batches == 0)
         assert (await page.ready())[0] == 200

@@ -9,36 +9,43 @@ from mqbridge.gateway.health import connectivity_of
 from mqbridge.gateway.metrics.family import Family, MeteredGateway, Samples
 
 CLUSTER = ("cluster",)
+"""The labels of a metric with one sample per cluster."""
 
 
 def clusters() -> Iterator[Family]:
     """Yield the metrics of clusters: connection state (not for systems without connections) and expiry times."""
-    for name, kind, text, look, read in (
-        ("cluster_up", "gauge", "1 while every needed server is reachable", "First: 0 is an outage.", _is_up),
+    for name, kind, description, when_to_look, read in (
+        ("cluster_up", "gauge", "1 while every needed server is reachable", "Look here first: 0 is an outage.", _is_up),
         (
             "cluster_away_seconds",
             "gauge",
             "Seconds since a needed server became unreachable; 0 while all are reachable",
-            "Since when?",
-            _away,
+            "How long has the outage lasted?",
+            _unreachable_s,
         ),
         (
             "reconnects",
             "counter",
             "Connections to servers that had been connected before",
-            "The network.",
-            lambda c: c.reconnects,
+            "It grows: the network, or a server, drops connections.",
+            lambda connectivity: connectivity.reconnects,
         ),
         (
             "connection_failures",
             "counter",
             "Connections that could not be made, or were closed because the server was silent",
-            "It grows while the cluster is up: a server comes and goes.",
-            lambda c: c.failures,
+            "It grows while the cluster is up: a server is unreachable at times.",
+            lambda connectivity: connectivity.failures,
         ),
-        ("retries", "counter", "Sends that were retried", "The target has transient failures.", lambda c: c.retries),
+        (
+            "retries",
+            "counter",
+            "Sends that were retried",
+            "It grows: the target has transient failures.",
+            lambda connectivity: connectivity.retries,
+        ),
     ):
-        yield Family(f"mqbridge_{name}", kind, CLUSTER, text, look, _of_clusters(read))
+        yield Family(f"mqbridge_{name}", kind, CLUSTER, description, when_to_look, _of_clusters(read))
 
     yield Family(
         "mqbridge_expiry_timestamp_seconds",
@@ -50,12 +57,12 @@ def clusters() -> Iterator[Family]:
     )
 
 
-def _expiries(shown: MeteredGateway) -> Samples:
+def _expiries(gateway: MeteredGateway) -> Samples:
     return [
-        ((name, of), at)
-        for name, cluster in shown.clusters.items()
+        ((name, label), expires_at)
+        for name, cluster in gateway.clusters.items()
         if isinstance(cluster, Expiring)
-        for of, at in cluster.expiries.items()
+        for label, expires_at in cluster.expiries.items()
     ]
 
 
@@ -63,16 +70,16 @@ def _is_up(connectivity: Connectivity) -> float:
     return connectivity.unreachable_s is None
 
 
-def _away(connectivity: Connectivity) -> float:
+def _unreachable_s(connectivity: Connectivity) -> float:
     return connectivity.unreachable_s or 0.0
 
 
 def _of_clusters(read: Callable[[Connectivity], float]) -> Callable[[MeteredGateway], Samples]:
     """Return a function that reads one sample per cluster that has connections."""
 
-    def samples(shown: MeteredGateway) -> Samples:
-        known = ((name, connectivity_of(cluster)) for name, cluster in shown.clusters.items())
-        return [((name,), read(connectivity)) for name, connectivity in known if connectivity is not None]
+    def samples(gateway: MeteredGateway) -> Samples:
+        by_name = ((name, connectivity_of(cluster)) for name, cluster in gateway.clusters.items())
+        return [((name,), read(connectivity)) for name, connectivity in by_name if connectivity is not None]
 
     return samples
 
@@ -85,13 +92,13 @@ def process() -> Iterator[Family]:
         (),
         "1 unless the last reload of the configuration was rejected",
         "0: the gateway runs with the previous configuration; `/health/ready` has the problems.",
-        lambda shown: [((), shown.reloader.last is None or not shown.reloader.last.problems)],
+        lambda gateway: [((), gateway.reloader.last is None or not gateway.reloader.last.problems)],
     )
     yield Family(
         "mqbridge_build_info",
         "gauge",
         ("version", "python", "compiled"),
         "1; the labels show the version, the Python version, and whether the compiled module is used (`yes`, `no`)",
-        "After a rollout: does every instance run it?",
-        lambda shown: [((__version__, platform.python_version(), "no" if native.compiled is None else "yes"), 1)],  # noqa: ARG005 - the same for all
+        "After a rollout: does every instance run the new version?",
+        lambda gateway: [((__version__, platform.python_version(), "no" if native.compiled is None else "yes"), 1)],  # noqa: ARG005 - the same for every gateway
     )

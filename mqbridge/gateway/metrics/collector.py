@@ -15,10 +15,11 @@ from mqbridge.delivery.counters import BUCKETS_S, Histogram
 from mqbridge.gateway.metrics import clusters, routes, source_and_targets
 from mqbridge.gateway.metrics.family import Family, MeteredGateway
 
-SIMPLE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
+METRIC_CLASSES: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
 }
+"""Classes of the Prometheus client by `Family.kind`, without histograms, whose samples have another form."""
 
 
 @cache
@@ -38,31 +39,32 @@ def families() -> tuple[Family, ...]:
 class GatewayCollector(Collector):
     """Collects samples of all declared metrics at the time of the request."""
 
-    def __init__(self, shown: MeteredGateway) -> None:
-        self._shown = shown
+    def __init__(self, gateway: MeteredGateway) -> None:
+        self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families."""
+        """Yield every declared metric with its current samples."""
         for family in families():
-            yield _filled(family, self._shown)
+            yield _to_metric(family, self._gateway)
 
     def describe(self) -> list[Metric]:
-        """Return nothing: registering the collector must not read a gateway that has not started."""
+        """Return nothing. Otherwise the registration would call `collect`, which must not read a gateway that has not started."""
         return []
 
 
-def _filled(family: Family, shown: MeteredGateway) -> Metric:
+def _to_metric(family: Family, gateway: MeteredGateway) -> Metric:
+    """Return a declared metric with its current samples, as the Prometheus client expects it."""
     if family.kind == "histogram":
-        histograms = HistogramMetricFamily(family.name, family.text, labels=family.labels)
-        for labels, value in family.read(shown):
-            assert isinstance(value, Histogram)  # noqa: S101 - by its kind
+        histograms = HistogramMetricFamily(family.name, family.description, labels=family.labels)
+        for labels, value in family.read(gateway):
+            assert isinstance(value, Histogram)  # noqa: S101 - the kind is histogram
             histograms.add_metric(labels, _buckets(value), value.seconds)
         return histograms
-    made = SIMPLE[family.kind](family.name, family.text, labels=family.labels)
-    for labels, value in family.read(shown):
-        assert not isinstance(value, Histogram)  # noqa: S101 - by its kind
-        made.add_metric(labels, float(value))
-    return made
+    metric = METRIC_CLASSES[family.kind](family.name, family.description, labels=family.labels)
+    for labels, value in family.read(gateway):
+        assert not isinstance(value, Histogram)  # noqa: S101 - the kind is counter or gauge
+        metric.add_metric(labels, float(value))
+    return metric
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
@@ -71,11 +73,11 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     return list(zip(bounds, accumulate(map(float, histogram.counts)), strict=True))
 
 
-def make_registry(shown: MeteredGateway) -> CollectorRegistry:
-    """Make a registry for one gateway: with the global registry, a process could not run several gateways."""
+def make_registry(gateway: MeteredGateway) -> CollectorRegistry:
+    """Make a registry for one gateway: a process that runs several gateways could not use the global registry for all of them."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    registry.register(GatewayCollector(shown))
+    registry.register(GatewayCollector(gateway))
     return registry

@@ -32,10 +32,11 @@ class Family(NamedTuple):
     name: str
     kind: str
     labels: tuple[str, ...]
-    text: str
-    look: str
-    """When a person should look at it."""
+    description: str
+    when_to_look: str
+    """What its value says to a person, and when to look at it."""
     read: Callable[[MeteredGateway], Samples]
+    """Returns the current samples."""
 
     @property
     def full_name(self) -> str:
@@ -44,13 +45,14 @@ class Family(NamedTuple):
 
 
 ROUTE = ("route",)
+"""The labels of a metric with one sample per route."""
 
 
 def of_routes(read: Callable[[Route], Value | None]) -> Callable[[MeteredGateway], Samples]:
-    """Return a function that reads one sample per route, and leaves out routes whose value is None."""
+    """Return a function that reads one sample per route; routes whose value is None have no sample."""
 
-    def samples(shown: MeteredGateway) -> Samples:
-        values = ((route, read(route)) for route in shown.routes)
+    def samples(gateway: MeteredGateway) -> Samples:
+        values = ((route, read(route)) for route in gateway.routes)
         return [((route.name,), value) for route, value in values if value is not None]
 
     return samples

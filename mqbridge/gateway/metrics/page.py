@@ -10,7 +10,7 @@ from pathlib import Path
 from mqbridge.config.generated_page import check_or_write
 from mqbridge.delivery.counters import BUCKETS_S
 from mqbridge.gateway.health import STUCK_S
-from mqbridge.gateway.lag import EVERY_S
+from mqbridge.gateway.lag import MEASURE_INTERVAL_S
 from mqbridge.gateway.metrics.collector import families
 from mqbridge.gateway.metrics.source_and_targets import PARTITION_SERIES, TARGET_SERIES
 from mqbridge.net.connectivity import FORGET_S
@@ -24,9 +24,9 @@ _BEGINNING = f"""\
 
 While it runs, the gateway answers at `http.listen` (`127.0.0.1:8098`):
 
-| path | what |
+| path | response |
 |---|---|
-| `/metrics` | everything below, for Prometheus |
+| `/metrics` | all metrics below, for Prometheus |
 | `/health/live` | 200 while the process answers |
 | `/health/ready` | 200 while everything is well, 503 otherwise; the body names the problems |
 | `/routes` | each route: totals, lag, messages in flight, targets without receipts, why it stopped or retries |
@@ -37,9 +37,9 @@ metrics; a test compares them with the code.
 ## An outage
 
 A server counts as missing from the first connection that fails, or that is closed because the server is silent, until it
-responds again. Of name servers, Masters and service addresses one is enough. A connection that is cut and made again at once
-is not an outage. A server that nothing has tried to reach for {FORGET_S:g} s is no longer needed: its topic moved, or the
-server left the cluster.
+responds again. Name servers, Masters and service addresses replace each other: they count as missing only while none of them
+responds. A lost connection that is made again at once is not an outage. A server that the gateway has not tried to reach for
+{FORGET_S:g} s is no longer needed: its topic moved, or the server left the cluster.
 
 - The log has one WARNING (`cluster b cannot be reached, …`) and one INFO line when it is over, with its duration. The attempts
   between them are logged at level DEBUG.
@@ -49,7 +49,7 @@ server left the cluster.
 
 `/health/ready` has these parts, and is 503 when one of the first three is not empty:
 
-| part | what |
+| part | content |
 |---|---|
 | `stopped` | routes that stopped or join their group again, partitions that stopped, and the reasons |
 | `away` | clusters of the routes that cannot be reached, for how long and why |
@@ -59,11 +59,11 @@ server left the cluster.
 
 ## Lag
 
-Every {EVERY_S:g} s the gateway asks the source cluster for the group's backlog, in the cluster's own unit: messages
+Every {MEASURE_INTERVAL_S:g} s the gateway asks the source cluster for the group's backlog, in the cluster's own unit: messages
 (RocketMQ, log), entries, each of which may hold many messages (Pulsar, with `admin_url`), messages of the partition's store,
-which several partitions share (TubeMQ, with `admin_url`). It is the lag of the group, whichever instance asks: of several
-instances take the maximum, as in `max by (route) (mqbridge_lag)`, not the sum. It is there also while the route is stopped.
-If the source does not tell it, `/routes` has the reason under `lag.problem`. A route has at most {PARTITION_SERIES} series by
+which several partitions share (TubeMQ, with `admin_url`). It is the lag of the group, whichever instance asks: with several
+instances take the maximum, as in `max by (route) (mqbridge_lag)`, not the sum. It is measured also while the route is stopped.
+If the source does not report it, `/routes` has the reason under `lag.problem`. A route has at most {PARTITION_SERIES} series by
 partition (those with the greatest lag) and {TARGET_SERIES} by target (those that have waited longest); its totals have all of
 them.
 
@@ -74,10 +74,16 @@ The process also has the usual `process_*` and `python_*` metrics.
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the text of the whole page."""
     lines = [_BEGINNING, "| name | type | labels | meaning | when to look |", "|---|---|---|---|---|"]
-    for one in families():
-        cells = (f"`{one.full_name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.text, one.look)
+    for family in families():
+        cells = (
+            f"`{family.full_name}`",
+            family.kind,
+            ", ".join(f"`{label}`" for label in family.labels),
+            family.description,
+            family.when_to_look,
+        )
         lines.append("| " + " | ".join(cells) + " |")
     bounds = ", ".join(f"{bound:g}" for bound in BUCKETS_S)
     return "\n".join(lines) + f"\n\nThe buckets of histograms end at {bounds} s.\n"

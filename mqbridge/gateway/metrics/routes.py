@@ -10,15 +10,15 @@ from mqbridge.gateway.route import Route
 
 _WHEN_TO_LOOK = {
     "received": "Does anything arrive?",
-    "stored": "The throughput; compare with received.",
-    "dead": "Every one is a message that nobody sees until somebody reads the dead letters.",
+    "stored": "The throughput: compare it with the received messages.",
+    "dead": "Each is a message that nobody sees until somebody reads the dead letters.",
     "filtered": "Messages are missing at the target, and nothing failed.",
     "looped": "Messages are missing at the target, and nothing failed; or two routes feed each other.",
-    "returned": "After an outage or a rolling update: the most that may be delivered twice.",
-    "gaps": "Data was lost at the source, and `on_gap: continue` went on without it.",
-    "acknowledged": "Lags behind stored when acknowledgements do not reach the source.",
-    "batches": "Small batches cost; divide messages by it.",
-    "bytes": "Bandwidth.",
+    "returned": "After an outage or a rolling update: the maximum number of messages that may be delivered twice.",
+    "gaps": "Data was lost at the source, and the route continued after it (`on_gap: continue`).",
+    "acknowledged": "It falls behind the stored messages: acknowledgements do not reach the source.",
+    "batches": "Small batches are expensive: divide the received messages by it for the mean size.",
+    "bytes": "The bandwidth that the route uses.",
 }
 
 
@@ -34,46 +34,100 @@ def _reader(total: Total) -> Callable[[Route], float]:
 
 def states() -> Iterator[Family]:
     """Yield the metrics of the current state of routes."""
-    for name, text, look, read in (
-        ("route_up", "1 while the route runs, 0 when it stopped", "First: 0 needs a person.", lambda r: r.error is None),
-        ("route_retrying", "1 while it has no group membership and is going to join again", "Nothing moves.", _is_retrying),
+    for name, description, when_to_look, read in (
+        (
+            "route_up",
+            "1 while the route runs, 0 when it stopped",
+            "Look here first: 0 needs a person.",
+            lambda route: route.error is None,
+        ),
+        (
+            "route_retrying",
+            "1 while the route waits to retry after a transient failure, without a group membership",
+            "The route reads nothing.",
+            _is_retrying,
+        ),
         (
             "route_sessions",
-            "Number of times that the route joined its group",
-            "It grows: memberships fail.",
-            lambda r: r.memberships,
+            "Number of times that the route began to join its group",
+            "It grows: joins or memberships fail.",
+            lambda route: route.memberships,
         ),
-        ("lanes", "Source partitions that this process reads", "0 on all instances: nobody reads.", lambda r: len(r.deliveries)),
-        ("stopped_partitions", "Partitions that stopped by an error", "Above 0 needs a person.", lambda r: len(r.stopped)),
-        ("in_flight_bytes", "Bytes received and not yet stored", "Near the limit: the target is slow.", lambda r: r.budget.used),
-        ("in_flight_limit_bytes", "Limit of these bytes: half of `in_flight_bytes`", "To divide by.", lambda r: r.budget.limit),
-        ("in_flight_messages", "Messages received and not yet stored", "What waits.", lambda r: r.in_flight_messages),
-        ("lane_head_age_seconds", "Age of the oldest batch in flight", "It grows: something is stuck.", _oldest_age),
+        (
+            "lanes",
+            "Source partitions that this process reads",
+            "0 on all instances: nobody reads the source.",
+            lambda route: len(route.deliveries),
+        ),
+        (
+            "stopped_partitions",
+            "Assigned partitions that are not read, because of an error",
+            "Above 0 needs a person.",
+            lambda route: len(route.stopped),
+        ),
+        (
+            "in_flight_bytes",
+            "Bytes received and not yet stored",
+            "Near the limit: the target is slow.",
+            lambda route: route.budget.used,
+        ),
+        (
+            "in_flight_limit_bytes",
+            "Limit of `mqbridge_in_flight_bytes`: half of the option `in_flight_bytes`",
+            "Divide `mqbridge_in_flight_bytes` by it.",
+            lambda route: route.budget.limit,
+        ),
+        (
+            "in_flight_messages",
+            "Messages received and not yet stored",
+            "How much waits for the targets?",
+            lambda route: route.in_flight_messages,
+        ),
+        (
+            "lane_head_age_seconds",
+            "Age of the oldest batch in flight",
+            "It grows: a target is slow or stuck.",
+            _oldest_batch_age_s,
+        ),
     ):
-        yield Family(f"mqbridge_{name}", "gauge", ROUTE, text, look, of_routes(read))
+        yield Family(f"mqbridge_{name}", "gauge", ROUTE, description, when_to_look, of_routes(read))
 
 
 def _is_retrying(route: Route) -> bool:
     return route.retry_reason is not None
 
 
-def _oldest_age(route: Route) -> float:
+def _oldest_batch_age_s(route: Route) -> float:
     return route.oldest_age(asyncio.get_running_loop().time())
 
 
 def times() -> Iterator[Family]:
     """Yield the times of the last batches, and the histograms of durations."""
-    received, stored = (lambda c: c.last_batch_at), (lambda c: c.last_stored_at)
-    text = "Time at which the last batch was {} (Unix time); missing before the first"
-    look = "It stands still while the lag grows."
-    yield Family("mqbridge_last_received_timestamp_seconds", "gauge", ROUTE, text.format("received"), look, _moment(received))
-    yield Family("mqbridge_last_stored_timestamp_seconds", "gauge", ROUTE, text.format("stored"), look, _moment(stored))
+    received, stored = (lambda counters: counters.last_batch_at), (lambda counters: counters.last_stored_at)
+    description = "Time at which the last batch was {} (Unix time); missing before the first"
+    when_to_look = "It stands still while the lag grows."
+    yield Family(
+        "mqbridge_last_received_timestamp_seconds",
+        "gauge",
+        ROUTE,
+        description.format("received"),
+        when_to_look,
+        _unix_time_of(received),
+    )
+    yield Family(
+        "mqbridge_last_stored_timestamp_seconds",
+        "gauge",
+        ROUTE,
+        description.format("stored"),
+        when_to_look,
+        _unix_time_of(stored),
+    )
     yield Family(
         "mqbridge_delivery_seconds",
         "histogram",
         ROUTE,
         "Time from receiving a batch until it and all batches before it are stored, once per batch",
-        "The gateway and its targets are slow.",
+        "It grows: the gateway or a target is slow.",
         of_routes(lambda route: route.counters.delivery),
     )
     yield Family(
@@ -81,17 +135,19 @@ def times() -> Iterator[Family]:
         "histogram",
         ROUTE,
         "Time from publishing a batch's first message until the batch is stored, once per batch, by the clocks of producer and "
-        "gateway; empty if the source tells the publish time only after decoding (TubeMQ, log)",
-        "What users of the target notice; exceeds delivery by the time in the source.",
+        "gateway; empty if the publish time is known only after decoding (TubeMQ, log)",
+        "The delay that users of the target notice: the time in the source and the time of delivery.",
         of_routes(lambda route: route.counters.end_to_end),
     )
 
 
-def _moment(read: Callable[[Counters], float]) -> Callable[[MeteredGateway], Samples]:
-    """Return a function that reads a loop time from each route's counters and converts it to Unix time."""
+def _unix_time_of(read: Callable[[Counters], float]) -> Callable[[MeteredGateway], Samples]:
+    """Return a function that reads a loop time from each route's counters and converts it to Unix time; 0 gives no sample."""
 
-    def moment(route: Route) -> float | None:
-        at = read(route.counters)
-        return time.time() - (asyncio.get_running_loop().time() - at) if at else None
+    def unix_time(route: Route) -> float | None:
+        loop_time = read(route.counters)
+        if not loop_time:
+            return None
+        return time.time() - (asyncio.get_running_loop().time() - loop_time)
 
-    return of_routes(moment)
+    return of_routes(unix_time)

@@ -13,6 +13,7 @@ TARGET_SERIES = 100
 
 
 TARGET = ("route", "target")
+"""The labels of a metric with one sample per target of a route."""
 
 
 def targets() -> Iterator[Family]:
@@ -22,27 +23,28 @@ def targets() -> Iterator[Family]:
         "gauge",
         TARGET,
         "Shares of batches that were sent to the target and have no receipt yet",
-        "Which target is behind.",
-        lambda shown: [((route, label), sends) for route, label, sends, _ in _waiting(shown)],
+        "Which target is behind?",
+        lambda gateway: [((route, label), sends) for route, label, sends, _ in _target_states(gateway)],
     )
     yield Family(
         "mqbridge_target_waiting_seconds",
         "gauge",
         TARGET,
-        "Seconds since the target's last receipt while sends are in flight; 0 while receipts come",
-        "Which target is stuck.",
-        lambda shown: [((route, label), seconds) for route, label, _, seconds in _waiting(shown)],
+        "Seconds since the target's last receipt while sends are in flight; 0 if none is in flight",
+        "Which target is stuck?",
+        lambda gateway: [((route, label), seconds) for route, label, _, seconds in _target_states(gateway)],
     )
 
 
-def _waiting(shown: MeteredGateway) -> Iterator[tuple[str, str, int, float]]:
+def _target_states(gateway: MeteredGateway) -> Iterator[tuple[str, str, int, float]]:
+    """Yield route name, target label, number of sends in flight, and seconds without a receipt."""
     now = asyncio.get_running_loop().time()
-    for route in shown.routes:
-        found = [
-            (max(one.waiting_s(now) for one in several), sum(one.sends for one in several), label)
-            for label, several in route.progress.items()
+    for route in gateway.routes:
+        states = [
+            (max(progress.waiting_s(now) for progress in progresses), sum(progress.sends for progress in progresses), label)
+            for label, progresses in route.progress.items()
         ]
-        for seconds, sends, label in sorted(found, reverse=True)[:TARGET_SERIES]:
+        for seconds, sends, label in sorted(states, reverse=True)[:TARGET_SERIES]:
             yield route.name, label, sends, seconds
 
 
@@ -53,9 +55,13 @@ def lags() -> Iterator[Family]:
         "gauge",
         ("route", "unit"),
         "Backlog of the route's group in the source, all partitions together, in the source's own unit; "
-        "the same from every instance of the group",
-        "The first question at three in the morning: is it growing?",
-        lambda shown: [((r.name, lag.unit), lag.total) for r in shown.routes if (lag := shown.lag.of(r)).measured_at is not None],
+        "every instance of the group reports the same value",
+        "Is it growing? The first question in any incident.",
+        lambda gateway: [
+            ((route.name, lag.unit), lag.total)
+            for route in gateway.routes
+            if (lag := gateway.lag.of(route)).measured_at is not None
+        ],
     )
     yield Family(
         "mqbridge_partition_lag",
@@ -63,24 +69,27 @@ def lags() -> Iterator[Family]:
         ("route", "topic", "partition"),
         f"The lag by partition, of the {PARTITION_SERIES} with the greatest lag of each route",
         "One partition is behind: a hot key, or its target partition is stuck.",
-        lambda shown: [((route.name, *partition), lag) for route in shown.routes for partition, lag in _greatest(shown, route)],
+        lambda gateway: [
+            ((route.name, *partition), lag) for route in gateway.routes for partition, lag in _greatest_lags(gateway, route)
+        ],
     )
     yield Family(
         "mqbridge_lag_age_seconds",
         "gauge",
         ROUTE,
-        "Seconds since the lag was measured; missing if the source never told it",
-        "It grows: the source does not respond, and the lag shown is old.",
-        _lag_age,
+        "Seconds since the lag was measured; missing if the source has never reported it",
+        "It grows: the source does not respond, and the displayed lag is old.",
+        _lag_ages,
     )
 
 
-def _greatest(shown: MeteredGateway, route: Route) -> list[tuple[tuple[str, str], int]]:
-    partitions = shown.lag.of(route).partitions
-    return sorted(partitions.items(), key=lambda one: (-one[1], one[0]))[:PARTITION_SERIES]
+def _greatest_lags(gateway: MeteredGateway, route: Route) -> list[tuple[tuple[str, str], int]]:
+    """Return pairs ((topic, partition), lag), the greatest lag first."""
+    partitions = gateway.lag.of(route).partitions
+    return sorted(partitions.items(), key=lambda item: (-item[1], item[0]))[:PARTITION_SERIES]
 
 
-def _lag_age(shown: MeteredGateway) -> Samples:
+def _lag_ages(gateway: MeteredGateway) -> Samples:
     now = asyncio.get_running_loop().time()
-    measured = ((route.name, shown.lag.of(route).measured_at) for route in shown.routes)
-    return [((name,), now - at) for name, at in measured if at is not None]
+    times = ((route.name, gateway.lag.of(route).measured_at) for route in gateway.routes)
+    return [((name,), now - measured_at) for name, measured_at in times if measured_at is not None]
