@@ -1,4 +1,7 @@
-"""Logs routes that joined their group and have no partition yet: on TubeMQ the first assignment may take half a minute."""
+"""Logs routes that joined their group and have no partition yet.
+
+A user could take the wait for a fault: on TubeMQ the first assignment may take half a minute.
+"""
 
 import asyncio
 import logging
@@ -10,11 +13,12 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
 LOG_AFTER_S = 5.0
+"""Seconds without a partition after which the wait is logged; most assignments take less."""
 
 
 async def log_unassigned_routes(routes: Callable[[], Iterable[Route]]) -> None:
     """Log each membership without a partition once, until cancelled."""
-    logged: dict[str, int] = {}
+    logged: dict[str, int] = {}  # by route: the number of the membership that was logged last (`Route.memberships`)
     while True:
         await asyncio.sleep(CHECK_INTERVAL_S)
         now = asyncio.get_running_loop().time()

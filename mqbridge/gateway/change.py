@@ -18,28 +18,28 @@ class Change:
     """Clusters and routes to start and stop; all others keep running."""
 
     clusters_to_connect: dict[str, ClusterConfig] = field(default_factory=dict)
-    """New clusters, and those with changed settings."""
+    """New clusters, and clusters with changed settings, by name."""
     clusters_to_close: list[str] = field(default_factory=list)
     """Names of the running clusters that were removed or replaced."""
     routes_to_start: list[RouteConfig] = field(default_factory=list)
     routes_to_stop: list[Route] = field(default_factory=list)
 
     def summary(self) -> dict[str, list[str]]:
-        """Return the names of the routes that are started or restarted, and of those that are removed."""
+        """Return the names of the routes under `started` (started or restarted) and `removed`."""
         started = [route.name for route in self.routes_to_start]
         return {"started": started, "removed": [route.name for route in self.routes_to_stop if route.name not in started]}
 
 
 def compare(old: Config, new: Config, routes: Sequence[Route]) -> Change:
-    """Return the change from `old`, with which `routes` run, to `new`."""
+    """Return the change from the configuration `old`, with which `routes` run, to `new`."""
     changed = {name for name, cluster in new.clusters.items() if old.clusters.get(name) != cluster}
     replaced = [name for name in old.clusters if name not in new.clusters or name in changed]
     running = {route.name: route for route in routes}
-    wanted = {route.name: route for route in new.routes}
+    configured = {route.name: route for route in new.routes}
     unchanged = {
         name
         for name, route in running.items()
-        if route.error is None and wanted.get(name) == route.config and not route.config.clusters & changed
+        if route.error is None and configured.get(name) == route.config and not route.config.clusters & changed
     }
     return Change(
         clusters_to_connect={name: cluster for name, cluster in new.clusters.items() if name in changed},

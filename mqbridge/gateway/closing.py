@@ -17,39 +17,39 @@ MIN_CLOSE_S = 0.1
 
 
 def no_deadline() -> float | None:
-    """Return None, which means no deadline."""
+    """Return None: the caller has no deadline (a default for parameters that are called for one)."""
     return None
 
 
-async def close_by_deadline(deadline: float | None, what: str, *closing: Coroutine[Any, Any, Any]) -> None:
-    """Run these coroutines concurrently; those that still run shortly after the deadline are logged, cancelled and abandoned.
+async def close_by_deadline(deadline: float | None, label: str, *closing: Coroutine[Any, Any, Any]) -> None:
+    """Run these coroutines concurrently; those that still run GRACE_S after the deadline are logged, cancelled and abandoned.
 
-    Raises the exception of the first coroutine that failed.
+    `label` names them in the log. Raises the exception of the first coroutine that failed, in the order of the arguments.
     """
-    last = resolve_deadline(deadline) + GRACE_S
-    tasks = [spawn(one, what, quiet=True) for one in closing]
-    await wait_by_deadline(last, what, *tasks)
+    latest = resolve_deadline(deadline) + GRACE_S
+    tasks = [spawn(coroutine, label, quiet=True) for coroutine in closing]
+    await wait_by_deadline(latest, label, *tasks)
     for task in tasks:
         if task.done() and not task.cancelled():
             task.result()
 
 
-async def cancel_by_deadline(deadline: float | None, what: str, *tasks: "asyncio.Task[Any] | None") -> None:
-    """Cancel tasks and wait until they have ended; tasks still running shortly after the deadline are abandoned."""
+async def cancel_by_deadline(deadline: float | None, label: str, *tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel tasks and wait until they have ended; tasks that still run GRACE_S after the deadline are logged and abandoned."""
     live = [task for task in tasks if task is not None and not task.done()]
     for task in live:
         task.cancel()
-    await wait_by_deadline(resolve_deadline(deadline) + GRACE_S, what, *live)
+    await wait_by_deadline(resolve_deadline(deadline) + GRACE_S, label, *live)
     for task in live:
         if task.done():
-            collect_error(task)  # code that needs the error asks the task
+            collect_error(task)  # otherwise asyncio logs it; a caller that needs the error reads it from the task
 
 
-async def wait_by_deadline(last: float, what: str, *tasks: "asyncio.Task[Any]") -> None:
-    """Wait for tasks until the loop time `last`, then cancel those that still run; raises none of their exceptions."""
+async def wait_by_deadline(latest: float, label: str, *tasks: "asyncio.Task[Any]") -> None:
+    """Wait for tasks until the loop time `latest`, then cancel and log those that still run; raises none of their exceptions."""
     if not tasks:
         return
-    timeout = max(MIN_CLOSE_S, last - asyncio.get_running_loop().time())
+    timeout = max(MIN_CLOSE_S, latest - asyncio.get_running_loop().time())
     try:
         _, late = await asyncio.wait(tasks, timeout=timeout)
     except asyncio.CancelledError:
@@ -59,5 +59,5 @@ async def wait_by_deadline(last: float, what: str, *tasks: "asyncio.Task[Any]") 
     for task in late:
         task.cancel()
     if late:
-        log.error("%s did not end by the deadline and is abandoned", what)
+        log.error("%s did not end by the deadline and is abandoned", label)
         await asyncio.wait(late, timeout=MIN_CLOSE_S)  # an adapter may swallow this cancellation too

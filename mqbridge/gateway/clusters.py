@@ -1,4 +1,4 @@
-"""Makes, connects and closes the clusters of a configuration, and retries those that are not reachable at the start."""
+"""Makes, connects and closes the clusters of a configuration; retries the first connection of unreachable clusters."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ async def connect_clusters(
 ) -> dict[str, Cluster]:
     """Make clusters and connect to them concurrently. If one fails, close all of them and raise its ClusterError.
 
-    `close_deadline` returns the deadline (loop time) for closing them then.
+    `close_deadline` is called for the deadline (loop time) of this closing.
     """
     clusters = make_clusters(configs, adapters)
     tasks = [spawn(cluster.connect(), f"connect {cluster.name}", quiet=True) for cluster in clusters.values()]
@@ -74,21 +74,23 @@ async def connected_clusters(config: Config, adapters: Mapping[str, Adapter] | N
 
 
 def _has_known_outage(cluster: Cluster) -> bool:
-    """Return True if the cluster reports an outage, which it has then logged itself."""
+    """Return True if the cluster tracks its connections and is in an outage, which it has logged itself."""
     return isinstance(cluster, Connected) and cluster.connectivity.unreachable_s is not None
 
 
 class InitialConnections:
     """The first connection to each cluster: clusters that are not reachable at the start are retried with growing pauses.
 
-    `waiting` has the last error of each cluster that is being retried, by name.
+    `on_failure` is called with the name and the error of such a cluster before each pause.
     """
 
     def __init__(self, on_failure: Callable[[str, MqbridgeError], None]) -> None:
-        self.waiting: dict[str, MqbridgeError] = {}
+        self.connect_errors: dict[str, MqbridgeError] = {}
+        """Last error of each cluster that is not connected yet, by name."""
         self._on_failure = on_failure
-        self._connected: dict[str, asyncio.Event] = {}
+        self._connected_events: dict[str, asyncio.Event] = {}
         self._settled_at: dict[str, float] = {}
+        """Of each cluster that was connected late: the loop time until which a missing topic counts as transient (SETTLE_S)."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, clusters: Clusters, *, fail_fast: bool) -> None:
@@ -98,21 +100,22 @@ class InitialConnections:
         """
         results = await asyncio.gather(*(cluster.connect() for cluster in clusters.values()), return_exceptions=True)
         for name, result in zip(clusters, results, strict=True):
-            self._connected[name] = asyncio.Event()
+            self._connected_events[name] = asyncio.Event()
             if result is None:
-                self._connected[name].set()
+                self._connected_events[name].set()
             elif isinstance(result, MqbridgeError) and is_transient(result) and not fail_fast:
-                self.waiting[name] = result
+                self.connect_errors[name] = result
             else:
                 raise result
-        for name in self.waiting:
-            self._tasks[name] = spawn(self._retry(name, clusters[name]), f"reaching {name}")
+        for name in self.connect_errors:
+            self._tasks[name] = spawn(self._retry(name, clusters[name]), f"connect {name}")
 
     async def _retry(self, name: str, cluster: Cluster) -> None:
-        pauses, logged = Backoff(MIN_CONNECT_PAUSE_S, MAX_CONNECT_PAUSE_S), False
-        while (error := self.waiting.get(name)) is not None:
+        """Retry until the cluster is connected, or until `forget` removes it."""
+        backoff, logged = Backoff(MIN_CONNECT_PAUSE_S, MAX_CONNECT_PAUSE_S), False
+        while (error := self.connect_errors.get(name)) is not None:
             self._on_failure(name, error)
-            delay = pauses.delay()
+            delay = backoff.delay()
             is_warning = not logged and not _has_known_outage(cluster)
             logged |= is_warning
             level = logging.WARNING if is_warning else logging.DEBUG
@@ -121,35 +124,36 @@ class InitialConnections:
             try:
                 await cluster.connect()
             except MqbridgeError as failed:
-                self.waiting[name] = failed
+                self.connect_errors[name] = failed
             except Exception as bug:  # a bug of an adapter must not leave the cluster's routes waiting forever
                 log.exception("cluster %s: connecting failed with an unexpected error, trying again", name)
-                self.waiting[name] = ClusterError(f"connecting failed by {bug!r}")
+                self.connect_errors[name] = ClusterError(f"connecting failed with an unexpected error: {bug!r}")
             else:
-                self.waiting.pop(name, None)
+                self.connect_errors.pop(name, None)
         log.log(logging.INFO if logged else logging.DEBUG, "cluster %s is connected now", name)
         self._settled_at[name] = asyncio.get_running_loop().time() + SETTLE_S
-        self._connected[name].set()
+        self._connected_events[name].set()
 
     async def wait_connected(self, names: Collection[str]) -> float:
         """Wait until these clusters are connected.
 
-        Returns the loop time until which a missing topic may be due to servers that have not started yet; 0 if none was late.
+        Returns the loop time until which a missing topic may be due to servers that have not started yet; 0 if no cluster was
+        connected late.
         """
         for name in names:
-            if name in self._connected:
-                await self._connected[name].wait()
+            if name in self._connected_events:
+                await self._connected_events[name].wait()
         return max((self._settled_at.get(name, 0.0) for name in names), default=0.0)
 
     def error_of(self, names: Iterable[str]) -> MqbridgeError | None:
-        """Return the last error of one of these clusters that is not connected yet; None if all are connected."""
-        return next((self.waiting[name] for name in names if name in self.waiting), None)
+        """Return the last error of the first of these clusters that is not connected yet; None if all are connected."""
+        return next((self.connect_errors[name] for name in names if name in self.connect_errors), None)
 
     def forget(self, names: Iterable[str]) -> None:
         """Stop retrying these clusters, which were replaced or removed."""
         for name in names:
-            self.waiting.pop(name, None)
-            self._connected.pop(name, None)
+            self.connect_errors.pop(name, None)
+            self._connected_events.pop(name, None)
             if (task := self._tasks.pop(name, None)) is not None:
                 task.cancel()
 

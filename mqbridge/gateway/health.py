@@ -1,4 +1,4 @@
-"""Finds the problems of a running gateway, with reasons, for `/health/ready`, `/routes`, the summary line and the metrics.
+"""Finds the problems of a running gateway and their reasons, for `/health/ready`, `/routes`, the summary line and the metrics.
 
 The gateway is not ready if a route or partition has stopped, a route has no group membership, a cluster of a route is
 unreachable, or a target has sends in flight and no receipt for STUCK_S.
@@ -27,18 +27,18 @@ def outage_of(cluster: Cluster) -> str | None:
 
 
 def unreachable_clusters(clusters: Mapping[str, Cluster], route: Route) -> dict[str, str]:
-    """Return the texts about the outages of the route's clusters, by cluster name."""
-    found = {name: outage_of(clusters[name]) for name in route.config.clusters if name in clusters}
-    return {name: reason for name, reason in found.items() if reason is not None}
+    """Return a text about the outage of each unreachable cluster of the route, by cluster name."""
+    outages = {name: outage_of(clusters[name]) for name in route.config.clusters if name in clusters}
+    return {name: reason for name, reason in outages.items() if reason is not None}
 
 
 def stuck_targets(route: Route, now: float) -> dict[str, str]:
-    """Return a text about each target with sends in flight and no receipt for STUCK_S, by label."""
+    """Return a text about each stuck target, by label: one with sends in flight and no receipt for STUCK_S."""
     return {
-        label: f"no receipt for {one.waiting_s(now):.0f} s, {one.sends} sends are waiting"
-        for label, several in route.progress.items()
-        for one in several
-        if one.waiting_s(now) >= STUCK_S
+        label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends} sends are waiting"
+        for label, progresses in route.progress.items()
+        for progress in progresses
+        if progress.waiting_s(now) >= STUCK_S
     }
 
 

@@ -3,7 +3,7 @@
 /metrics        Prometheus text
 /health/live    200 while the process answers
 /health/ready   200 while every route runs and every cluster can be reached, 503 with the reasons otherwise
-/routes         totals of every route, its lag, and what blocks it
+/routes         every route: its totals, its lag, and the problem that blocks it
 /reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not
 """
 
@@ -28,8 +28,10 @@ from mqbridge.gateway.metrics.family import MeteredGateway
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import spawn
 
-BACKLOG = 64
+LISTEN_BACKLOG = 64
+"""Maximum number of connections that wait to be accepted."""
 STOP_TIMEOUT_S = 2
+"""Time that uvicorn gives running requests to end when the gateway stops."""
 
 
 class _Server(uvicorn.Server):
@@ -42,7 +44,7 @@ class _Server(uvicorn.Server):
 
 
 class StatusServer:
-    """The HTTP server. `bind` binds the port before anything else starts; the context manager serves requests."""
+    """The HTTP server. Call `bind` before anything else starts; then `async with` serves requests until its end."""
 
     def __init__(self, gateway: MeteredGateway, host: str, port: int) -> None:
         self._gateway = gateway
@@ -54,14 +56,14 @@ class StatusServer:
 
     @property
     def port(self) -> int:
-        """The bound port."""
+        """The bound port; 0 before `bind`."""
         return int(self._socket.getsockname()[1]) if self._socket else 0
 
     def bind(self) -> None:
-        """Bind the port. Raises ConfigError if it is in use."""
+        """Bind the port. Raises ConfigError if this fails, for example because the port is in use."""
         host, port = self._address
         try:
-            self._socket = socket.create_server(self._address, backlog=BACKLOG)
+            self._socket = socket.create_server(self._address, backlog=LISTEN_BACKLOG)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
@@ -106,36 +108,41 @@ class StatusServer:
     async def _ready(self, _: Request) -> Response:
         gateway, now = self._gateway, asyncio.get_running_loop().time()
         stopped = {name: why for route in gateway.routes for name, why in route_failures(route).items()}
-        missing = {name: why for route in gateway.routes for name, why in unreachable_clusters(gateway.clusters, route).items()}
-        stuck = {f"{r.name} {label}": why for r in gateway.routes for label, why in stuck_targets(r, now).items()}
-        ready = gateway.ready and not (stopped or missing or stuck)
-        last = gateway.reloader.last
+        unreachable = {
+            name: why for route in gateway.routes for name, why in unreachable_clusters(gateway.clusters, route).items()
+        }
+        stuck = {f"{route.name} {label}": why for route in gateway.routes for label, why in stuck_targets(route, now).items()}
+        ready = gateway.ready and not (stopped or unreachable or stuck)
+        last_reload = gateway.reloader.last
         body = {
             "ready": ready,
             "stopped": stopped,
-            "away": missing,
+            "away": unreachable,
             "stuck": stuck,
             "clusters": {name: _connection_state(cluster) for name, cluster in gateway.clusters.items()},
-            "reload": None if last is None else last.as_dict(),
+            "reload": None if last_reload is None else last_reload.as_dict(),
         }
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _routes(self, _: Request) -> Response:
-        return JSONResponse([self._row(route) for route in self._gateway.routes])
+        return JSONResponse([self._route_state(route) for route in self._gateway.routes])
 
     async def _reload(self, _: Request) -> Response:
         reloader = self._gateway.reloader
         if reloader.path is None or not self._gateway.ready:
-            why = "the gateway is not running" if reloader.path else "it was not started from a file"
+            why = "the gateway is not running" if reloader.path else "the gateway was not started from a file"
             return JSONResponse({"ok": False, "problems": [f"cannot reload: {why}"]}, status_code=409)
         result = await reloader.reload()
         return JSONResponse(result.as_dict(), status_code=422 if result.problems else 200)
 
-    def _row(self, route: Route) -> dict[str, Any]:
+    def _route_state(self, route: Route) -> dict[str, Any]:
+        """Return the object for `/routes` about one route."""
         now = asyncio.get_running_loop().time()
-        lag, missing = self._gateway.lag.of(route), unreachable_clusters(self._gateway.clusters, route)
-        waiting = {label: max(one.waiting_s(now) for one in several) for label, several in route.progress.items()}
-        blocked_by = route.retry_reason or next((f"cluster {name} {why}" for name, why in missing.items()), None)
+        lag, unreachable = self._gateway.lag.of(route), unreachable_clusters(self._gateway.clusters, route)
+        waiting_s = {
+            label: max(progress.waiting_s(now) for progress in progresses) for label, progresses in route.progress.items()
+        }
+        blocked_by = route.retry_reason or next((f"cluster {name} {why}" for name, why in unreachable.items()), None)
         return {
             "name": route.name,
             **route.counters.totals(),
@@ -148,9 +155,11 @@ class StatusServer:
                 "partitions": {f"{topic}/{partition}": count for (topic, partition), count in lag.partitions.items()},
                 "problem": lag.problem,
             },
-            "lanes": {str(p): ":".join(map(str, d.position or ())) for p, d in route.deliveries.items()},
+            "lanes": {
+                str(partition): ":".join(map(str, delivery.position or ())) for partition, delivery in route.deliveries.items()
+            },
             "targets": route.targets,
-            "waiting_s": {label: round(seconds, 1) for label, seconds in waiting.items() if seconds},
+            "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in route.stopped.items()},
             "warnings": route.warnings.current,
             "error": None if route.error is None else str(route.error),
@@ -159,6 +168,7 @@ class StatusServer:
 
 
 def _connection_state(cluster: Cluster) -> dict[str, Any]:
+    """Return the object for `/health/ready` about one cluster; a cluster without connections is always up."""
     connectivity = connectivity_of(cluster)
     if connectivity is None:
         return {"up": True}

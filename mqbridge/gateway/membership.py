@@ -40,7 +40,7 @@ DRAIN_FRACTION = 0.8
 
 
 class GroupMembership:
-    """One membership. Call `run` once; its state stays readable afterwards."""
+    """One membership. Call `run` once; its state stays readable afterwards. `on_failure` is called with each failure."""
 
     def __init__(
         self,
@@ -50,25 +50,27 @@ class GroupMembership:
         settings: LaneSettings,
         gaps: GapCheck,
         initial_partitions: Mapping[str, frozenset[str]],
-        failed: Callable[[Exception], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.changed_at = self._loop.time()
-        """Loop time of the last change: start, join, or a change of the assigned or stopped partitions."""
+        """Loop time of the start, of the join, or of the last change of the assigned or stopped partitions."""
         self.has_joined = False
         self.deliveries: dict[Partition, LaneDelivery] = {}
+        """The deliveries of the assigned partitions that are read."""
         self.stopped: dict[Partition, str] = {}
         """Assigned partitions that are not read, with the reason."""
-        self._stopped: dict[Partition, LaneDelivery] = {}
+        self._stopped_deliveries: dict[Partition, LaneDelivery] = {}
         """The deliveries of the stopped partitions."""
         self.refresh_requested = asyncio.Event()
         """Set to request a check of the targets without waiting for the next interval."""
         self.settings = settings
         self._config, self._source, self._endpoints, self._gaps = config, source, endpoints, gaps
-        self._initial_partitions, self._failed = initial_partitions, failed
+        self._initial_partitions, self._on_failure = initial_partitions, on_failure
         self._ending = asyncio.Event()
         self._deadline: float | None = None
-        self._live: set[LaneDelivery] = set()
+        self._running_deliveries: set[LaneDelivery] = set()
+        """The deliveries whose task has not ended, including those of partitions that wait, are stopped, or were revoked."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -78,13 +80,13 @@ class GroupMembership:
 
     @property
     def is_ending(self) -> bool:
-        """True if it accepts no more partitions."""
+        """True if the membership accepts no more partitions."""
         return self._ending.is_set()
 
     async def run(self) -> None:
         """Deliver until `stop` or a failure, then drain and leave the group. Raises ClusterError if it cannot join.
 
-        A failure is reported to `failed` at once.
+        A failure while it is a member is not raised, but reported to `on_failure` at once.
         """
         inbound: Inbound | None = None
         acceptor: asyncio.Task[None] | None = None
@@ -97,7 +99,7 @@ class GroupMembership:
             self._ending.set()
             self._deadline = deadline = resolve_deadline(self._deadline)
             now = self._loop.time()
-            for delivery in self._live:  # a lane that is assigned after this stops before it starts
+            for delivery in self._running_deliveries:  # a lane that is assigned after this stops before it starts
                 delivery.stop(now + (deadline - now) * DRAIN_FRACTION)
             await cancel_by_deadline(deadline, f"accepting partitions of route {self._config.name}", acceptor)
             await wait_by_deadline(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
@@ -114,20 +116,20 @@ class GroupMembership:
         self._ending.set()
 
     async def _join(self) -> Inbound | None:
-        """Join the group; return None if the membership is stopped before: a silent cluster must not delay the stop.
+        """Join the group; return None if the membership is stopped meanwhile: a silent cluster must not delay the stop.
 
         Raises ClusterError if the join fails or times out.
         """
         if self._ending.is_set():
             return None
-        what, timeout = f"joining of {self._config.name}", JOIN_S + JOIN_PARTITION_S * self._endpoints.source_partitions
-        joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._spec()), what, quiet=True)
+        label, timeout = f"joining of {self._config.name}", JOIN_S + JOIN_PARTITION_S * self._endpoints.source_partitions
+        joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._inbound_spec()), label, quiet=True)
         ending = spawn(self._ending.wait(), f"end of {self._config.name}")
         try:
             await asyncio.wait([joining, ending], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             is_ending = ending.done()
         finally:
-            await cancel_by_deadline(self._deadline, what, joining, ending)
+            await cancel_by_deadline(self._deadline, label, joining, ending)
             if not joining.done():
                 joining.add_done_callback(self._leave_late_join)
         if joining.done() and not joining.cancelled():
@@ -138,11 +140,11 @@ class GroupMembership:
         raise ClusterError(f"cluster {self._source.name} did not complete the join of group {group!r} within {timeout:g} s")
 
     def _leave_late_join(self, joining: "asyncio.Task[Inbound]") -> None:
-        """Leave a group that was joined after the timeout: partitions of that membership would not be read."""
+        """Leave a group that was joined after the timeout or the stop: nobody would read the partitions of that membership."""
         if not joining.cancelled() and joining.exception() is None:
             spawn(joining.result().close(), f"leaving the group of route {self._config.name}")
 
-    def _spec(self) -> InboundSpec:
+    def _inbound_spec(self) -> InboundSpec:
         source = self._config.source
         return InboundSpec(
             topics=tuple(self._endpoints.targets),
@@ -155,6 +157,7 @@ class GroupMembership:
         )
 
     async def _accept_lanes(self, inbound: Inbound) -> None:
+        """Start a delivery for each assigned partition."""
         try:
             async for lane in inbound.lanes():
                 self.changed_at = self._loop.time()
@@ -162,10 +165,10 @@ class GroupMembership:
                 delivery = LaneDelivery(
                     lane, self._endpoints.targets[partition.topic], self.settings, individual_ack=inbound.individual_ack
                 )
-                self._live.add(delivery)
+                self._running_deliveries.add(delivery)
                 self.deliveries[partition] = delivery
                 self.stopped.pop(partition, None)
-                self._stopped.pop(partition, None)
+                self._stopped_deliveries.pop(partition, None)
                 task = spawn(self._deliver(lane, delivery), f"{self._config.name} {partition}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -173,31 +176,35 @@ class GroupMembership:
             self._fail(error)
 
     async def _deliver(self, lane: InboundLane, delivery: LaneDelivery) -> None:
+        """Check for a gap, wait for a target partition, and deliver the lane until it ends.
+
+        After a gap that is not skipped, keep the partition assigned, and show it as stopped.
+        """
         partition = lane.partition
         try:
-            await self._while_held(lane, self._check_gap(partition, delivery))
-            await self._while_held(lane, self._wait_for_target(partition, delivery))
+            await self._run_while_assigned(lane, self._check_gap(partition, delivery))
+            await self._run_while_assigned(lane, self._wait_for_target(partition, delivery))
             if self._ending.is_set():
-                delivery.stop(self._deadline)  # so that it receives nothing: there may be no target partition yet
+                delivery.stop(self._deadline)  # before it receives anything: there may still be no target partition
             await delivery.run()
         except GapError as error:
             advice = "" if error.resume is None else ". Set `on_gap: continue` to continue without the lost messages"
             log.error("route %s: %s stopped: %s%s", self._config.name, partition, error, advice)  # noqa: TRY400 - expected
-            self._show_stopped(delivery, f"{error}{advice}")
-            await self._while_held(lane, asyncio.Event().wait())
+            self._mark_stopped(delivery, f"{error}{advice}")
+            await self._run_while_assigned(lane, asyncio.Event().wait())  # until the revocation or the end of the membership
             await lane.release(self._deadline)
-        except Exception as error:  # noqa: BLE001 - a bug must stop the route too: a lane that ends unnoticed looks idle
+        except Exception as error:  # noqa: BLE001 - a bug must stop the route too: a lane that ended would look idle
             self._fail(error)
         finally:
-            self._live.discard(delivery)
+            self._running_deliveries.discard(delivery)
             if self.deliveries.get(partition) is delivery:
                 del self.deliveries[partition]
                 self.changed_at = self._loop.time()
             if lane.revoked.is_set() and not self._ending.is_set():
                 self._clear_stopped(delivery)
 
-    async def _while_held(self, lane: InboundLane, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine until it ends, the membership ends, or the partition is revoked."""
+    async def _run_while_assigned(self, lane: InboundLane, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine until it ends; cancel it when the membership ends or the partition is revoked."""
         tasks = [
             spawn(coroutine, f"{self._config.name} {lane.partition}", quiet=True),
             spawn(self._ending.wait(), f"end of {self._config.name}"),
@@ -210,23 +217,27 @@ class GroupMembership:
         if not tasks[0].cancelled():
             tasks[0].result()
 
-    def _show_stopped(self, delivery: LaneDelivery, why: str) -> None:
+    def _mark_stopped(self, delivery: LaneDelivery, why: str) -> None:
+        """Move the partition from the deliveries to the stopped ones."""
         partition = delivery.lane.partition
-        if self.deliveries.get(partition) is delivery:  # else it was revoked, and may have been assigned again
+        if self.deliveries.get(partition) is delivery:  # otherwise it was revoked, and may have been assigned again
             del self.deliveries[partition]
             self.stopped[partition] = why
-            self._stopped[partition] = delivery
+            self._stopped_deliveries[partition] = delivery
             self.changed_at = self._loop.time()
 
     def _clear_stopped(self, delivery: LaneDelivery) -> None:
-        """Remove the partition from the stopped ones: it continues, or it was revoked."""
+        """Remove the partition from the stopped ones, because it continues or was revoked."""
         partition = delivery.lane.partition
-        if self._stopped.get(partition) is delivery:
-            del self.stopped[partition], self._stopped[partition]
+        if self._stopped_deliveries.get(partition) is delivery:
+            del self.stopped[partition], self._stopped_deliveries[partition]
             self.changed_at = self._loop.time()
 
     async def _check_gap(self, partition: Partition, delivery: LaneDelivery) -> None:
-        """Check for a gap. No seek is needed: the group's position is after the gap, or the source reports the same gap."""
+        """Check for a gap before the first batch. Raises GapError if the route does not skip gaps.
+
+        To skip it, no seek is needed: the source continues after the gap, or reports it again when the lane receives.
+        """
         try:
             await self._gaps.check(partition)
         except GapError as gap:
@@ -238,15 +249,16 @@ class GroupMembership:
         if problem is None:
             return
         log.error("route %s: %s waits: %s", self._config.name, partition, problem)
-        self._show_stopped(delivery, problem)
+        self._mark_stopped(delivery, problem)
         self.refresh_requested.set()
         while self._endpoints.why_unassignable(partition) is not None:  # noqa: ASYNC110 - no event tells when the number grows
             await asyncio.sleep(GROWTH_CHECK_S)
         log.info("route %s: %s continues: its target has grown", self._config.name, partition)
-        if self._stopped.get(partition) is delivery:  # else it was revoked meanwhile, and may have been assigned again
+        if self._stopped_deliveries.get(partition) is delivery:  # otherwise it was revoked, and may have been assigned again
             self._clear_stopped(delivery)
             self.deliveries[partition] = delivery
 
     def _fail(self, error: Exception) -> None:
-        self._failed(error)
+        """Report a failure, and end the membership."""
+        self._on_failure(error)
         self._ending.set()

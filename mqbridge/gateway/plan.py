@@ -15,8 +15,8 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.delivery import Delivery
 from mqbridge.config.options.partition_rule import PartitionRule
-from mqbridge.config.options.route import Route
-from mqbridge.config.options.target import Target
+from mqbridge.config.options.route import Route as RouteConfig
+from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 from mqbridge.gateway.pending_topics import creator_of
@@ -31,23 +31,24 @@ TopicKey = tuple[str, str]
 
 @dataclass(slots=True)
 class PlannedTopic:
-    """A topic that the route writes, with its existing (0: no such topic) and its planned number of partitions."""
+    """A topic that the route writes, with its numbers of partitions now and as planned."""
 
     cluster: str
     topic: str
     existing: int
+    """Number of existing partitions; 0 if the topic does not exist."""
     planned: int
+    """Planned number of partitions; 0 if the topic does not exist and is not created."""
     reason: str = ""
-    """Why it gets more partitions than its source topic has; empty if it does not."""
+    """Why it gets more partitions than its source topic has, as the end of the text of `change`; empty if it does not."""
 
     @property
     def change(self) -> str:
         """The planned change as a text; empty if there is none."""
         if self.planned == self.existing:
             return ""
-        label, created = f"{self.cluster}/{self.topic}", f"is created with {self.planned} partitions"
-        what = f"grows from {self.existing} to {self.planned} partitions" if self.existing else created
-        return f"{label} {what}{self.reason}"
+        verb = f"grows from {self.existing} to" if self.existing else "is created with"
+        return f"{self.cluster}/{self.topic} {verb} {self.planned} partitions{self.reason}"
 
 
 @dataclass(slots=True)
@@ -63,12 +64,12 @@ class PlannedSource:
 class Plan:
     """The plan of one route; it cannot start while there are `problems`."""
 
-    route: Route
+    route: RouteConfig
     sources: list[PlannedSource] = field(default_factory=list)
     changes: dict[TopicKey, PlannedTopic] = field(default_factory=dict)
-    """Topics to create or grow, except for those that the plans of earlier routes create."""
+    """Topics to create or grow, without those for which the plan of an earlier route already suffices."""
     groups: dict[TopicKey, tuple[str, ...]] = field(default_factory=dict)
-    """Groups to create with target topics, if they are missing."""
+    """Groups that each target topic must have; missing ones are created."""
     problems: list[MqbridgeError] = field(default_factory=list)
     is_provisional: bool = False
     """True if the plan depends on topics that another route creates: it must be made again when they exist."""
@@ -82,16 +83,16 @@ class Plan:
     def topic_uses(self) -> list[TopicUse]:
         """The topics that the route reads and writes, for the retention warnings."""
         source, letters = self.route.source, self.route.delivery.dead_letter
-        found = [TopicUse(source.cluster, one.selected.topic, source.group) for one in self.sources]
-        written = dict.fromkeys((target.cluster, target.topic) for one in self.sources for target in one.targets)
-        found += [TopicUse(*key, None, self.groups.get(key, ())) for key in written]
-        return found if letters is None else [*found, TopicUse(letters.cluster, letters.topic)]
+        uses = [TopicUse(source.cluster, planned.selected.topic, source.group) for planned in self.sources]
+        written = dict.fromkeys((target.cluster, target.topic) for planned in self.sources for target in planned.targets)
+        uses += [TopicUse(*key, None, self.groups.get(key, ())) for key in written]
+        return uses if letters is None else [*uses, TopicUse(letters.cluster, letters.topic)]
 
 
 def raise_problems(plans: Sequence[Plan]) -> None:
-    """Raise the problems of these plans, if any, as one ConfigError or ClusterError with every problem in its text.
+    """Raise the problems of these plans, if any, as one ConfigError or ClusterError whose text has all of them.
 
-    Transient problems are left out if there are others, which need a change by a person.
+    If some problems need a change by a person, the transient ones are left out.
     """
     problems = [problem for plan in plans for problem in plan.problems]
     if permanent := [problem for problem in problems if not is_transient(problem)]:
@@ -123,50 +124,52 @@ def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> 
 class Planner:
     """Plans routes in sequence; each plan takes account of the topics that earlier routes create.
 
-    `clusters` are connected; a missing one is a transient problem of the routes that use it. `pending` are routes that are not
-    open yet: they may still create a missing topic.
+    `clusters` are the connected ones; any other cluster is a transient problem of the routes that use it. `pending` are routes
+    that have not opened their targets yet: they may still create a missing topic.
     """
 
-    def __init__(self, clusters: Mapping[str, Cluster], pending: Iterable[Route] = ()) -> None:
+    def __init__(self, clusters: Mapping[str, Cluster], pending: Iterable[RouteConfig] = ()) -> None:
         self._clusters = clusters
-        self._pending = list(pending)
-        self._topics: dict[TopicKey, PlannedTopic] = {}
+        self._pending_routes = list(pending)
+        self._written_topics: dict[TopicKey, PlannedTopic] = {}
         """All topics that the routes planned so far write."""
 
-    async def plan(self, route: Route) -> Plan:
+    async def plan(self, route: RouteConfig) -> Plan:
         """Make the plan of a route. Expected failures are not raised but listed in `problems`."""
         plan = Plan(route)
-        before = {key: replace(planned) for key, planned in self._topics.items()}
-        await self._fill(plan, route)
+        topics_before = {key: replace(planned) for key, planned in self._written_topics.items()}
+        await self._plan_route(plan, route)
         if plan.problems and all(map(is_transient, plan.problems)):
-            self._pending.append(route)
+            self._pending_routes.append(route)
             for key, planned in plan.changes.items():  # the route does not start now: later routes must not rely on its topics
-                self._topics[key] = before.get(key, PlannedTopic(*key, planned.existing, planned.existing))
+                self._written_topics[key] = topics_before.get(key, PlannedTopic(*key, planned.existing, planned.existing))
         return plan
 
-    async def _fill(self, plan: Plan, route: Route) -> None:
+    async def _plan_route(self, plan: Plan, route: RouteConfig) -> None:
+        """Plan the sources, the targets and the dead-letter topic of a route, and check its group."""
         for name in sorted(route.clusters - self._clusters.keys()):
             plan.problems.append(ClusterError(f"route {route.name!r}: its cluster {name!r} cannot be reached"))
         source = self._clusters.get(route.source.cluster)
         if source is None:
             return
         try:
-            await self._sources(plan, source)
+            await self._plan_sources(plan, source)
             letters = route.delivery.dead_letter
             if letters is not None and letters.cluster in self._clusters:
-                await self._written(plan, PlannedTopic(letters.cluster, letters.topic, 0, 1), None, create=True)
-            await self._group(plan, source)
+                await self._plan_written_topic(plan, PlannedTopic(letters.cluster, letters.topic, 0, 1), None, create=True)
+            await self._check_group(plan, source)
         except MqbridgeError as error:
             plan.problems.append(error)
 
     # --- sources ------------------------------------------------------------------------------------------------------
 
-    async def _sources(self, plan: Plan, source: Cluster) -> None:
+    async def _plan_sources(self, plan: Plan, source: Cluster) -> None:
+        """Select the source topics, and plan the targets of each."""
         missing: list[str] = []
-        planned_topics = [topic for cluster, topic in self._topics if cluster == source.name]
-        for selected in await select_from(source, plan.route, planned_topics, self._pending):
-            topic = await self._source(plan, source, selected.topic)
-            if topic is None and (creator := creator_of(selected.topic, source.name, self._pending)) is not None:
+        planned_topics = [topic for cluster, topic in self._written_topics if cluster == source.name]
+        for selected in await select_from(source, plan.route, planned_topics, self._pending_routes):
+            topic = await self._describe_source(plan, source, selected.topic)
+            if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
                 plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
                 continue
             if topic is None:
@@ -176,29 +179,30 @@ class Planner:
             plan.sources.append(planned)
             for target in plan.route.targets:
                 if target.cluster in self._clusters:
-                    planned.targets.append(await self._target(plan, target, planned))
+                    planned.targets.append(await self._plan_target(plan, target, planned))
         if missing:
-            one = len(missing) == 1
+            is_single = len(missing) == 1
             plan.problems.append(
                 ClusterError(
-                    f"route {plan.route.name!r}: the topic{'' if one else 's'} {', '.join(map(repr, missing))} "
-                    f"do{'es' if one else ''} not exist in cluster {source.name!r}",
+                    f"route {plan.route.name!r}: the topic{'' if is_single else 's'} {', '.join(map(repr, missing))} "
+                    f"do{'es' if is_single else ''} not exist in cluster {source.name!r}",
                     Failure.FATAL,
                 )
             )
 
-    async def _source(self, plan: Plan, source: Cluster, name: str) -> Topic | None:
+    async def _describe_source(self, plan: Plan, source: Cluster, name: str) -> Topic | None:
+        """Return a source topic, None if it does not exist; if an earlier route will create it, return it as planned."""
         topic = await source.describe(name)
-        planned = self._topics.get((source.name, name))
+        planned = self._written_topics.get((source.name, name))
         if planned is None or not planned.change:
             return topic
         plan.is_provisional = True
         return Topic(name, tuple(map(str, range(planned.planned)))) if topic is None else topic
 
-    async def _group(self, plan: Plan, source: Cluster) -> None:
+    async def _check_group(self, plan: Plan, source: Cluster) -> None:
         """Check that the group can be joined, if all source topics exist."""
         config = plan.route.source
-        topics = tuple(one.selected.topic for one in plan.sources)
+        topics = tuple(planned.selected.topic for planned in plan.sources)
         if topics and not plan.is_provisional and not plan.problems:
             await source.check_inbound(
                 InboundSpec(topics, config.group, start=config.start, msg_types=config.msg_types, options=config.options)
@@ -206,27 +210,30 @@ class Planner:
 
     # --- targets ------------------------------------------------------------------------------------------------------
 
-    async def _target(self, plan: Plan, target: Target, source: PlannedSource) -> PlannedTopic:
+    async def _plan_target(self, plan: Plan, target: TargetConfig, source: PlannedSource) -> PlannedTopic:
+        """Plan the target topic of a source topic."""
         rule, partitions = target.partitions, len(source.topic.partitions)
-        needed, made = partitions_needed(rule, partitions), partitions_to_create(target, partitions)
-        why = f", {_because(made, partitions)}" if made > partitions and target.create is True else ""
-        wanted = PlannedTopic(target.cluster, render(target.topic, source.selected), 0, made, why)
-        group_maker(self._clusters[target.cluster], target.subscriptions)
+        needed, to_create = partitions_needed(rule, partitions), partitions_to_create(target, partitions)
+        why = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
+        wanted = PlannedTopic(target.cluster, render(target.topic, source.selected), 0, to_create, why)
+        group_maker(self._clusters[target.cluster], target.subscriptions)  # raises if the cluster cannot create groups
         if target.subscriptions:
             plan.groups[wanted.cluster, wanted.topic] = target.subscriptions
-        planned = await self._written(plan, wanted, target.options, create=bool(target.create))
+        planned = await self._plan_written_topic(plan, wanted, target.options, create=bool(target.create))
         if planned.planned and (missing := unassignable(rule, source.topic, planned.planned)):
             plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, missing, needed))
         return planned
 
-    async def _written(self, plan: Plan, wanted: PlannedTopic, options: BaseModel | None, *, create: bool) -> PlannedTopic:
+    async def _plan_written_topic(
+        self, plan: Plan, wanted: PlannedTopic, options: BaseModel | None, *, create: bool
+    ) -> PlannedTopic:
         """Plan a topic that the route writes; failures to create or write it become problems of the plan."""
         cluster, key, needed = self._clusters[wanted.cluster], (wanted.cluster, wanted.topic), wanted.planned
-        planned = self._topics.get(key)
+        planned = self._written_topics.get(key)
         if planned is None:
             described = await cluster.describe(wanted.topic)
-            have = 0 if described is None else len(described.partitions)
-            planned = self._topics[key] = PlannedTopic(*key, have, have)
+            existing_partitions = 0 if described is None else len(described.partitions)
+            planned = self._written_topics[key] = PlannedTopic(*key, existing_partitions, existing_partitions)
         try:
             if planned.planned < needed and create and (cluster.capabilities.create_topics or not planned.planned):
                 await cluster.check_create(wanted.topic, needed)
@@ -237,23 +244,24 @@ class Planner:
             if planned.existing:
                 await cluster.check_outbound(outbound_spec(plan.route.delivery, wanted.topic, options))
         except MqbridgeError as error:
-            plan.problems.append(_unwritable(plan.route, planned, error))
+            plan.problems.append(_unwritable_error(plan.route, planned, error))
         return planned
 
 
-def _because(made: int, partitions: int) -> str:
-    return f"because the table names partition {made - 1} (the source has {partitions})"
+def _reason_for_more(to_create: int, partitions: int) -> str:
+    """Return the reason why a target topic gets more partitions than its source topic has."""
+    return f"because the table names partition {to_create - 1} (the source has {partitions})"
 
 
-def _unwritable(route: Route, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
+def _unwritable_error(route: RouteConfig, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
     label = f"{planned.cluster}/{planned.topic}"
-    what = f"{label} cannot be written" if planned.existing else f"the topic {label} does not exist and cannot be created"
-    text = f"route {route.name!r}: {what}: {error}"
+    problem = f"{label} cannot be written" if planned.existing else f"the topic {label} does not exist and cannot be created"
+    text = f"route {route.name!r}: {problem}: {error}"
     return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
 
 
 def no_partition_error(
-    route: Route, target: Target, topic: str, source: str, missing: Mapping[str, str], needed: int
+    route: RouteConfig, target: TargetConfig, topic: str, source: str, missing: Mapping[str, str], needed: int
 ) -> ConfigError:
     """Make the error for a target that has no partition for some of the source's partitions."""
     rule: PartitionRule = target.partitions

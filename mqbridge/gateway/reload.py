@@ -51,7 +51,7 @@ class ReloadResult:
     """Seconds until the reload is retried after a transient problem; None if it is not."""
     warnings: list[str] = field(default_factory=list)
     routes: dict[str, list[str]] = field(default_factory=dict)
-    """Names of the routes under `started` (started or restarted) and `removed`."""
+    """Names of the routes, under the keys `started` (started or restarted) and `removed`; empty if the file was rejected."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON output."""
@@ -60,19 +60,22 @@ class ReloadResult:
 
 
 class Reloader:
-    """Reloads the configuration file `path`; None if the gateway was not started from a file."""
+    """Reloads the configuration file `path`. Without a path, for a gateway that was not started from a file, it does nothing."""
 
     def __init__(self, gateway: ReloadableGateway, path: Path | None) -> None:
         self.path = path
         self.last: ReloadResult | None = None
+        """The result of the last reload; None before the first."""
         self._gateway = gateway
         self._requested = asyncio.Event()
-        self._waiting: list[asyncio.Future[ReloadResult]] = []
+        self._waiters: list[asyncio.Future[ReloadResult]] = []
+        """The futures of the `reload` calls that wait for their result, oldest first."""
         self._has_ended = False
         self._pauses = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
-        self._again_at: float | None = None
+        self._retry_at: float | None = None
         """Loop time of the retry after a transient problem; None if none is scheduled."""
-        self._applied = self._seen = None if path is None else _read(path)
+        self._reloaded_content = self._last_content = None if path is None else _read(path)
+        """Content of the file at the last reload, and at the last check for changes; None if it could not be read."""
 
     def request(self) -> None:
         """Request a reload, without waiting for it."""
@@ -83,7 +86,7 @@ class Reloader:
         if self.path is None or self._has_ended:
             return ReloadResult(time.time(), ["there is no running gateway that was started from a file"])
         future: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiters.append(future)
         self._requested.set()
         return await future
 
@@ -95,54 +98,58 @@ class Reloader:
             while True:
                 await self._wait_for_trigger(self.path)
                 self._requested.clear()
-                asked = len(self._waiting)  # later requests may mean a newer file
+                waiter_count = len(self._waiters)  # calls during the reload may mean a newer file, and get the next result
                 self.last = await self._reload(self.path)
-                self._answer(asked, self.last)
+                self._resolve_waiters(waiter_count, self.last)
         finally:
             self._has_ended = True
-            self._answer(len(self._waiting), ReloadResult(time.time(), ["the gateway is ending"]))
+            self._resolve_waiters(len(self._waiters), ReloadResult(time.time(), ["the gateway is stopping"]))
 
-    def _answer(self, count: int, result: ReloadResult) -> None:
-        answered, self._waiting = self._waiting[:count], self._waiting[count:]
-        for future in answered:
+    def _resolve_waiters(self, count: int, result: ReloadResult) -> None:
+        """Return the result to the `count` oldest `reload` calls."""
+        resolved, self._waiters = self._waiters[:count], self._waiters[count:]
+        for future in resolved:
             if not future.done():
                 future.set_result(result)
 
     async def _wait_for_trigger(self, path: Path) -> None:
-        """Wait for a request, a scheduled retry, or a change of the file that two checks in a row have seen."""
+        """Wait for a request, a scheduled retry, or a change of the file that two consecutive checks have seen."""
         loop = asyncio.get_running_loop()
         while True:
-            watch = self._gateway.config.reload.watch
-            again = None if self._again_at is None else max(0.0, self._again_at - loop.time())
+            watch_interval_s = self._gateway.config.reload.watch
+            retry_in_s = None if self._retry_at is None else max(0.0, self._retry_at - loop.time())
             try:
                 await asyncio.wait_for(
-                    self._requested.wait(), min((one for one in (watch, again) if one is not None), default=None)
+                    self._requested.wait(),
+                    min((timeout for timeout in (watch_interval_s, retry_in_s) if timeout is not None), default=None),
                 )
             except TimeoutError:
-                if self._again_at is not None and self._again_at <= loop.time():
+                if self._retry_at is not None and self._retry_at <= loop.time():
                     return
-                now = await asyncio.to_thread(_read, path)
-                settled, self._seen = now == self._seen, now
-                if now is not None and settled and now != self._applied:
+                content = await asyncio.to_thread(_read, path)
+                is_unchanged, self._last_content = content == self._last_content, content
+                # Unchanged since the last check: nobody is writing the file now.
+                if content is not None and is_unchanged and content != self._reloaded_content:
                     return
             else:
                 return
 
     async def _reload(self, path: Path) -> ReloadResult:
+        """Load and apply the file. Errors are not raised, but listed in the result; a retry is scheduled if it may help."""
         result = ReloadResult(at=time.time())
-        self._applied = self._seen = await asyncio.to_thread(_read, path)
-        self._again_at = None
+        self._reloaded_content = self._last_content = await asyncio.to_thread(_read, path)
+        self._retry_at = None
         try:
             config = await asyncio.to_thread(load, path, adapters=self._gateway.adapters)
             result.warnings = restart_warnings(self._gateway.initial_config, config)
             change = await self._gateway.apply(config)
         except ConfigErrors as error:
-            result.problems = [str(one) for one in error.errors]
+            result.problems = [str(problem) for problem in error.errors]
         except MqbridgeError as error:
             result.problems = [str(error)]
             if is_transient(error):
                 result.retry_in_s = self._pauses.delay()
-                self._again_at = asyncio.get_running_loop().time() + result.retry_in_s
+                self._retry_at = asyncio.get_running_loop().time() + result.retry_in_s
         except Exception as error:  # a bug must not end the reload task; the old configuration stays in effect
             log.exception("reloading %s failed", path)
             result.problems = [repr(error)]
@@ -162,7 +169,7 @@ class Reloader:
             if result.retry_in_s is not None:
                 log.warning("%s is reloaded again in %.1f s: the problem may be transient", self.path, result.retry_in_s)
         else:
-            started, removed = (", ".join(result.routes[what]) or "none" for what in ("started", "removed"))
+            started, removed = (", ".join(result.routes[key]) or "none" for key in ("started", "removed"))
             log.info("%s was reloaded: routes started: %s; removed: %s", self.path, started, removed)
 
 

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 600.0
 """Pause between two checks; a check costs a few requests per topic."""
-MAX_LINES = 10
+MAX_LOGGED_WARNINGS = 10
 """Maximum number of warnings logged per check: a pattern may match hundreds of topics with the same problem."""
 MAX_PARALLEL_TOPICS = 8
 """Maximum number of topics that are checked concurrently."""
@@ -32,22 +32,22 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
     """Return the clusters' warnings, in the order of the topics. Raises nothing: a permanent failure becomes a warning."""
     permits = asyncio.Semaphore(MAX_PARALLEL_TOPICS)
 
-    async def ask(use: TopicUse) -> list[str]:
+    async def fetch_warnings(use: TopicUse) -> list[str]:
         operations = clusters[use.cluster].operations
         if operations is None:
             return []
         async with permits:
             try:
-                found = await operations.warnings(use.topic, use.group, use.planned)
+                warnings = await operations.warnings(use.topic, use.group, use.planned)
             except MqbridgeError as error:
                 if isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
                     log.info("the retention of %s/%s cannot be checked now: %s", use.cluster, use.topic, error)
                     return []
-                found = [f"the retention of {use.topic} cannot be checked: {error}"]
-        return [f"cluster {use.cluster}: {text}" for text in found]
+                warnings = [f"the retention of {use.topic} cannot be checked: {error}"]
+        return [f"cluster {use.cluster}: {text}" for text in warnings]
 
-    answers = await asyncio.gather(*(ask(use) for use in dict.fromkeys(uses)))
-    return list(dict.fromkeys(text for answer in answers for text in answer))
+    warnings_by_use = await asyncio.gather(*(fetch_warnings(use) for use in dict.fromkeys(uses)))
+    return list(dict.fromkeys(text for texts in warnings_by_use for text in texts))
 
 
 def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
@@ -72,19 +72,20 @@ class RouteWarnings:
 
     def __init__(self, route: str, fetch: Callable[[], Awaitable[list[str]]]) -> None:
         self.current: list[str] = []
+        """The warnings of the last check."""
         self._route, self._fetch = route, fetch
 
     async def run(self) -> None:
         """Poll for warnings until cancelled."""
         while True:
-            found = await self._fetch()
-            known = set(self.current)
-            new = [text for text in found if text not in known]
-            for text in new[:MAX_LINES]:
+            warnings = await self._fetch()
+            logged = set(self.current)
+            new = [text for text in warnings if text not in logged]
+            for text in new[:MAX_LOGGED_WARNINGS]:
                 log.warning("route %s: %s", self._route, text)
-            if more := len(new[MAX_LINES:]):
+            if more := len(new[MAX_LOGGED_WARNINGS:]):
                 log.warning(
                     "route %s: %d more warnings like these; `mqbridge check --connect` shows all of them", self._route, more
                 )
-            self.current = found
+            self.current = warnings
             await asyncio.sleep(CHECK_INTERVAL_S)

@@ -1,7 +1,7 @@
 """A running route: a sequence of memberships in its group, each with the topics and targets that existed when it began.
 
-After a transient failure the route pauses and starts the next membership; `retry_reason` is the failure. Any other failure stops
-only this route, not the gateway. If the source topics change, or a target grows and open outbounds cannot see it, the route
+After a transient failure (`retry_reason`) the route pauses and starts the next membership. Any other failure stops only this
+route, not the gateway. If the source topics change, or a target grows and open outbounds cannot see it, the route
 opens new endpoints, drains its membership, and starts the next one with them.
 """
 
@@ -32,10 +32,12 @@ from mqbridge.routing.filters import make_filter
 
 log = logging.getLogger(__name__)
 
-MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S, STABLE_S = 0.5, MAX_PAUSE_S, 60.0
-"""Minimum and maximum pause after a failed membership; a membership of more than STABLE_S resets the pause to the minimum."""
+MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S = 0.5, MAX_PAUSE_S
+"""Minimum and maximum pause after a failed membership."""
+STABLE_S = 60.0
+"""A membership that lasted longer than this resets the pause to the minimum."""
 
-LOOP_LOG_EVERY_S = 60.0
+LOOPED_LOG_INTERVAL_S = 60.0
 """Minimum time between two log lines about looped messages, which are often many."""
 
 
@@ -55,10 +57,10 @@ class Route(RouteState):
         drain_s: float,
         counters: Counters | None = None,
         wait_connected: Callable[[], Awaitable[float]] = already_connected,
-        pending: Callable[[], Collection[RouteConfig]] = tuple,
+        pending_routes: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
         super().__init__(config, Counters() if counters is None else counters)
-        self._wait_connected, self._pending = wait_connected, pending
+        self._wait_connected, self._pending_routes = wait_connected, pending_routes
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
@@ -67,10 +69,11 @@ class Route(RouteState):
         self._initial_partitions: Mapping[str, frozenset[str]] = {}
         """Names of the partitions, by topic, that existed at the start; later ones are read from their beginning."""
         self._next_endpoints: RouteEndpoints | None = None
-        """Open endpoints for the next membership; None if the current ones stay in use."""
+        """Endpoints that are open already for the next membership; None if the current ones stay in use."""
         self._deadline: float | None = None
-        self._rejoin = Backoff(MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S)
-        self._loop_logged_at = float("-inf")
+        """The deadline given to `stop`, or its default; None until then."""
+        self._rejoin_backoff = Backoff(MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S)
+        self._looped_logged_at = float("-inf")
         self.warnings = RouteWarnings(self.name, self._fetch_warnings)
         """Warnings about retention that deletes messages of its topics before they are consumed."""
 
@@ -79,19 +82,19 @@ class Route(RouteState):
 
         If this was not called before `run`, `run` calls it when the clusters are connected, and retries transient failures.
         """
-        await self._endpoints.open(plan, self._drained_by)
-        self._initial_partitions = self._endpoints.source_names
+        await self._endpoints.open(plan, self._drain_deadline)
+        self._initial_partitions = self._endpoints.source_partition_names
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or an error, then drain and leave the group. The error is in `error`, not raised."""
-        checking: asyncio.Task[None] | None = None
+        retention_check: asyncio.Task[None] | None = None
         try:
             while not self._stop_requested.is_set():
                 try:
                     if not self._endpoints.is_open:
                         await self._open_endpoints()
                     if self._endpoints.is_open and not self._stop_requested.is_set():
-                        checking = checking or spawn(self.warnings.run(), f"retention warnings of {self.name}")
+                        retention_check = retention_check or spawn(self.warnings.run(), f"retention warnings of {self.name}")
                         await self._consume()
                 except ClusterError as error:
                     if not is_transient(error):
@@ -99,19 +102,19 @@ class Route(RouteState):
                     self.retry_reason = error
                 if self._next_endpoints is not None:
                     old, self._endpoints, self._next_endpoints = self._endpoints, self._next_endpoints, None
-                    await self._close(old, self._drained_by())
-                elif self.retry_reason is None:
+                    await self._close_endpoints(old, self._drain_deadline())
+                elif self.retry_reason is None:  # the membership was stopped
                     return
                 else:
                     await self._pause_before_rejoin(self.retry_reason)
-        except Exception as error:  # noqa: BLE001 - a bug too stops only this route
+        except Exception as error:  # noqa: BLE001 - a bug, too, stops only this route
             self._fail(error)
         finally:
-            await cancel_by_deadline(self._drained_by(), f"checking the retention of route {self.name}", checking)
+            await cancel_by_deadline(self._drain_deadline(), f"checking the retention of route {self.name}", retention_check)
 
     def stop(self, deadline: float | None = None) -> None:
         """Stop receiving; `run` then drains until the deadline and returns. The default is the time set by `drain_within`."""
-        self._deadline = self._drained_by() if deadline is None else deadline
+        self._deadline = self._drain_deadline() if deadline is None else deadline
         self._stop_requested.set()
         if self._membership is not None:
             self._membership.stop(self._deadline)
@@ -122,48 +125,49 @@ class Route(RouteState):
 
     async def close(self, deadline: float | None = None) -> None:
         """Close all endpoints; a second call does nothing."""
-        await self._close(self._endpoints, deadline)
+        await self._close_endpoints(self._endpoints, deadline)
         if self._next_endpoints is not None:
-            await self._close(self._next_endpoints, deadline)
+            await self._close_endpoints(self._next_endpoints, deadline)
 
-    async def _close(self, endpoints: RouteEndpoints, deadline: float | None) -> None:
+    async def _close_endpoints(self, endpoints: RouteEndpoints, deadline: float | None) -> None:
         await close_by_deadline(deadline, f"closing the targets of route {self.name}", endpoints.close(deadline))
 
-    def _drained_by(self) -> float:
+    def _drain_deadline(self) -> float:
+        """Return the deadline (loop time) for draining and closing: that of `stop`, or `drain_within` seconds from now."""
         return asyncio.get_running_loop().time() + self._drain_s if self._deadline is None else self._deadline
 
     async def _pause_before_rejoin(self, error: Exception) -> None:
-        delay = self._rejoin.delay()
+        delay = self._rejoin_backoff.delay()
         log.log(self._log_level(error), "route %s joins its group again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop_requested.wait(), delay)
 
     async def _open_endpoints(self) -> None:
-        """Wait for the clusters, then call `prepare`; nothing is open if the route is stopped before."""
+        """Wait for the clusters, then call `prepare`. If the route is stopped before this ends, no endpoint stays open."""
         opening = spawn(self._prepare_connected(), f"opening of {self.name}", quiet=True)
         ending = spawn(self._stop_requested.wait(), f"end of {self.name}")
         try:
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel_by_deadline(self._drained_by(), f"opening of route {self.name}", opening, ending)
+            await cancel_by_deadline(self._drain_deadline(), f"opening of route {self.name}", opening, ending)
             if not opening.done():
                 opening.add_done_callback(self._close_late_opening)
         if opening.done() and not opening.cancelled():
             opening.result()
 
     def _close_late_opening(self, opening: "asyncio.Task[None]") -> None:
-        """Close endpoints that were opened after the route was stopped: another route may need them."""
+        """Close endpoints that were opened after the route was stopped: another route may need the same producer names."""
         if not opening.cancelled() and opening.exception() is None and self._stop_requested.is_set():
             spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_connected(self) -> None:
-        settled_at = await self._wait_connected()
+        settled_at = await self._wait_connected()  # before this time, a failure may be due to servers that still start
         try:
             await self.prepare()
         except MqbridgeError as error:
             if asyncio.get_running_loop().time() >= settled_at:
                 raise
-            raise ClusterError(f"{error} (its cluster was reached only recently)") from error
+            raise ClusterError(f"{error} (a cluster of the route was reached only recently)") from error
 
     async def _consume(self) -> None:
         """Run one membership until `stop`, an error, or a change of the endpoints. Raises if it cannot join."""
@@ -175,30 +179,30 @@ class Route(RouteState):
             self._lane_settings(),
             gaps,
             self._initial_partitions,
-            self._membership_failed,
+            self._on_membership_failure,
         )
         self.memberships += 1
         self.retry_reason = None
-        began = asyncio.get_running_loop().time()
+        began_at = asyncio.get_running_loop().time()
         running = spawn(membership.run(), f"membership of {self.name}", quiet=True)
-        watching = spawn(self._watch_clusters(membership), f"watch of {self.name}", quiet=True)
+        watcher = spawn(self._watch_clusters(membership), f"watch of {self.name}", quiet=True)
         try:
-            await asyncio.wait([running, watching], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([running, watcher], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            deadline = self._drained_by()
+            deadline = self._drain_deadline()
             membership.stop(deadline)
-            await cancel_by_deadline(deadline, f"watch of route {self.name}", watching)
-            if not watching.done():
-                watching.add_done_callback(self._close_late_opening)
+            await cancel_by_deadline(deadline, f"watch of route {self.name}", watcher)
+            if not watcher.done():
+                watcher.add_done_callback(self._close_late_opening)
             await asyncio.wait([running])
-            if asyncio.get_running_loop().time() - began > STABLE_S:
-                self._rejoin.reset()
-        for task in (running, watching):
+            if asyncio.get_running_loop().time() - began_at > STABLE_S:
+                self._rejoin_backoff.reset()
+        for task in (running, watcher):
             if task.done() and not task.cancelled():
                 task.result()
 
     async def _watch_clusters(self, membership: GroupMembership) -> None:
-        """Poll the clusters for changes; return after opening `_next_endpoints` for the next membership.
+        """Poll the clusters for changes; return after opening `_next_endpoints`, which the next membership uses.
 
         Also returns when the membership ends: an adapter may swallow the cancellation.
         """
@@ -209,28 +213,30 @@ class Route(RouteState):
             membership.refresh_requested.clear()
             try:
                 if await self._endpoints.refresh():
-                    log.info("route %s reopens with the current topics of its clusters", self.name)
-                    renewed = self._make_endpoints()
-                    await renewed.open(close_deadline=self._drained_by)
-                    self._next_endpoints = renewed
+                    log.info("route %s: reopening it with the current topics of its clusters", self.name)
+                    new_endpoints = self._make_endpoints()
+                    await new_endpoints.open(close_deadline=self._drain_deadline)
+                    self._next_endpoints = new_endpoints
             except MqbridgeError as error:
                 log.log(self._log_level(error), "route %s continues unchanged: %s", self.name, error)
 
     def _log_level(self, error: Exception) -> int:
-        """Return the log level: DEBUG for errors of an outage, which the cluster itself has logged once."""
+        """Return DEBUG for a connection error during an outage of a cluster, which the cluster has logged; otherwise WARNING."""
         has_outage = any(
             isinstance(cluster, Connected) and cluster.connectivity.unreachable_s is not None
             for cluster in self._clusters.values()
         )
         return level_of(error, logging.WARNING) if has_outage else logging.WARNING
 
-    def _membership_failed(self, error: Exception) -> None:
+    def _on_membership_failure(self, error: Exception) -> None:
+        """Keep the first transient failure as `retry_reason`; stop the route after any other failure."""
         if is_transient(error):
             self.retry_reason = self.retry_reason or error
         else:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
+        """Stop the route with this error; only the first error is kept and logged."""
         if self.error is None:
             self.error = error
             expected = isinstance(error, MqbridgeError)
@@ -238,21 +244,21 @@ class Route(RouteState):
         self._stop_requested.set()
 
     async def _fetch_warnings(self) -> list[str]:
-        return await self._endpoints.warnings()  # of the current endpoints
+        return await self._endpoints.warnings()  # of the endpoints in use now: the route may have been reopened
 
     def _make_endpoints(self) -> RouteEndpoints:
-        return RouteEndpoints(self.config, self._clusters, self._looped, self._pending)
+        return RouteEndpoints(self.config, self._clusters, self._count_looped, self._pending_routes)
 
     def _lane_settings(self) -> LaneSettings:
         delivery, source = self.config.delivery, self.config.source
-        limits = {"count": delivery.rate, "size": delivery.rate_bytes}
+        limits = {"count": delivery.rate, "size": delivery.rate_bytes}  # by attribute of `Batch`, per second
         return LaneSettings(
             budget=self.budget,
             counters=self.counters,
-            filter=make_filter(source.msg_types, self.config.filter, self._filtered),
+            filter=make_filter(source.msg_types, self.config.filter, self._count_filtered),
             dead_letters=self._endpoints.dead_letters,
             skip_gaps=delivery.on_gap == "continue",
-            rates=[(unit, RateLimit(limit)) for unit, limit in limits.items() if limit],
+            rates=[(attribute, RateLimit(limit)) for attribute, limit in limits.items() if limit],
             on_progress=self._record_position if self._checkpoints is not None else None,
         )
 
@@ -260,14 +266,14 @@ class Route(RouteState):
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
         self._checkpoints.record(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_assigned)
 
-    def _filtered(self, count: int) -> None:
+    def _count_filtered(self, count: int) -> None:
         self.counters.filtered += count
 
-    def _looped(self, count: int) -> None:
+    def _count_looped(self, count: int) -> None:
         self.counters.looped += count
         now = asyncio.get_running_loop().time()
-        if now - self._loop_logged_at >= LOOP_LOG_EVERY_S:
-            self._loop_logged_at = now
+        if now - self._looped_logged_at >= LOOPED_LOG_INTERVAL_S:
+            self._looped_logged_at = now
             log.warning(
                 "route %s: dropping looped messages (their origin is the target, or they passed %d gateways): %d so far",
                 self.name,

@@ -13,9 +13,9 @@ from mqbridge.message import Partition
 from mqbridge.net.budget import Budget
 
 ASSIGNMENT_PATIENCE_S = 60.0
-"""Partitions that are unassigned for this long count as assigned to other members; until then the route is not idle.
+"""Seconds after which partitions that are not assigned to this route count as assigned to other members of the group.
 
-Groups need at most a third of this time for an assignment.
+Until then the route is not idle. Groups need at most a third of this time for an assignment.
 """
 
 
@@ -32,7 +32,7 @@ class RouteState:
         self.error: Exception | None = None
         """The error that stopped the route; None while it runs."""
         self.retry_reason: Exception | None = None
-        """The transient error because of which the route will open its targets or join its group again; None if none."""
+        """The transient error after which the route will try again to open its targets or to join its group; None if none."""
         self.memberships = 0
         """Number of memberships started so far."""
         self._membership: GroupMembership | None = None
@@ -64,46 +64,49 @@ class RouteState:
     @property
     def progress(self) -> Mapping[str, list[TargetProgress]]:
         """Progress of the targets by label; targets of several source topics may have the same label."""
-        found: dict[str, list[TargetProgress]] = {}
+        progress_by_label: dict[str, list[TargetProgress]] = {}
         for targets in self._endpoints.targets.values():
             for target in targets:
-                found.setdefault(target.label, []).append(target.progress)
-        return found
+                progress_by_label.setdefault(target.label, []).append(target.progress)
+        return progress_by_label
 
     @property
     def in_flight_messages(self) -> int:
-        """Messages received and not yet stored."""
+        """Number of messages received and not yet stored, without those that still wait for the rate limit or the budget."""
         return sum(delivery.in_flight_messages for delivery in self.deliveries.values())
 
     @property
     def in_flight_batches(self) -> int:
-        """Batches received and not yet stored."""
+        """Number of batches received and not yet stored."""
         return sum(delivery.in_flight_batches for delivery in self.deliveries.values())
 
     def oldest_age(self, now: float) -> float:
         """Return the age of the oldest batch in flight, in seconds; 0 if there is none."""
-        return max((now - d.oldest_opened_at for d in self.deliveries.values() if d.oldest_opened_at is not None), default=0.0)
+        return max(
+            (now - opened_at for delivery in self.deliveries.values() if (opened_at := delivery.oldest_opened_at) is not None),
+            default=0.0,
+        )
 
     def idle_for(self, now: float) -> float:
         """Return the seconds since the last message; infinite for a stopped route.
 
-        It is 0 while the route joins its group, has messages in flight or to read, or waits for partitions.
+        It is 0 while the route joins its group, waits for partitions, or has messages in flight or still to read.
         """
         if self.error is not None:
             return float("inf")
         membership = self._membership
         if membership is None or not membership.has_joined:
             return 0.0
-        busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
-        waiting = (
+        is_busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
+        awaits_partitions = (
             membership.partition_count < self._endpoints.source_partitions and now - membership.changed_at < ASSIGNMENT_PATIENCE_S
         )
-        if busy or waiting:
+        if is_busy or awaits_partitions:
             return 0.0
         return now - max(self.counters.last_batch_at, membership.changed_at)
 
     def unassigned_for(self, now: float) -> float:
-        """Return for how many seconds the route has been a member of its group without a partition; else 0."""
+        """Return for how many seconds the route has been a member of its group without a partition; 0 in any other state."""
         membership = self._membership
         if membership is None or not membership.has_joined or membership.partition_count or self.retry_reason is not None:
             return 0.0

@@ -41,6 +41,7 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_S = 0.1
+"""Pause between two checks whether the gateway has nothing more to do."""
 
 
 class Gateway:
@@ -56,10 +57,12 @@ class Gateway:
     ) -> None:
         self.config = config
         self.initial_config = config
+        """The configuration at the start; reloads do not change it."""
         self.adapters = adapters
         self.clusters: dict[str, Cluster] = {}
         self.routes: list[Route] = []
         self.ready = False
+        """True from the end of the start to the beginning of the stop."""
         self.initial_connections = InitialConnections(self._connection_failed)
         """Retries clusters that are unreachable at the start."""
         self.reloader = Reloader(self, path)
@@ -67,10 +70,12 @@ class Gateway:
         self.on_applied: Callable[[Config], None] = lambda _: None
         """Called with each configuration that a reload has applied."""
         self._tasks: dict[Route, asyncio.Task[None]] = {}
-        self._replaced: list[Cluster] = []
+        """The task of each started route."""
+        self._clusters_to_close: list[Cluster] = []
         """Clusters that a reload has replaced or removed, and that are not closed yet."""
         self._checkpoints: Checkpoints | None = None
         self._is_applying = False
+        """True while a reload replaces routes: that all routes have ended does not end the gateway then."""
         self._fail_fast = fail_fast
         self._deadline: float | None = None
         """Loop time by which everything must be drained and closed; None until the gateway stops."""
@@ -86,11 +91,11 @@ class Gateway:
         Raises ConfigError or ClusterError if it cannot start. An unreachable cluster is such an error with `fail_fast`, which is
         the default with `until_idle_s`; otherwise the gateway keeps trying to connect.
         """
-        began = time.monotonic()
+        began_at = time.monotonic()
         fail_fast = self._fail_fast if self._fail_fast is not None else until_idle_s is not None
         async with contextlib.AsyncExitStack() as stack:
             if not await self._run_unless_stopped(self._prepare(stack, fail_fast=fail_fast)):
-                return RunResult([], time.monotonic() - began)
+                return RunResult([], time.monotonic() - began_at)
             self._start_routes(self.routes)
             self.ready = True
             helpers = [spawn(report(self), "report"), spawn(self.lag.run(), "lag"), spawn(self.reloader.run(), "reload")]
@@ -99,28 +104,29 @@ class Gateway:
                 await self._wait_for_end(until_idle_s)
             finally:
                 self.ready = False
-                last = self._set_deadline() + 2 * GRACE_S
-                for helper in helpers:  # cancelled before the routes drain: a running reload closes its new clusters meanwhile
+                latest = self._set_deadline() + 2 * GRACE_S
+                # Cancelled first: while the routes drain, a running reload closes the clusters that it has connected.
+                for helper in helpers:
                     helper.cancel()
                 for route in self.routes:
                     route.stop(self._deadline)
-                await wait_by_deadline(last, "a route", *self._tasks.values())
-                await wait_by_deadline(last, "a reload", *helpers)
+                await wait_by_deadline(latest, "a route", *self._tasks.values())
+                await wait_by_deadline(latest, "a reload", *helpers)
         unreachable = {name: why for name, cluster in self.clusters.items() if (why := outage_of(cluster)) is not None}
-        return RunResult([route_result(route) for route in self.routes], time.monotonic() - began, unreachable)
+        return RunResult([route_result(route) for route in self.routes], time.monotonic() - began_at, unreachable)
 
     async def apply(self, config: Config) -> Change:
         """Switch to another configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
         change = compare(self.config, config, self.routes)
-        async with contextlib.AsyncExitStack() as undo:
+        async with contextlib.AsyncExitStack() as rollback:
             connected = await connect_clusters(change.clusters_to_connect, self.adapters, lambda: self._deadline)
-            undo.push_async_callback(lambda: close_clusters(connected.values(), self._deadline))
+            rollback.push_async_callback(lambda: close_clusters(connected.values(), self._deadline))
             retained = {name: cluster for name, cluster in self.clusters.items() if name not in change.clusters_to_close}
             new_routes = {
                 route.name: self._make_route(route, retained | connected, config.shutdown_timeout)
                 for route in change.routes_to_start
             }
-            unreachable = {name for name in retained if name in self.initial_connections.waiting}
+            unreachable = {name for name in retained if name in self.initial_connections.connect_errors}
             plans = await self._make_plans(
                 new_routes.values(),
                 retained | connected,
@@ -129,15 +135,15 @@ class Gateway:
             )
             raise_problems(list(plans.values()))
             for route, plan in plans.items():
-                undo.push_async_callback(self._close_route, route)
+                rollback.push_async_callback(self._close_route, route)
                 await route.prepare(plan)
             self._is_applying = True
             try:
                 await asyncio.gather(*(self._stop_route(route) for route in change.routes_to_stop))
-                # No await from here to the end of the block, so that a stop finds either the old or the new state.
-                undo.pop_all()
+                # No await from here to the end of the block: a stop must find either the old or the new state.
+                rollback.pop_all()
                 self.initial_connections.forget(change.clusters_to_close)
-                self._replaced += [self.clusters[name] for name in change.clusters_to_close]
+                self._clusters_to_close += [self.clusters[name] for name in change.clusters_to_close]
                 for route in change.routes_to_stop:
                     self._tasks.pop(route, None)
                 running = {route.name: route for route in self.routes} | new_routes
@@ -149,7 +155,7 @@ class Gateway:
         for route in self.routes:
             route.drain_within(config.shutdown_timeout)
         self.on_applied(config)
-        await self._close_replaced()
+        await self._close_replaced_clusters()
         return change
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -159,9 +165,9 @@ class Gateway:
         self._deadline = asyncio.get_running_loop().time() + self.config.shutdown_timeout
         return self._deadline
 
-    async def _run_unless_stopped(self, preparing: Coroutine[Any, Any, None]) -> bool:
-        """Run the preparation; return False if `stop` was called before its end, which cancels it."""
-        task, stopping = spawn(preparing, "preparing", quiet=True), spawn(self._stop_requested.wait(), "stop signal")
+    async def _run_unless_stopped(self, preparation: Coroutine[Any, Any, None]) -> bool:
+        """Run the preparation. If `stop` is called before it ends, cancel it and return False."""
+        task, stopping = spawn(preparation, "preparation", quiet=True), spawn(self._stop_requested.wait(), "stop signal")
         try:
             await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -174,13 +180,14 @@ class Gateway:
         return True
 
     async def _prepare(self, stack: contextlib.AsyncExitStack, *, fail_fast: bool = True) -> None:
+        """Do everything that precedes the start of the routes; the cleanup goes onto the stack."""
         config = self.config
         server = StatusServer(self, config.http.host, config.http.port) if config.http.enabled else None
         if server is not None:
             server.bind()
             stack.callback(server.unbind)
-        page = f"http://{config.http.host}:{server.port}" if server is not None else "off"
-        log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", page)
+        address = f"http://{config.http.host}:{server.port}" if server is not None else "off"
+        log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", address)
         if native.compiled is None:
             log.log(logging.WARNING if native.is_broken else logging.INFO, "%s", native.notice)
         if config.state is not None:
@@ -191,7 +198,7 @@ class Gateway:
         if server is not None:
             await stack.enter_async_context(server)
         self.clusters = make_clusters(config.clusters, self.adapters)
-        stack.push_async_callback(self._close_all)
+        stack.push_async_callback(self._close_all_clusters)
         stack.push_async_callback(self.initial_connections.close)
         await self.initial_connections.start(self.clusters, fail_fast=fail_fast)
         self.routes = [self._make_route(route, self.clusters, config.shutdown_timeout) for route in config.routes]
@@ -200,7 +207,7 @@ class Gateway:
 
     async def _open_routes(self, *, fail_fast: bool) -> None:
         """Open every route that can be opened now; the others open when they run."""
-        plans = await self._make_plans(self.routes, self.clusters, self.initial_connections.waiting)
+        plans = await self._make_plans(self.routes, self.clusters, self.initial_connections.connect_errors)
         if not fail_fast:
             for route in [route for route, plan in plans.items() if plan.problems and all(map(is_transient, plan.problems))]:
                 problem = plans.pop(route).problems[0]
@@ -213,8 +220,8 @@ class Gateway:
                 if fail_fast or not is_transient(error):
                     raise
                 route.retry_reason = error
-                for other in plans.values():  # later plans may rely on the topics of this route
-                    other.is_provisional = True
+                for other_plan in plans.values():  # other plans may rely on topics that this route did not create
+                    other_plan.is_provisional = True
 
     async def _make_plans(
         self,
@@ -229,28 +236,29 @@ class Gateway:
         return {route: await planner.plan(route.config) for route in routes}
 
     def _connection_failed(self, name: str, error: MqbridgeError) -> None:
+        """Show the error of a cluster that is not connected yet as the reason why its routes wait."""
         for route in self.routes:
             if name in route.config.clusters:
                 route.retry_reason = error
 
     def _make_route(self, config: RouteConfig, clusters: Mapping[str, Cluster], drain_s: float) -> Route:
-        """Make a route; it continues with the totals of a running route of the same name, which it replaces."""
+        """Make a route; if it replaces a running route of the same name, it takes over the totals of that route."""
         counters = next((route.counters for route in self.routes if route.name == config.name), Counters())
         wait_connected = partial(self.initial_connections.wait_connected, config.clusters)
-        pending = partial(self._pending_before, config.name)
+        pending = partial(self._earlier_pending_routes, config.name)
         return Route(config, clusters, self._checkpoints, drain_s, counters, wait_connected, pending)
 
-    def _pending_before(self, name: str) -> list[RouteConfig]:
-        """Return the earlier routes that are not open yet. Not later ones: two routes could wait for each other forever."""
-        before = itertools.takewhile(lambda route: route.name != name, self.routes)
-        return [route.config for route in before if route.is_pending]
+    def _earlier_pending_routes(self, name: str) -> list[RouteConfig]:
+        """Return the pending routes before the named one; with later ones too, two routes could wait for each other forever."""
+        earlier = itertools.takewhile(lambda route: route.name != name, self.routes)
+        return [route.config for route in earlier if route.is_pending]
 
     def _start_routes(self, routes: Iterable[Route]) -> None:
         for route in routes:
             self._tasks[route] = spawn(route.run(), f"route {route.name}")
 
     async def _stop_route(self, route: Route) -> None:
-        """Drain a route and close its outbounds: the route that replaces it may need the same producers."""
+        """Drain a route and close its outbounds: the route that replaces it may need the same producer names."""
         route.stop()
         await asyncio.wait([self._tasks[route]])
         await route.close()
@@ -264,15 +272,16 @@ class Gateway:
     async def _close_checkpoints(self, checkpoints: Checkpoints) -> None:
         await checkpoints.close(self._deadline)
 
-    async def _close_replaced(self) -> None:
-        while self._replaced:
-            await close_clusters(self._replaced[:1])
-            del self._replaced[:1]
+    async def _close_replaced_clusters(self) -> None:
+        while self._clusters_to_close:
+            await close_clusters(self._clusters_to_close[:1])
+            del self._clusters_to_close[:1]
 
-    async def _close_all(self) -> None:
-        await close_clusters([*self.clusters.values(), *self._replaced], self._deadline)
+    async def _close_all_clusters(self) -> None:
+        await close_clusters([*self.clusters.values(), *self._clusters_to_close], self._deadline)
 
     async def _wait_for_end(self, until_idle_s: float | None) -> None:
+        """Wait until a stop is requested, all routes have ended, or all routes have been idle for `until_idle_s`."""
         stopping = spawn(self._stop_requested.wait(), "stop signal")
         loop = asyncio.get_running_loop()
         try:
@@ -286,7 +295,7 @@ class Gateway:
                     continue
                 if until_idle_s is not None and all(route.idle_for(loop.time()) >= until_idle_s for route in self.routes):
                     return
-                if any(task.done() for task in tasks):
+                if any(task.done() for task in tasks):  # then `asyncio.wait` above returns at once
                     await asyncio.sleep(IDLE_CHECK_S)
         finally:
             await cancel(stopping)

@@ -15,7 +15,7 @@ class RouteResult:
     counters: Counters
     error: str | None = None
     stopped: dict[str, str] = field(default_factory=dict)
-    """Partitions that stopped with an error, and the error."""
+    """The error of each partition that stopped with one, by partition."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result for JSON output."""
@@ -28,8 +28,9 @@ class RunResult:
 
     routes: list[RouteResult]
     seconds: float
+    """Duration of the run."""
     unreachable: dict[str, str] = field(default_factory=dict)
-    """Clusters that were unreachable at the end, with the reason."""
+    """Reason of each cluster that was unreachable at the end, by cluster name."""
 
     @property
     def clean(self) -> bool:

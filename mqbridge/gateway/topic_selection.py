@@ -4,23 +4,23 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.config.options.route import Route
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.patterns import is_pattern
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.gateway.pending_topics import creator_of
 from mqbridge.routing.topics import SelectedTopic, select
 
-EXAMPLES = 3
+MAX_EXAMPLES = 3
 """Maximum number of topics that an error names as examples."""
 
 
 async def select_from(
-    source: Cluster, route: Route, planned: Sequence[str] = (), pending: Collection[Route] = ()
+    source: Cluster, route: RouteConfig, planned_topics: Sequence[str] = (), pending_routes: Collection[RouteConfig] = ()
 ) -> list[SelectedTopic]:
-    """Return the topics that match the route; `planned` topics count as existing.
+    """Return the topics that match the route; `planned_topics` count as existing.
 
     Raises ConfigError if no topic matches, or more topics than one group of the system may read. Raises ClusterError if no topic
-    matches yet and a `pending` route may create one.
+    matches yet and one of `pending_routes` may create one.
     """
     wanted = route.source.wanted
     existing: list[str] = []
@@ -30,28 +30,30 @@ async def select_from(
                 f"route {route.name!r} selects topics by a pattern, but cluster {source.name!r} cannot list its topics",
                 hint="Give the cluster its admin_url, or name the topics",
             )
-        existing = sorted({*await source.topics(), *planned})
-    chosen = select(wanted, existing)
-    if not chosen:
+        existing = sorted({*await source.topics(), *planned_topics})
+    selected = select(wanted, existing)
+    if not selected:
         for pattern in wanted:
-            if (creator := creator_of(pattern, source.name, pending)) is not None:
+            if (creator := creator_of(pattern, source.name, pending_routes)) is not None:
                 raise not_created_yet_error(route, source.name, pattern, creator)
         raise ConfigError(
             f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}",
-            hint=f"A pattern matches whole names, like {_some(wanted, existing)}" if existing else "It has no topics at all",
+            hint=f"A pattern matches whole names, like {_similar_names(wanted, existing)}"
+            if existing
+            else "The cluster has no topics at all",
         )
     max_topics = source.capabilities.group_topics
-    if max_topics is not None and len(chosen) > max_topics:
-        half = chosen[len(chosen) // 2].topic
+    if max_topics is not None and len(selected) > max_topics:
+        half = selected[len(selected) // 2].topic
         raise ConfigError(
-            f"route {route.name!r} selects {len(chosen):,} topics, "
+            f"route {route.name!r} selects {len(selected):,} topics, "
             f"but a group of {source.name!r} may read at most {max_topics:,}",
             hint=f"Split it into several routes, each with a part of the topics and its own group; half come before {half}",
         )
-    return chosen
+    return selected
 
 
-def not_created_yet_error(route: Route, cluster: str, topic: str, creator: str) -> ClusterError:
+def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator: str) -> ClusterError:
     """Make the error for a missing topic that another route will create."""
     return ClusterError(
         f"route {route.name!r}: the topic {topic!r} does not exist in cluster {cluster!r} yet: route {creator!r}, which creates "
@@ -59,7 +61,7 @@ def not_created_yet_error(route: Route, cluster: str, topic: str, creator: str) 
     )
 
 
-def _some(wanted: Sequence[str], existing: Sequence[str]) -> str:
+def _similar_names(wanted: Sequence[str], existing: Sequence[str]) -> str:
     """Return examples of existing names: those most similar to the wanted names."""
-    close = [name for each in wanted for name in get_close_matches(each, existing, EXAMPLES, 0.0)]
-    return ", ".join(dict.fromkeys(close[:EXAMPLES]))
+    close = [name for name_or_pattern in wanted for name in get_close_matches(name_or_pattern, existing, MAX_EXAMPLES, 0.0)]
+    return ", ".join(dict.fromkeys(close[:MAX_EXAMPLES]))

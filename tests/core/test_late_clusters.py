@@ -149,7 +149,8 @@ async def test_a_cluster_that_has_just_come_may_miss_topics_for_a_while(world: W
         world.a.reconnect()
         await until(
             lambda: (
-                "does not exist in cluster 'a' (its cluster was reached only recently)" in str(named(gateway, "r").retry_reason)
+                "does not exist in cluster 'a' (a cluster of the route was reached only recently)"
+                in str(named(gateway, "r").retry_reason)
             )
         )
         fill(world.a, "t", 1, 5)
@@ -218,7 +219,7 @@ async def test_a_route_waits_for_the_topic_that_a_late_route_makes(world: World,
         missing = f"the topic {wanted!r} does not exist in cluster 'b' yet"
         why = f"route 'second': {missing}: route 'first', which creates it, is not open"
         assert str(second.retry_reason) == why
-        await until(lambda: second._rejoin.begun)  # it has tried for itself, too
+        await until(lambda: second._rejoin_backoff.begun)  # it has tried for itself, too
         assert (second.error, str(second.retry_reason)) == (None, why)
         fill(world.a, "mi" if "{" in maker[1] else "t", 1, 5)
         world.a.reconnect()
@@ -256,7 +257,7 @@ async def test_a_route_waits_while_a_target_that_grew_is_not_open_for_all_partit
     fill(world.a, "t", 3, 5)
     async with started(world.config(route("r", "a/t", end("b/t", partitions={"by": "identity"})))) as (gateway, task):
         await until(lambda: task.done() or (gateway.routes and named(gateway, "r").retry_reason is not None))
-        assert "takes messages in 2 of its partitions so far, and 3 are needed" in str(named(gateway, "r").retry_reason)
+        assert "accepts messages in 2 of its partitions so far, and 3 are needed" in str(named(gateway, "r").retry_reason)
         coming_up.clear()
         await until(lambda: everything(world.b, "t") == everything(world.a, "t"))
 
@@ -320,4 +321,4 @@ async def test_a_reload_replaces_a_cluster_that_never_came(world: World) -> None
         right = world.config(route("r", "a/t", "c/t"), c={"broker": f"{world.name}-b"})
         await gateway.apply(from_dict(right, adapters=ADAPTERS))
         await until(lambda: everything(world.b, "t") == list(range(5)))
-        assert not gateway.initial_connections.waiting
+        assert not gateway.initial_connections.connect_errors

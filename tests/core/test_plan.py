@@ -69,7 +69,7 @@ async def test_missing_topics_and_clusters(world: World) -> None:
         "A pattern matches whole names, like orders_us, orders_eu, payments"
     )
     [empty] = await problems(world, route("r", "b/~x.*", "c/t"))
-    assert empty == "route 'r': no topic of cluster 'b' matches ~x.*. It has no topics at all"
+    assert empty == "route 'r': no topic of cluster 'b' matches ~x.*. The cluster has no topics at all"
     for name in ("a", "b"):
         gone = await problems(world, route("r", "a/t", "b/t"), without=(name,))
         assert gone == [f"route 'r': its cluster '{name}' cannot be reached"]

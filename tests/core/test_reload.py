@@ -352,7 +352,7 @@ async def test_a_stop_in_the_middle_of_a_reload(world: World, file: Path) -> Non
         await until(lambda: not gateway.ready)
         world.b.release_receipts()
         result: ReloadResult = await asyncio.wait_for(waiting, PATIENCE_S)
-        assert result.problems == ["the gateway is ending"]
+        assert result.problems == ["the gateway is stopping"]
     assert committed(world.a, "g-changed") == COUNT + 1
     assert "after" not in world.b.topics or everything(world.b, "after") == []
 

@@ -177,8 +177,8 @@ async def test_warnings_of_hundreds_of_topics_are_limited(world: World, asked: A
     async with running(world.config(route("r", "a/~bad.*", "b/good", source_={"group": "g"}))) as gateway:
         await until(lambda: len(gateway.routes[0].warnings.current) == 30)
         lines = warned(caplog)
-        assert len(lines) == retention_warnings.MAX_LINES + 1
-        assert lines[-1].startswith(f"route r: {30 - retention_warnings.MAX_LINES} more warnings")
+        assert len(lines) == retention_warnings.MAX_LOGGED_WARNINGS + 1
+        assert lines[-1].startswith(f"route r: {30 - retention_warnings.MAX_LOGGED_WARNINGS} more warnings")
 
 
 async def test_subscriptions_are_refused_if_they_have_no_effect(world: World) -> None:
