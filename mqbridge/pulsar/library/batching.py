@@ -1,9 +1,11 @@
 """Collects the messages of one producer into batch entries, limited by message count, bytes and delay.
 
-There is one batch for all messages, or one per key. Key_Shared subscriptions dispatch whole entries by the key of their first
-message, so they need one batch per key. A message with a delivery time or with a sequence id set by the caller becomes an entry
-of its own, sent after the messages before it. So does a large message if the producer splits messages into chunks, because a
-batch cannot be split.
+There is one batch for all messages, or one for each key. Key_Shared subscriptions dispatch whole entries by the key of the first
+message, so they need one batch for each key.
+
+A message with a delivery time, or with a sequence id set by the caller, becomes an entry of its own; the batches of earlier
+messages are sent before it. The same holds for a large message if the producer splits messages into chunks, because a batch
+cannot be split.
 """
 
 import asyncio
@@ -25,8 +27,9 @@ class Batching:
     max_messages: int = 1000
     max_bytes: int = 128 << 10
     max_delay_s: float = 0.01
+    """Time from a batch's first message until it is sent, in seconds."""
     by_key: bool = False
-    """True for one batch per key; the limits apply to all batches together."""
+    """True for one batch for each key; the limits apply to all batches together."""
 
 
 class MessageId(NamedTuple):
@@ -61,9 +64,9 @@ class OutgoingMessage:
         self.payload, self.key, self.ordering_key, self.properties = payload, key, ordering_key, properties
         self.event_time, self.deliver_at, self.sequence_id = event_time, deliver_at, sequence_id
 
-    def describe(self, metadata: MessageMetadata) -> None:
-        """Write all fields except the payload into the metadata of an entry."""
-        self.describe_keys(metadata)
+    def write_to(self, metadata: MessageMetadata) -> None:
+        """Write all fields except the payload into the metadata of an entry that contains only this message."""
+        self.write_keys_to(metadata)
         for key, value in self.properties:
             metadata.properties.add(key=key, value=value)
         if self.event_time:
@@ -74,7 +77,7 @@ class OutgoingMessage:
             metadata.deliver_at_time = self.deliver_at
 
     def batch_prefix(self) -> bytes:
-        """Return the encoded metadata that precedes the payload in a batch."""
+        """Return the encoded metadata with its size, which precedes the payload in a batch."""
         if self.key is self.ordering_key is None and self.payload is not None and not (self.properties or self.event_time):
             return PLAIN_PREFIXES[len(self.payload)]
         key, is_binary = self.key, False
@@ -84,7 +87,7 @@ class OutgoingMessage:
             -1 if self.payload is None else len(self.payload), self.properties, key, is_binary, self.ordering_key, self.event_time
         )
 
-    def describe_keys(self, metadata: MessageMetadata) -> None:
+    def write_keys_to(self, metadata: MessageMetadata) -> None:
         """Write the key and the ordering key into the metadata of an entry; brokers dispatch entries by them."""
         if isinstance(self.key, bytes):
             metadata.partition_key = base64.b64encode(self.key).decode()
@@ -96,58 +99,60 @@ class OutgoingMessage:
 
 
 PLAIN = OutgoingMessage(b"")
-"""A message that has only a payload; see `Batcher.put_plain`."""
+"""Stands for any message that has only a payload, which is passed separately; see `Batcher.add_plain`."""
 
 
 class _Batch:
-    """The messages of a batch entry that is not sent yet."""
+    """The messages of a batch entry that is not sent yet; `parts` are the encoded metadata and the payload of each message."""
 
-    __slots__ = ("first", "futures", "parts")
+    __slots__ = ("first_message", "futures", "parts")
 
     def __init__(self, first: OutgoingMessage) -> None:
-        self.first = first
+        self.first_message = first
         self.parts: list[bytes] = []
         self.futures: list[asyncio.Future[MessageId]] = []
 
 
 class Batcher:
-    """Collects the messages of one producer into batches; the ids of its messages contain `partition`."""
+    """Collects the messages of one producer into batches; `partition` is the partition index in the ids of its messages."""
 
     def __init__(self, producer: EntryProducer, batching: Batching, partition: int) -> None:
         self._producer, self._batching, self._partition = producer, batching, partition
-        self._splits = producer.settings.chunking
+        self._is_chunking = producer.settings.chunking
         self._batches: dict[object, _Batch] = {}
-        self._messages = self._bytes = 0
+        """Batches by (ordering key, key), or the only batch by None."""
+        self._message_count = self._batch_bytes = 0
+        """Totals of all batches."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._future = self._loop.create_future
+        self._create_future = self._loop.create_future
 
     def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
         """Add a message to a batch, which is sent when it is full or its delay is over.
 
         The future returns the message id, or fails with ClusterError.
         """
-        return self._put(message, message.payload)
+        return self._add(message, message.payload)
 
-    def put_plain(self, payload: bytes) -> "asyncio.Future[MessageId]":
-        """Add a message that has only a payload. The fast path is a message that extends a batch without completing it."""
+    def add_plain(self, payload: bytes) -> "asyncio.Future[MessageId]":
+        """Add a message that has only a payload; faster than `add` if the message neither begins nor completes a batch."""
         prefix = PLAIN_PREFIXES[len(payload)]
-        size = self._bytes + len(prefix) + len(payload)
+        size = self._batch_bytes + len(prefix) + len(payload)
         batch = self._batches.get(None)
-        if batch is None or size >= self._batching.max_bytes or self._messages + 1 >= self._batching.max_messages:
-            return self._put(PLAIN, payload)
-        future: asyncio.Future[MessageId] = self._future()
+        if batch is None or size >= self._batching.max_bytes or self._message_count + 1 >= self._batching.max_messages:
+            return self._add(PLAIN, payload)
+        future: asyncio.Future[MessageId] = self._create_future()
         batch.parts += (prefix, payload)
         batch.futures.append(future)
-        self._messages += 1
-        self._bytes = size
+        self._message_count += 1
+        self._batch_bytes = size
         return future
 
-    def _put(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
-        """Add a message with this payload; send it alone if it has a delivery time or a sequence id, or may be split."""
-        future: asyncio.Future[MessageId] = self._future()
+    def _add(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
+        """Add a message with this payload to a batch, or send it alone (see the module's docstring)."""
+        future: asyncio.Future[MessageId] = self._create_future()
         batching = self._batching
-        may_be_split = self._splits and payload is not None and len(payload) > batching.max_bytes
+        may_be_split = self._is_chunking and payload is not None and len(payload) > batching.max_bytes
         if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1 or may_be_split:
             self.flush()
             self._send_alone(message, payload, future)
@@ -155,7 +160,7 @@ class Batcher:
         prefix = message.batch_prefix() if payload is None or message is not PLAIN else PLAIN_PREFIXES[len(payload)]
         payload = payload or b""
         size = len(prefix) + len(payload)
-        if self._messages and self._bytes + size > batching.max_bytes:
+        if self._message_count and self._batch_bytes + size > batching.max_bytes:
             self.flush()
         key = (message.ordering_key, message.key) if batching.by_key else None
         batch = self._batches.get(key)
@@ -163,19 +168,20 @@ class Batcher:
             batch = self._batches[key] = _Batch(message)
         batch.parts += (prefix, payload)
         batch.futures.append(future)
-        self._messages += 1
-        self._bytes += size
-        if self._messages >= batching.max_messages or self._bytes >= batching.max_bytes:
+        self._message_count += 1
+        self._batch_bytes += size
+        if self._message_count >= batching.max_messages or self._batch_bytes >= batching.max_bytes:
             self.flush()
         elif self._timer is None:
             self._timer = self._loop.call_later(batching.max_delay_s, self.flush)
         return future
 
     def _send_alone(self, message: OutgoingMessage, payload: bytes | None, future: "asyncio.Future[MessageId]") -> None:
+        """Send a message as an entry of its own."""
         metadata = MessageMetadata()
-        message.describe(metadata)
+        message.write_to(metadata)
         sent = self._producer.send(metadata, payload or b"", 1, message.sequence_id)
-        sent.add_done_callback(functools.partial(self._done, [future], False))
+        sent.add_done_callback(functools.partial(self._on_sent, [future], False))  # False: without batch framing
 
     def flush(self) -> None:
         """Send all batches now, full or not."""
@@ -183,15 +189,16 @@ class Batcher:
             self._timer.cancel()
             self._timer = None
         batches, self._batches = self._batches, {}
-        self._messages = self._bytes = 0
+        self._message_count = self._batch_bytes = 0
         for batch in batches.values():
             count = len(batch.futures)
             metadata = MessageMetadata(num_messages_in_batch=count)
-            batch.first.describe_keys(metadata)
+            batch.first_message.write_keys_to(metadata)
             sent = self._producer.send(metadata, b"".join(batch.parts), count)
-            sent.add_done_callback(functools.partial(self._done, batch.futures, True))
+            sent.add_done_callback(functools.partial(self._on_sent, batch.futures, True))
 
-    def _done(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
+    def _on_sent(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
+        """Complete the futures of an entry's messages with their ids, or with the error of the entry."""
         error = sent.exception()
         if error is not None:
             for future in futures:
@@ -199,10 +206,10 @@ class Batcher:
                     future.set_exception(error)
             return
         (ledger, entry, *_), partition = sent.result(), self._partition
-        make = tuple.__new__  # does the same as MessageId's constructor, at less than half its cost
-        for index, future in enumerate(futures, 0 if batched else -1):
+        new_tuple = tuple.__new__  # does the same as MessageId's constructor, at less than half its cost
+        for batch_index, future in enumerate(futures, 0 if batched else -1):
             try:
-                future.set_result(make(MessageId, (ledger, entry, partition, index)))
+                future.set_result(new_tuple(MessageId, (ledger, entry, partition, batch_index)))
             except asyncio.InvalidStateError:
                 continue  # the caller has cancelled the future
 

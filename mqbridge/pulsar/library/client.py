@@ -82,8 +82,8 @@ class PulsarClient(ClusterClient):
         batch_messages, batch_bytes, batch_delay_s
                                limits of a batch: messages (1: no batches), bytes, and seconds until it is sent
         batch_by_key           make one batch per key, as key_shared subscriptions need it
-        key_hash               hash function that chooses the partition of a key; `java` is the default of all official clients
-        max_pending_bytes      `send` waits while this number of bytes has no receipt
+        key_hash               hash function that chooses the partition of a key; `java` is the default of the Java client
+        max_pending_bytes      `send` waits while messages of this total size have no receipt
         refresh_s              interval between checks for new partitions, in seconds
         name                   producer name for deduplication; only one producer of a topic at a time may use it (None: the
                                broker generates a name)
@@ -91,7 +91,7 @@ class PulsarClient(ClusterClient):
         compression            compression codec of every entry
         schema                 schema that is registered with the topic, or checked against the topic's schema
         chunking, chunk_bytes  split messages above the broker's limit into chunks of this size (None: the broker's limit)
-        initial_subscription   subscription that is created with the topic, so that it receives the first messages
+        initial_subscription   subscription that is created together with a new topic, so it receives the first messages
         producer_properties    properties that the topic's statistics show
         max_elapsed_s          a message fails if it has no receipt after this time, in seconds (None: never)
         fails_in_order         if a message fails after `max_elapsed_s`, all later messages fail too, so the order is kept
@@ -114,13 +114,13 @@ class PulsarClient(ClusterClient):
             retries_first_opening=retries_first_opening,
         )
 
-        async def open_it() -> Producer:
+        async def open_producer() -> Producer:
             producer = await open_topic_producer(
                 self._base, full_name(topic), settings, batching=batching, key_hash=key_hash, refresh_s=refresh_s
             )
             return Producer(topic, producer, max_pending_bytes)
 
-        return self._opening(open_it)
+        return self._opening(open_producer)
 
     def consumer(
         self,
@@ -150,14 +150,14 @@ class PulsarClient(ClusterClient):
         topics                   topic names, or a regular expression over `tenant/namespace/topic` (without a slash: over
                                  `topic`), which selects existing and future topics of `namespace`
         group                    name of the subscription
-        start, start_ago_s       where a new subscription begins: at the earliest or latest message, or with messages published
-                                 up to this number of seconds ago
+        start, start_ago_s       where a new subscription begins: at "earliest" or "latest"; or, if `start_ago_s` is set, with
+                                 the messages published since this number of seconds ago
         mode                     subscription type, see `Mode`; by default one consumer per partition receives in order
-        consumer_name            name that statistics show
+        consumer_name            name that the topic's statistics show
         priority                 consumers with a lower number receive messages first, or become active first
         max_bytes                maximum size of the buffered messages of all partitions together
         batch_index_acks         acknowledge single messages of a batch, at a broker with acknowledgmentAtBatchIndexLevelEnabled
-                                 (False: a batch is acknowledged with the last of its messages)
+                                 (False: a batch is acknowledged when all of its messages are)
         ack_timeout_s            messages without acknowledgement are redelivered after this time, in seconds (None: never)
         read_compacted           receive only the newest message of each key of a compacted topic; exclusive and failover
         key_ranges               key_shared: ranges of key hashes (0 to 65535, both ends included) of this consumer
@@ -168,7 +168,7 @@ class PulsarClient(ClusterClient):
         create_topic             allow the broker to auto-create a missing topic
         refresh_s                interval between checks for new partitions and topics, in seconds
         """
-        names = _names(topics)
+        names = _topic_names(topics)
         subscription = Subscription(
             group,
             SUBSCRIPTION_TYPES[mode],
@@ -188,11 +188,11 @@ class PulsarClient(ClusterClient):
             create_topic=create_topic,
         )
 
-        async def open_it() -> Consumer:
-            entries = await self._subscribe(topics, names, namespace, subscription, refresh_s)
-            return Consumer(entries, names, self._timing.request)
+        async def open_consumer() -> Consumer:
+            topic_consumer = await self._subscribe(topics, names, namespace, subscription, refresh_s)
+            return Consumer(topic_consumer, names, self._timing.request)
 
-        return self._opening(open_it)
+        return self._opening(open_consumer)
 
     def reader(
         self,
@@ -207,13 +207,13 @@ class PulsarClient(ClusterClient):
 
         `start` is "earliest", "latest", or a publish time. The other arguments are those of `consumer`.
         """
-        names = _names(topics)
+        names = _topic_names(topics)
 
-        async def open_it() -> Reader:
+        async def open_reader() -> Reader:
             subscription = await self._base.reader_subscription(LATEST if start == "latest" else EARLIEST)
             subscription = replace(subscription, read_compacted=read_compacted, max_bytes=max_bytes, create_topic=False)
-            entries = await self._subscribe(topics, names, DEFAULT_NAMESPACE, subscription, refresh_s)
-            reader = Reader(Consumer(entries, names, self._timing.request))
+            topic_consumer = await self._subscribe(topics, names, DEFAULT_NAMESPACE, subscription, refresh_s)
+            reader = Reader(Consumer(topic_consumer, names, self._timing.request))
             if isinstance(start, datetime):
                 try:
                     await reader.seek(start)
@@ -222,7 +222,7 @@ class PulsarClient(ClusterClient):
                     raise
             return reader
 
-        return self._opening(open_it)
+        return self._opening(open_reader)
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
@@ -243,10 +243,10 @@ class PulsarClient(ClusterClient):
         sole_sender: bool = False,
         retries_first_opening: bool = False,
     ) -> Opening[EntryProducer]:
-        """Open a producer of encoded entries to one partition, or to an unpartitioned topic.
+        """Open a producer of encoded entries to one partition, or to an unpartitioned topic. Raises ClusterError.
 
-        It is faster for applications that make batches themselves: its `send` takes metadata and payload, returns a future, and
-        never waits, so the caller must limit the pending bytes. The arguments are those of `producer`. Raises ClusterError.
+        It is faster for applications that make batches themselves. Its `send` takes metadata and payload, and returns a future;
+        it never waits, so the caller must limit the pending bytes. The arguments are those of `producer`.
         """
         settings = ProducerSettings(
             name=name,
@@ -263,7 +263,7 @@ class PulsarClient(ClusterClient):
             retries_first_opening=retries_first_opening,
         )
 
-        async def open_it() -> EntryProducer:
+        async def open_producer() -> EntryProducer:
             producer = self._base.producer(full_name(topic), settings)
             try:
                 await producer.opened()
@@ -272,7 +272,7 @@ class PulsarClient(ClusterClient):
                 raise
             return producer
 
-        return self._opening(open_it)
+        return self._opening(open_producer)
 
     def entry_consumer(
         self,
@@ -302,7 +302,7 @@ class PulsarClient(ClusterClient):
         It is faster for applications that process batches of messages: `mapping.stored.decode_entries` decodes the entries. The
         arguments are those of `consumer`. Raises ClusterError.
         """
-        names = _names(topics)
+        names = _topic_names(topics)
         subscription = Subscription(
             group,
             SUBSCRIPTION_TYPES[mode],
@@ -327,13 +327,15 @@ class PulsarClient(ClusterClient):
     async def _subscribe(
         self, topics: Topics, names: TopicNames, namespace: str, subscription: Subscription, refresh_s: float
     ) -> TopicConsumer:
+        """Open a consumer of entries; `names` are the same topics by full name, empty for a pattern."""
         if isinstance(topics, re.Pattern):
             pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
             return await open_pattern_consumer(self._base, namespace, pattern, subscription, refresh_s=refresh_s)
         return await open_topic_consumer(self._base, names.full_names, subscription, refresh_s=refresh_s)
 
 
-def _names(topics: Topics) -> TopicNames:
+def _topic_names(topics: Topics) -> TopicNames:
+    """Return the names of these topics; the topics of a pattern are not known yet."""
     if isinstance(topics, re.Pattern):
         return TopicNames([])
     return TopicNames([topics] if isinstance(topics, str) else list(topics))

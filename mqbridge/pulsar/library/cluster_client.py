@@ -1,4 +1,4 @@
-"""Base class of the Pulsar client: connections, topic and schema requests, and the list of open producers and consumers."""
+"""Base class of the Pulsar client: connections, requests about topics and schemas, and its open producers and consumers."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class ClusterClient:
-    """The base class of `PulsarClient`."""
+    """The base class of `PulsarClient`, which documents the arguments."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class ClusterClient:
         connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
-        found = parse_cluster_url(url, "pulsar", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
+        cluster_url = parse_cluster_url(url, "pulsar", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
         timing = Timing(operation_timeout_s, request_timeout_s, connect_timeout_s, keep_alive_s)
-        self._base = BaseClient([Address(*each) for each in found.addresses], tls=found.tls, auth=auth, timing=timing)
+        self._base = BaseClient([Address(*each) for each in cluster_url.addresses], tls=cluster_url.tls, auth=auth, timing=timing)
         self._timing, self._tls, self._auth, self._admin_url = timing, tls, auth, admin_url
         self._admin: Admin | None = None
         self._opened = OpenedByClient()
@@ -57,7 +57,7 @@ class ClusterClient:
         return await self._base.partitions(full_name(topic))
 
     async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-        """Return the full names of the persistent topics of a namespace, partitions one by one. Raises ClusterError."""
+        """Return the full names of the persistent topics of a namespace, each partition by itself. Raises ClusterError."""
         return await self._base.topics(namespace)
 
     async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
@@ -65,7 +65,7 @@ class ClusterClient:
         return await self._base.schema(full_name(topic), version)
 
     async def register_schema(self, topic: str, schema: Schema) -> bytes:
-        """Add a schema to an existing topic; return its version. Raises ClusterError, FATAL if it is incompatible."""
+        """Add a schema to an existing topic; return the schema's version. Raises ClusterError, FATAL if it is incompatible."""
         return await self._base.register_schema(full_name(topic), schema)
 
     @property
@@ -79,18 +79,20 @@ class ClusterClient:
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
-    def _opening(self, open_it: Callable[[], Coroutine[Any, Any, T]]) -> Opening[T]:
-        async def open_and_remember() -> T:
+    def _opening(self, open_resource: Callable[[], Coroutine[Any, Any, T]]) -> Opening[T]:
+        """Return the `Opening` of a producer, consumer or reader, which closing the client will close too."""
+
+        async def open_and_register() -> T:
             if self._closed:
                 raise ClusterError("the client is closed", Failure.FATAL)
-            opened = await open_it()
-            if self._closed:  # the client was closed during the opening
+            opened = await open_resource()
+            if self._closed:  # the client was closed in the meantime
                 await opened.close(0.0)
                 raise ClusterError("the client is closed", Failure.FATAL)
             self._opened.add(opened)
             return opened
 
-        return Opening(open_and_remember)
+        return Opening(open_and_register)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close all producers, consumers and readers within `timeout` seconds, the newest first; then close the connections."""

@@ -1,8 +1,8 @@
 """Receives the messages of topics one by one, and acknowledges them.
 
-Entries are buffered in the consumers of the partitions, limited by `max_bytes` in total; only the messages of one entry are
-buffered here. A message is acknowledged through its handle, a `ReceivedEntry`. A handle becomes outdated when the broker will
-redeliver its entry.
+Entries are queued in the consumers of the partitions, limited by `max_bytes` in total; only the messages of one entry are held
+here. A message is acknowledged through its handle, a `ReceivedEntry`. A handle becomes outdated as soon as it is certain that the
+broker will redeliver the entry.
 """
 
 import asyncio
@@ -36,16 +36,18 @@ class Consumer:
     payload holds the raw bytes.
     """
 
-    def __init__(self, entries: TopicConsumer, names: TopicNames, request_timeout_s: float) -> None:
-        self._entries, self._names, self._request_timeout_s = entries, names, request_timeout_s
-        self._ready: deque[ReceivedMessage] = deque()
-        """Messages of the latest entry that the application has not received yet."""
+    def __init__(self, topic_consumer: TopicConsumer, names: TopicNames, request_timeout_s: float) -> None:
+        self._topic_consumer, self._names, self._request_timeout_s = topic_consumer, names, request_timeout_s
+        self._decoded_messages: deque[ReceivedMessage] = deque()
+        """The messages of the entry taken last that the application has not received yet."""
         self._seek_targets: dict[EntryConsumer, tuple[EntryId, int]] = {}
-        """Target of a seek into a batch, as entry and message index: earlier messages of this entry are skipped."""
+        """Partition -> (entry, message index) of the message to which it was moved inside a batch: earlier messages of that entry
+        are skipped."""
         self._seeking: set[EntryConsumer] = set()
+        """Partitions whose seek is in progress; their messages are outdated."""
         self._unconfirmed: set[EntryConsumer] = set()
         """Partitions with acknowledgements since the last `flush`."""
-        self._reported: set[EntryConsumer] = set()
+        self._reported_failures: set[EntryConsumer] = set()
         """Failed partitions whose error `receive` has already raised."""
         self._closed = False
 
@@ -65,43 +67,45 @@ class Consumer:
         if message is None:
             async with asyncio.timeout(timeout):
                 while message is None:
-                    await self._entries.wait()
+                    await self._topic_consumer.wait()
                     message = self._take()
         return message
 
     def _take(self) -> ReceivedMessage | None:
         """Return the next message, None if no message is buffered. Raises ClusterError."""
         while not self._closed:
-            while self._ready:
-                message = self._ready.popleft()
-                if self._is_current(message.handle):  # otherwise the broker will redeliver it
+            while self._decoded_messages:
+                message = self._decoded_messages.popleft()
+                if self._is_current(message.handle):  # the broker will redeliver an outdated one
                     return message
-            taken = self._entries.take()
-            if taken is None:
+            received = self._topic_consumer.take()
+            if received is None:
                 self._raise_failure()
                 return None
-            self._open(*taken)
+            self._decode_entry(*received)
         raise ClusterError("the consumer is closed", Failure.FATAL)
 
-    def _open(self, consumer: EntryConsumer, entry: Entry) -> None:
+    def _decode_entry(self, consumer: EntryConsumer, entry: Entry) -> None:
+        """Decode an entry into the messages to be received next; acknowledge it if no message is left to receive."""
         topic, partition = self._names.topic_and_partition(consumer.topic)
         target, index = self._seek_targets.pop(consumer, (None, 0))
         first_index = index if target == (entry.ledger, entry.entry) else 0
         handle, messages = open_entry(consumer, entry, topic, partition, first_index=first_index)
-        self._ready.extend(messages)
+        self._decoded_messages.extend(messages)
         if not messages and consumer.subscription.reader_from is None:
             handle.acknowledge_all()
 
     def _raise_failure(self) -> None:
-        if self._entries.ended is not None:
-            raise self._entries.ended
-        failed = self._entries.failed_consumers()
+        """Raise an error if the consumer as a whole, one more partition, or every partition has failed."""
+        if self._topic_consumer.ended is not None:
+            raise self._topic_consumer.ended
+        failed = self._topic_consumer.failed_consumers()
         for consumer in failed:
             assert consumer.ended is not None  # noqa: S101 - it has failed
-            if consumer not in self._reported:
-                self._reported.add(consumer)
+            if consumer not in self._reported_failures:
+                self._reported_failures.add(consumer)
                 raise consumer.ended
-        if failed and len(failed) == len(self._entries.consumers):
+        if failed and len(failed) == len(self._topic_consumer.consumers):
             raise ClusterError(f"every partition has failed: {failed[0].ended}", Failure.FATAL)
 
     def __aiter__(self) -> Self:
@@ -118,7 +122,9 @@ class Consumer:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Acknowledge a message; the acknowledgement is sent within 0.1 s. The last message of an entry acknowledges the entry.
+        """Acknowledge a message; the acknowledgement is sent within 0.1 s.
+
+        An entry is acknowledged when all of its messages are (see `batch_index_acks` of `PulsarClient.consumer`).
 
         Returns False and does nothing if the message will be redelivered: another consumer became active, the connection was
         lost, or a `seek` or a negative acknowledgement has reset the partition.
@@ -161,7 +167,7 @@ class Consumer:
     def _is_current(self, entry: ReceivedEntry) -> bool:
         """Return False if the broker will redeliver the entry, or if its consumer is closed."""
         consumer = entry.consumer
-        is_consumed = self._entries.consumers.get(consumer.topic) is consumer and consumer not in self._seeking
+        is_consumed = self._topic_consumer.consumers.get(consumer.topic) is consumer and consumer not in self._seeking
         return is_consumed and entry.is_current and not self._closed
 
     async def flush(self) -> None:
@@ -177,6 +183,7 @@ class Consumer:
             raise
 
     async def _confirm(self, consumer: EntryConsumer) -> None:
+        """Wait until the broker has received this partition's acknowledgements; a failed consumer has none to wait for."""
         if consumer.ended is None:
             await retry(consumer.confirm_acks, self._request_timeout_s)
             await consumer.last_id()  # the broker answers after it has read all earlier acknowledgements of the connection
@@ -196,10 +203,11 @@ class Consumer:
         acknowledged. Raises ClusterError.
         """
         if isinstance(to, ReceivedMessage):
-            consumer = self._entries.consumers.get(concrete_name(full_name(to.topic), to.partition))
+            consumer = self._topic_consumer.consumers.get(concrete_name(full_name(to.topic), to.partition))
             if consumer is None:
                 raise ClusterError(f"this consumer has no partition {to.partition} of {to.topic}", Failure.FATAL)
             ledger, entry, index = to.position
+            # A chunked message has the id of its last chunk, but must be read from its first chunk.
             begin = to.handle.begin if isinstance(to.handle, ReceivedEntry) else (ledger, entry)
             await self._seek(consumer, begin)
             if index:
@@ -210,26 +218,28 @@ class Consumer:
             time = int(to.timestamp() * 1000)
             await asyncio.gather(*(self._seek(each, publish_time=time) for each in active))
         else:
-            end = EARLIEST if to == "earliest" else LATEST
-            await asyncio.gather(*(self._seek(each, end) for each in active))
+            entry_id = EARLIEST if to == "earliest" else LATEST
+            await asyncio.gather(*(self._seek(each, entry_id) for each in active))
 
     async def _active_consumers(self) -> list[EntryConsumer]:
-        """Return the partitions' consumers that are active. Raises ClusterError if there are none.
+        """Return the consumers that are active in their partitions. Raises ClusterError if there are none.
 
-        On a failover subscription the broker announces the active consumer some time after the SUBSCRIBE, so this waits for it.
+        On a failover subscription the broker announces the active consumer some time after SUBSCRIBE, so this first waits for the
+        announcements, for at most `_request_timeout_s`.
         """
+        consumers = self._topic_consumer.consumers
         with suppress(TimeoutError):
             async with asyncio.timeout(self._request_timeout_s):
-                while any(
-                    each.ended is None and not each.active and not each.deactivations for each in self._entries.consumers.values()
-                ):
-                    await self._entries.wait()
-        active = [each for each in self._entries.consumers.values() if each.ended is None and each.active]
+                # A consumer that was deactivated before has been announced already: as a passive one.
+                while any(each.ended is None and not each.active and not each.deactivations for each in consumers.values()):
+                    await self._topic_consumer.wait()
+        active = [each for each in consumers.values() if each.ended is None and each.active]
         if not active:
             raise ClusterError("cannot seek: this consumer is not the active consumer of any partition now")
         return active
 
     async def _seek(self, consumer: EntryConsumer, entry: EntryId | None = None, publish_time: int | None = None) -> None:
+        """Move one partition to this entry or publish time (ms); its messages are outdated from now on."""
         self._seeking.add(consumer)
         self._seek_targets.pop(consumer, None)
         try:
@@ -238,14 +248,14 @@ class Consumer:
             self._seeking.discard(consumer)
 
     async def has_more(self) -> bool:
-        """Return True if a topic has messages that were neither received nor acknowledged before. Raises ClusterError."""
-        if any(self._is_current(message.handle) for message in self._ready):
+        """Return True if a topic has messages that were neither received nor acknowledged. Raises ClusterError."""
+        if any(self._is_current(message.handle) for message in self._decoded_messages):
             return True
-        return any(await asyncio.gather(*(each.has_more() for each in self._entries.consumers.values())))
+        return any(await asyncio.gather(*(each.has_more() for each in self._topic_consumer.consumers.values())))
 
     async def last_positions(self) -> dict[str, Position]:
         """Return the position of the newest message by full partition name; () for an empty one. Raises ClusterError."""
-        consumers = list(self._entries.consumers.values())
+        consumers = list(self._topic_consumer.consumers.values())
         last = await asyncio.gather(*(consumer.last_message() for consumer in consumers))
         return {
             consumer.topic: () if entry < 0 else (ledger, entry, max(index, 0))
@@ -254,19 +264,19 @@ class Consumer:
 
     async def stats(self) -> dict[str, ConsumerStats]:
         """Return the broker's statistics of this consumer by full partition name. Raises ClusterError."""
-        consumers = list(self._entries.consumers.values())
-        found = await asyncio.gather(*(consumer.stats() for consumer in consumers))
-        return {consumer.topic: stats for consumer, stats in zip(consumers, found, strict=True)}
+        consumers = list(self._topic_consumer.consumers.values())
+        all_stats = await asyncio.gather(*(consumer.stats() for consumer in consumers))
+        return {consumer.topic: stats for consumer, stats in zip(consumers, all_stats, strict=True)}
 
     @property
     def at_end(self) -> bool:
         """True once all topics are terminated and every message was received."""
-        consumers = self._entries.consumers.values()
-        return not self._ready and bool(consumers) and all(each.at_end and not each.waiting for each in consumers)
+        consumers = self._topic_consumer.consumers.values()
+        return not self._decoded_messages and bool(consumers) and all(each.at_end and not each.waiting for each in consumers)
 
     async def unsubscribe(self) -> None:
         """Delete the subscription and close the consumer. Raises ClusterError if the subscription has other consumers."""
-        await asyncio.gather(*(consumer.unsubscribe() for consumer in self._entries.consumers.values()))
+        await asyncio.gather(*(consumer.unsubscribe() for consumer in self._topic_consumer.consumers.values()))
         await self.close()
 
     # --- closing ----------------------------------------------------------------------------------------------------
@@ -279,8 +289,8 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        self._ready.clear()
-        self._entries.wake()
+        self._decoded_messages.clear()
+        self._topic_consumer.wake()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
@@ -289,7 +299,7 @@ class Consumer:
         except (ClusterError, TimeoutError) as error:
             log.warning("closing a consumer: acknowledgements may be lost and their messages redelivered: %s", error or "timeout")
         finally:
-            await self._entries.close(max(0.0, deadline - loop.time()))
+            await self._topic_consumer.close(max(0.0, deadline - loop.time()))
 
     async def __aenter__(self) -> Self:
         return self

@@ -13,8 +13,8 @@ from mqbridge.pulsar.library.topic_producer import TopicProducer
 from mqbridge.pulsar.mapping.properties import write_properties
 from mqbridge.pulsar.wire.ids import unsigned
 
-MESSAGE_BYTES = 512
-"""Memory of a pending message besides its payload and properties, as `max_pending_bytes` counts it."""
+MESSAGE_OVERHEAD_BYTES = 512
+"""What a pending message adds to the `max_pending_bytes` in use, besides the size of its payload and properties."""
 
 
 class Producer:
@@ -67,12 +67,13 @@ class Producer:
         sequence_id: int | None = None,
         partition: int | None = None,
     ) -> SendReceipt:
-        """Send a message and return when it is stored. The call first waits while `max_pending_bytes` have no receipt.
+        """Send a message and return when it is stored. First wait while messages of `max_pending_bytes` have no receipt.
 
         Concurrent calls share batches and keep their order. A `payload` of None is a tombstone. Times are ms since the epoch;
-        `deliver_at` is effective on shared subscriptions. A key_shared subscription chooses the consumer by `ordering_key`
-        instead of `key`, if it is set. `sequence_id` must be greater than all earlier ones; a deduplicating broker drops messages
-        that it has stored before. `partition` is the index of a partition and replaces the choice by key.
+        `deliver_at` is effective on shared subscriptions only. If `ordering_key` is set, a key_shared subscription chooses the
+        consumer by it instead of by `key`. `sequence_id` must be greater than all earlier ones; a deduplicating broker drops a
+        message whose id is not greater than the last one stored. `partition` is a partition index, which replaces the choice by
+        key.
 
         Raises ClusterError: REFUSED if the broker rejects the message, RETRY after `max_elapsed_s`, FATAL if the producer has
         ended. Raises MappingError if Pulsar's metadata cannot represent the message.
@@ -87,7 +88,7 @@ class Producer:
         if pairs or keys or msg_type is not None or event_time == 0:
             message = Message(payload, pairs, keys=tuple(keys), msg_type=msg_type, event_time=event_time)
             pairs = tuple(write_properties(message, None))
-        size = MESSAGE_BYTES + len(payload or b"") + sum(len(name) + len(value) for name, value in pairs)
+        size = MESSAGE_OVERHEAD_BYTES + len(payload or b"") + sum(len(name) + len(value) for name, value in pairs)
         outgoing = OutgoingMessage(
             payload,
             key=key,
@@ -114,8 +115,9 @@ class Producer:
                 raise ConnectionLost(f"the producer of {self._topic} was closed before it had a receipt") from error
             raise
 
-    def _receipt(self, stored: MessageId) -> SendReceipt:
-        ledger, entry, partition, index = stored
+    def _receipt(self, message_id: MessageId) -> SendReceipt:
+        """Return the receipt of a stored message."""
+        ledger, entry, partition, index = message_id
         return SendReceipt(
             self._topic,
             "" if partition < 0 else str(partition),

@@ -37,7 +37,7 @@ class Reader:
         return self._consumer.schema_version(message)
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Continue at "earliest", "latest" or a publish time in every partition, or at a message in its partition.
+        """Continue at "earliest", at "latest" or at a publish time in every partition, or at a message in the partition it is in.
 
         Raises ClusterError.
         """

@@ -1,4 +1,4 @@
-"""Received entries as messages, and the handle that acknowledges the messages of an entry."""
+"""Decodes received entries into messages, and makes the handle by which the messages of an entry are acknowledged."""
 
 from collections.abc import Iterable
 
@@ -22,13 +22,15 @@ class ReceivedEntry:
         """Id of the first chunk of a chunked message; otherwise the entry's own id."""
         self.count = entry.count
         self.generation = consumer.generation
-        """The consumer's generation at delivery; it changes when a seek or a new connection makes older handles invalid."""
+        """The consumer's generation at delivery. The consumer's generation changes when a seek or a lost connection makes earlier
+        handles outdated."""
         self.schema_version = entry.metadata.schema_version
         delivered_mask = 0
         for message in messages:
             delivered_mask |= 1 << message.position[-1]
         self.undelivered_mask = full_mask(self.count) & ~delivered_mask
-        """Mask of messages not delivered to the application: acknowledged before, compacted, or before the target of a seek."""
+        """Mask of the messages that are not delivered to the application, because they were acknowledged earlier, removed by
+        compaction, or are before the target of a seek."""
 
     @property
     def is_current(self) -> bool:
@@ -36,14 +38,14 @@ class ReceivedEntry:
         return self.consumer.ended is None and self.generation == self.consumer.generation
 
     def acknowledge(self, index: int) -> None:
-        """Acknowledge the message at this index of the batch; when none is left, the entry is acknowledged."""
+        """Acknowledge the message at this index of the batch; with the last unacknowledged message the entry is acknowledged."""
         if self.count == 1:
             self.consumer.acknowledge(self.id)
         else:
             self.consumer.acknowledge_messages(self.id, self.undelivered_mask | 1 << index, self.count)
 
     def acknowledge_all(self) -> None:
-        """Acknowledge the entry."""
+        """Acknowledge the whole entry."""
         self.consumer.acknowledge(self.id)
 
     def acknowledge_up_to(self, index: int) -> None:

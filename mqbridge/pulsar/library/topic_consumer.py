@@ -1,9 +1,9 @@
 """Receives the entries of all partitions of several topics, or of all topics that match a pattern.
 
-Each entry is returned with the consumer of its partition, which acknowledges it. Consumers are served round-robin.
+Each entry is returned with the consumer of its partition, which acknowledges it. The consumers are read round-robin.
 
-Subscribing never creates a topic that a pattern has found, because a deleted topic would be re-created at once. A partition that
-the metadata counts but that does not exist yet is consumed when it is listed.
+With a pattern, subscribing never creates a topic: a deleted topic would be re-created at once. If a partition is listed but does
+not exist yet, the next check for new partitions subscribes to it.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ class TopicConsumer:
         refresh_s: float,
     ) -> None:
         self.consumers: dict[str, EntryConsumer] = {}
-        """Concrete topic name -> its consumer."""
+        """Full name of a partition or of an unpartitioned topic -> its consumer."""
         self._client, self._watch, self._subscription, self._refresh_s = client, watch, subscription, refresh_s
         self._topics = set(topics)
         self._budget = ReceiveBudget(subscription.max_bytes)
-        self._order: list[EntryConsumer] = []
-        self._next = 0
+        self._round_robin: list[EntryConsumer] = []
+        self._next_index = 0
         self._changed = asyncio.Event()
-        self._subscribing = asyncio.Lock()
-        """Held during a check for partitions: two concurrent checks could consume the same partition, and one consumer would
-        never be closed."""
+        self._subscribe_lock = asyncio.Lock()
+        """Held during a check for new partitions: two concurrent checks could both subscribe to a partition, and one of the two
+        consumers would never be closed."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: ClusterError | None = None
         self.closed = False
@@ -72,8 +72,8 @@ class TopicConsumer:
     async def receive(self) -> tuple[EntryConsumer, Entry]:
         """Wait for the next entry; return its consumer and the entry. Raises ClusterError if one consumer or all have failed."""
         while True:
-            if (taken := self.take()) is not None:
-                return taken
+            if (received := self.take()) is not None:
+                return received
             if self.ended is not None:
                 raise self.ended
             for consumer in self.failed_consumers():
@@ -82,27 +82,31 @@ class TopicConsumer:
             await self.wait()
 
     def take(self) -> tuple[EntryConsumer, Entry] | None:
-        """Return the next buffered entry with its consumer; None without one."""
-        order = self._order
-        for step in range(len(order)):
-            consumer = order[(self._next + step) % len(order)]
+        """Return the next queued entry with its consumer; None if no entry is queued."""
+        consumers = self._round_robin
+        for step in range(len(consumers)):
+            consumer = consumers[(self._next_index + step) % len(consumers)]
             entry = consumer.take()
             if entry is not None:
-                self._next += step + 1
+                self._next_index += step + 1
                 return consumer, entry
         return None
 
     def failed_consumers(self) -> list[EntryConsumer]:
-        """Return the consumers that have failed; their `ended` is the error."""
-        return [each for each in self._order if each.ended is not None and not each.closed and not self._is_gone(each.ended)]
+        """Return the consumers that ended with an error, which is their `ended`; a deleted topic of a pattern is not an error."""
+        return [
+            each
+            for each in self._round_robin
+            if each.ended is not None and not each.closed and not self._is_missing_in_pattern(each.ended)
+        ]
 
     @property
     def ended(self) -> ClusterError | None:
-        """The error that ended the whole consumer: it was closed, or the topics of its pattern cannot be listed."""
+        """The error that ended this consumer as a whole: it was closed, or the topics of its pattern cannot be listed."""
         return self._ended
 
     async def wait(self) -> None:
-        """Wait until an entry may have arrived or a consumer may have failed."""
+        """Wait until the state of a consumer changes: afterwards an entry may be queued, or a consumer may have failed."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -113,54 +117,63 @@ class TopicConsumer:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def _subscribe(self, topic: str, *, missing_is_fatal: bool) -> None:
-        """Open consumers for the partitions of this topic that have none."""
+        """Open consumers for the partitions of this topic that have none.
+
+        With `missing_is_fatal`, a missing topic is auto-created if the subscription allows that, otherwise it raises ClusterError
+        (FATAL). Without, a missing topic is ignored.
+        """
         name = parse_topic(topic)
         count = await self._client.partitions(topic, create=missing_is_fatal and self._subscription.create_topic)
         if count is None:
             if missing_is_fatal:
                 raise ClusterError(f"there is no topic {topic}: create it", Failure.FATAL)
             return
-        concrete = [str(name.partition(index)) for index in range(count)] or [topic]
-        self._budget.consumers = max(self._budget.consumers, len(concrete))
-        for each in concrete:
-            if each in self.consumers and self._is_gone(self.consumers[each].ended):
-                await self._drop(each)
-            if each not in self.consumers:
-                await self._consume(each)
+        partitions = [str(name.partition(index)) for index in range(count)] or [topic]
+        self._budget.consumers = max(self._budget.consumers, len(partitions))
+        for partition in partitions:
+            if partition in self.consumers and self._is_missing_in_pattern(self.consumers[partition].ended):
+                await self._drop(partition)  # it was deleted and created again
+            if partition not in self.consumers:
+                await self._open_consumer(partition)
 
-    async def _consume(self, topic: str) -> None:
+    async def _open_consumer(self, topic: str) -> None:
+        """Open the consumer of a partition, or of an unpartitioned topic."""
         try:
             consumer = await self._client.consumer(topic, self._subscription, self._budget)
         except ClusterError as error:
-            if not self._is_gone(error):
+            if not self._is_missing_in_pattern(error):
                 raise
             log.info("%s is listed but does not exist yet: %s", topic, error)
             return
         consumer.on_change = self.wake
         self.consumers[topic] = consumer
-        self._order.append(consumer)
+        self._round_robin.append(consumer)
         self.wake()
 
-    def _is_gone(self, error: ClusterError | None) -> bool:
-        """Return True if the error means that a topic of the pattern does not exist; the watch reports its creation."""
+    def _is_missing_in_pattern(self, error: ClusterError | None) -> bool:
+        """Return True if the error says that a topic does not exist and this consumer has a pattern.
+
+        Then it is no failure: the topic was deleted, and the watch will report if it is created again.
+        """
         return self._watch is not None and codes.is_missing(error)
 
     async def _drop_topic(self, topic: str) -> None:
-        """Close the consumers of a deleted topic; their buffered entries are dropped."""
-        gone = [each for each in self.consumers if str(parse_topic(each).parent) == topic or each == topic]
-        for each in gone:
+        """Close the consumers of a deleted topic; their queued entries are dropped."""
+        deleted = [each for each in self.consumers if str(parse_topic(each).parent) == topic or each == topic]
+        for each in deleted:
             await self._drop(each)
 
     async def _drop(self, topic: str) -> None:
+        """Close and forget the consumer of a partition, or of an unpartitioned topic."""
         consumer = self.consumers.pop(topic)
-        self._order.remove(consumer)
+        self._round_robin.remove(consumer)
         await consumer.close()
 
     async def _refresh_partitions(self) -> None:
         while True:
             await asyncio.sleep(self._refresh_s)
             for topic in sorted(self._topics):
-                await self._try_subscribing(topic)
+                await self._try_subscribe(topic)
 
     async def _apply_topic_changes(self, watch: TopicWatch) -> None:
         while True:
@@ -174,17 +187,18 @@ class TopicConsumer:
             for topic in sorted(change.removed):
                 await self._drop_topic(topic)
             for topic in sorted(change.added):
-                await self._try_subscribing(topic)
+                await self._try_subscribe(topic)
 
-    async def _try_subscribing(self, topic: str) -> None:
+    async def _try_subscribe(self, topic: str) -> None:
+        """Subscribe to new partitions of this topic; an error is logged, and the next check tries again."""
         try:
-            async with self._subscribing:
+            async with self._subscribe_lock:
                 await self._subscribe(topic, missing_is_fatal=False)
         except ClusterError as error:
             log.log(level_of(error, logging.WARNING), "checking for new partitions of %s failed: %s", topic, error)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the acknowledgements and close all consumers, within `timeout` seconds."""
+        """Send the pending acknowledgements and close all consumers, within `timeout` seconds."""
         self.closed = True
         deadline = asyncio.get_running_loop().time() + timeout
         await cancel(*self._tasks)
@@ -199,7 +213,10 @@ class TopicConsumer:
 async def open_topic_consumer(
     client: BaseClient, topics: str | Sequence[str], subscription: Subscription, *, refresh_s: float = REFRESH_S
 ) -> TopicConsumer:
-    """Open a consumer of all partitions of these topics, new partitions included. Raises ClusterError."""
+    """Open a consumer of all partitions of these topics; it also subscribes to partitions that are added later.
+
+    Raises ClusterError.
+    """
     names = [topics] if isinstance(topics, str) else list(topics)
     consumer = TopicConsumer(client, names, None, subscription, refresh_s)
     await consumer.open()
@@ -209,7 +226,10 @@ async def open_topic_consumer(
 async def open_pattern_consumer(
     client: BaseClient, namespace: str, pattern: str, subscription: Subscription, *, refresh_s: float = REFRESH_S
 ) -> TopicConsumer:
-    """Open a consumer of the topics of a namespace that match a pattern (see `wire.topic_lists`). Raises ClusterError."""
+    """Open a consumer of the topics of a namespace that match a pattern (see `wire.topic_lists`), including later topics.
+
+    Raises ClusterError.
+    """
     watch = client.watch_topics(namespace, pattern, refresh_s)
     consumer = TopicConsumer(client, [], watch, replace(subscription, create_topic=False), refresh_s)
     await consumer.open()

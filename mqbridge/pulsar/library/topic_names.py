@@ -5,33 +5,35 @@ from mqbridge.pulsar.wire.names import parse_topic
 
 
 class TopicNames:
-    """Topics of one consumer by full name; received messages name the topic as the application has written it."""
+    """The topics of one consumer. Finds the topic name as the application has written it, for received messages."""
 
     def __init__(self, topics: list[str]) -> None:
-        self._given = {full_name(topic): topic for topic in topics}
-        self._known: dict[str, tuple[str, str]] = {}
+        self._names_by_full_name = {full_name(topic): topic for topic in topics}
+        self._cache: dict[str, tuple[str, str]] = {}
 
     @property
     def full_names(self) -> list[str]:
         """Full names of the consumer's topics."""
-        return list(self._given)
+        return list(self._names_by_full_name)
 
     def topic_and_partition(self, concrete: str) -> tuple[str, str]:
         """Return the topic as the application has written it, and the partition index as text ("" if unpartitioned)."""
-        known = self._known.get(concrete)
-        if known is None:
+        result = self._cache.get(concrete)
+        if result is None:
             name = parse_topic(concrete)
             parent, index = str(name.parent), name.partition_index
-            if index < 0 or concrete in self._given:  # the application may subscribe to a single partition by its name
-                known = self._given.get(concrete, concrete), "" if index < 0 else str(index)
+            if (
+                index < 0 or concrete in self._names_by_full_name
+            ):  # the application may subscribe to a single partition by its name
+                result = self._names_by_full_name.get(concrete, concrete), "" if index < 0 else str(index)
             else:
-                known = self._given.get(parent, parent), str(index)
-            self._known[concrete] = known
-        return known
+                result = self._names_by_full_name.get(parent, parent), str(index)
+            self._cache[concrete] = result
+        return result
 
 
 def full_name(topic: str) -> str:
-    """Return `persistent://public/default/orders` for `orders`. Raises ConfigError."""
+    """Return the full name of a topic: `persistent://public/default/orders` for `orders`. Raises ConfigError."""
     try:
         return str(parse_topic(topic))
     except ValueError as error:
@@ -39,6 +41,6 @@ def full_name(topic: str) -> str:
 
 
 def concrete_name(topic: str, partition: str) -> str:
-    """Return the name of a partition, or of an unpartitioned topic."""
+    """Return the full name of a partition; `partition` is its index as text, "" for an unpartitioned topic."""
     name = parse_topic(topic)
     return str(name.partition(int(partition)) if partition and name.partition_index < 0 else name)

@@ -1,7 +1,8 @@
-"""Chooses the partition of each message: by the hash of its key, or round-robin batch by batch for messages without a key.
+"""Chooses the partition of each message by the hash of its key. Messages without a key go to the partitions round-robin.
 
-The number of partitions is requested periodically. When it grows, keys are hashed over the new number. A key may then move to
-another partition, where its messages may be read before older ones of the same key, as with every Pulsar client.
+The round-robin partition changes after a batch, not after each message. The number of partitions is requested periodically. When
+it grows, a key may move to another partition, and its messages there may be read before older ones in the previous partition; the
+same happens with every Pulsar client.
 """
 
 import asyncio
@@ -49,53 +50,59 @@ class TopicProducer:
         self._name = parse_topic(topic)
         self._batchers: dict[int, Batcher] = {}
         self._producers: dict[int, EntryProducer] = {}
-        self._next, self._remaining = 0, batching.max_messages
-        self._unkeyed: Batcher | None = None
-        """Batcher of the current round-robin partition, for the next `_remaining` - 1 messages without a key."""
-        self._refreshing: asyncio.Task[None] | None = None
+        self._partition_counter, self._remaining = 0, batching.max_messages
+        """Number of changes of the round-robin partition; the current one takes `_remaining` - 1 more messages."""
+        self._unkeyed_batcher: Batcher | None = None
+        """Batcher of the current round-robin partition; None if it must be looked up."""
+        self._refresh_task: asyncio.Task[None] | None = None
         self._closed = False
 
     async def open(self) -> None:
-        """Request the number of partitions, and open the producer of the first one as a check. Raises ClusterError."""
+        """Request the number of partitions, and open the producer of the first one to find out whether that is allowed.
+
+        Raises ClusterError.
+        """
         count = await self._client.partitions(self.topic, create=True)
         if count is None:
             raise ClusterError(f"there is no topic {self.topic}: create it", Failure.FATAL)
         self.partitions = count
-        self._batcher(0 if count else -1)
+        first = 0 if count else -1
+        self._get_batcher(first)
         try:
-            await self.producer(0 if count else -1).opened()
+            await self.producer(first).opened()
         except BaseException:
             await self.close()
             raise
         if count:
-            self._refreshing = spawn(self._refresh(), f"partitions of {self.topic}")
+            self._refresh_task = spawn(self._refresh_partitions(), f"partitions of {self.topic}")
 
     def send(self, payload: bytes | None, **fields: Any) -> "asyncio.Future[MessageId]":
         """Send a message; `fields` are arguments of `OutgoingMessage`. The future may fail with ClusterError."""
         if fields or payload is None:
             return self.send_message(OutgoingMessage(payload, **fields))
-        batcher = self._unkeyed
+        batcher = self._unkeyed_batcher
         if batcher is None or self._remaining <= 1:
-            batcher = self._unkeyed = self._batcher_for(PLAIN)
+            batcher = self._unkeyed_batcher = self._batcher_for(PLAIN)
         else:
             self._remaining -= 1
-        return batcher.put_plain(payload)
+        return batcher.add_plain(payload)
 
     def send_message(self, message: OutgoingMessage, partition: int | None = None) -> "asyncio.Future[MessageId]":
-        """Send a message to this partition, or without one to the partition of its key.
+        """Send a message to the partition with this index, or to the one that `partition_of` chooses if it is None.
 
         Raises ClusterError: REFUSED for a missing partition, FATAL if the producer is closed.
         """
         return self._batcher_for(message, partition).add(message)
 
     def _batcher_for(self, message: OutgoingMessage, partition: int | None = None) -> Batcher:
+        """Choose the partition of a message and return its batcher. Raises the errors of `send_message`."""
         if self._closed:
             raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
         if partition is None:
             partition = self.partition_of(message)
         elif not 0 <= partition < self.partitions:
-            raise ClusterError(f"{self.topic} has {self.partitions} partitions: no partition {partition}", Failure.REFUSED)
-        return self._batchers.get(partition) or self._batcher(partition)
+            raise ClusterError(f"{self.topic} has no partition {partition}, only {self.partitions} partitions", Failure.REFUSED)
+        return self._batchers.get(partition) or self._get_batcher(partition)
 
     def partition_of(self, message: OutgoingMessage) -> int:
         """Return the partition index of a message: by its key, or round-robin without a key; -1 for an unpartitioned topic."""
@@ -107,19 +114,23 @@ class TopicProducer:
         return self._hash(key) % self.partitions
 
     def _next_partition(self) -> int:
-        """Return the round-robin partition, which stays the same for `max_messages` messages; -1 for an unpartitioned topic."""
+        """Count a message without a key and return its partition, which changes after `max_messages` messages.
+
+        The result is -1 for an unpartitioned topic.
+        """
         self._remaining -= 1
         if self._remaining <= 0:
             self._remaining = self._batching.max_messages
-            self._next += 1
-            self._unkeyed = None
-        return self._next % self.partitions if self.partitions else -1
+            self._partition_counter += 1
+            self._unkeyed_batcher = None
+        return self._partition_counter % self.partitions if self.partitions else -1
 
     def producer(self, partition: int) -> EntryProducer:
-        """Return the producer of a partition that already has one; -1 is the unpartitioned topic."""
+        """Return the producer of a partition that already has one; -1 stands for the unpartitioned topic."""
         return self._producers[partition]
 
-    def _batcher(self, partition: int) -> Batcher:
+    def _get_batcher(self, partition: int) -> Batcher:
+        """Return the batcher of a partition; create it, with its producer, if it is missing."""
         batcher = self._batchers.get(partition)
         if batcher is None:
             topic = self.topic if partition < 0 else str(self._name.partition(partition))
@@ -127,7 +138,7 @@ class TopicProducer:
             batcher = self._batchers[partition] = Batcher(producer, self._batching, partition)
         return batcher
 
-    async def _refresh(self) -> None:
+    async def _refresh_partitions(self) -> None:
         while True:
             await asyncio.sleep(self._refresh_s)
             try:
@@ -146,10 +157,10 @@ class TopicProducer:
 
     async def last_sequence_id(self) -> int:
         """Open the producers of all partitions, and return the highest sequence id stored under their name, -1 if none."""
-        numbers = range(self.partitions) if self.partitions else [-1]
-        for number in numbers:
-            self._batcher(number)
-        producers = [self._producers[number] for number in numbers]
+        partitions = range(self.partitions) if self.partitions else [-1]
+        for partition in partitions:
+            self._get_batcher(partition)
+        producers = [self._producers[partition] for partition in partitions]
         await asyncio.gather(*(producer.opened() for producer in producers))
         return max(producer.last_sequence_id for producer in producers)
 
@@ -165,8 +176,8 @@ class TopicProducer:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait at most `timeout` seconds for the receipts (see `EntryProducer.close`), and close."""
-        self._closed, self._unkeyed = True, None
-        await cancel(self._refreshing)
+        self._closed, self._unkeyed_batcher = True, None
+        await cancel(self._refresh_task)
         await asyncio.gather(*(batcher.close(timeout) for batcher in self._batchers.values()))
 
 
@@ -179,7 +190,10 @@ async def open_topic_producer(
     key_hash: KeyHash = "java",
     refresh_s: float = REFRESH_S,
 ) -> TopicProducer:
-    """Open a producer of messages to all partitions of a topic, new partitions included. Raises ClusterError."""
+    """Open a producer of messages to all partitions of a topic; it also sends to partitions that are added later.
+
+    Raises ClusterError.
+    """
     producer = TopicProducer(client, topic, settings or ProducerSettings(), batching or Batching(), key_hash, refresh_s)
     await producer.open()
     return producer

@@ -169,7 +169,7 @@ async def test_two_looks_at_once_consume_a_new_partition_once(catalog, broker, c
     catalog.counts[TOPIC] = 1
     consumer = await open_topic_consumer(client, TOPIC, Subscription("s"), refresh_s=60.0)
     catalog.counts[TOPIC] = 2
-    await asyncio.gather(*(consumer._try_subscribing(TOPIC) for _ in range(2)))
+    await asyncio.gather(*(consumer._try_subscribe(TOPIC) for _ in range(2)))
     assert [asked.topic[-1] for asked in broker.asked[BaseCommand.SUBSCRIBE]] == ["0", "1"]
     await consumer.close()
 
