@@ -56,7 +56,7 @@ class CredentialsRefused(Unreachable):
 
 
 class PushHandler(Protocol):
-    """A producer, consumer or watcher, as the connection that receives its commands calls it."""
+    """Interface of a producer, consumer or watcher towards its connection, which receives its commands."""
 
     def on_push(self, frame: Frame) -> None:
         """Process a command; commands arrive in order. Before a close command the handler is removed from the connection."""
@@ -66,7 +66,7 @@ class PushHandler(Protocol):
 
 
 class ConsumerPushHandler(PushHandler, Protocol):
-    """A consumer, as the connection that receives its commands and entries calls it."""
+    """Interface of a consumer towards its connection, which receives its commands and entries."""
 
     def on_run(self, run: EntryRun) -> None:
         """Process a run of entries; calls of `on_run` and `on_push` are in the order of arrival."""

@@ -7,8 +7,8 @@ The state has three independent axes. Each axis has a table of its transitions, 
     role   STANDBY <-> ACTIVE
            The broker's last ACTIVE_CONSUMER_CHANGE on a failover subscription. Other types are always ACTIVE.
     progress  AT_START -> READING -> AT_START -> ...;  SEEKING while a SEEK has no response
-           AT_START: nothing was delivered in this generation. A generation is a count that grows whenever the positions are set
-           back or become invalid.
+           AT_START: nothing was delivered in this generation. A new generation begins whenever the positions are set back or
+           become invalid.
 
 An entry is accepted only while the consumer is SUBSCRIBED, ACTIVE and not SEEKING, and only from the current epoch. If one
 consumer receives the whole topic in order, only entries after `delivered` are accepted. So entries that the broker repeats after
@@ -167,7 +167,7 @@ class ConsumerState:
     # --- link and role ----------------------------------------------------------------------------------------------
 
     def begin_subscribe(self) -> EntryId | None:
-        """Begin a SUBSCRIBE; return the start of a reader, None for a durable subscription."""
+        """Begin a SUBSCRIBE; return the entry at which a reader subscribes, None for a durable subscription."""
         self.link = _next(LINK, self.link, E.SUBSCRIBE)
         self.epoch += 1
         return self.reader_start if self.progress is S.AT_START or not self._is_reader else self._resume_at

@@ -100,7 +100,8 @@ class ReceiverQueue:
                 self.permits.charge(size)
                 self._queue.append((entry, size))
             elif self._acknowledges and entry.id not in self._chunks_of:
-                undelivered += chunks  # the application has acknowledged the message; its connection was lost too early
+                # The application has acknowledged the message, but the connection was lost before the broker learned of it.
+                undelivered += chunks
         return undelivered
 
     def take(self) -> Entry | None:

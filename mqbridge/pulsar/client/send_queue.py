@@ -94,7 +94,7 @@ class SendQueue:
         connection, queue = self._connection, self._queue
         while queue and connection is not None and connection.endpoint.alive:
             entry = queue[0]
-            if entry.chunked is not None and entry.has_failed_chunk:  # the message is lost without the failed chunk
+            if entry.chunked is not None and entry.has_failed_chunk:  # without that chunk this one is useless
                 queue.popleft()
                 continue
             if not entry.prefix and not self._prepare(connection.max_message_size):

@@ -28,7 +28,7 @@ def answering(**said):
     return lambda link, frame: registered(link, frame, **said)
 
 
-async def test_all_that_a_publication_says(broker: Broker, client):
+async def test_producer_command_contains_all_settings(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = answering(schema_version=bytes(8), topic_epoch=4)
     said = ProducerSettings("mine", access=pb.Exclusive, schema=STRING, properties=(("a", "b"),), initial_subscription="first")
     producer = client.producer(TOPIC, said)
@@ -48,7 +48,7 @@ async def test_all_that_a_publication_says(broker: Broker, client):
     await producer.close()
 
 
-async def test_waiting_for_exclusive_access_takes_as_long_as_it_takes(broker: Broker):
+async def test_waiting_for_exclusive_access_has_no_deadline(broker: Broker):
     waiting: list = []
 
     def not_yet(link, frame):
@@ -71,7 +71,7 @@ async def test_waiting_for_exclusive_access_takes_as_long_as_it_takes(broker: Br
 
 
 @pytest.mark.parametrize("how", ["lost", "closed", "refused"])
-async def test_what_ends_the_wait(broker: Broker, client, how):
+async def test_a_producer_registers_again_if_its_wait_for_access_fails(broker: Broker, client, how):
     def not_yet(link, frame):
         registered(link, frame, producer_ready=False)
         if how == "lost":
@@ -89,7 +89,7 @@ async def test_what_ends_the_wait(broker: Broker, client, how):
     await producer.close()
 
 
-async def test_closed_while_it_waits_it_leaves_the_queue(broker: Broker, client):
+async def test_a_producer_closed_while_waiting_for_access_is_closed_at_the_broker(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = answering(producer_ready=False)
     producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))
     await until(lambda: producer.awaits_exclusive_access)
@@ -99,7 +99,7 @@ async def test_closed_while_it_waits_it_leaves_the_queue(broker: Broker, client)
         await producer.opened()
 
 
-async def test_who_is_fenced_stays_out(broker: Broker, client):
+async def test_a_fenced_producer_does_not_reconnect(broker: Broker, client):
     def fenced(link, frame):
         link.error(frame.command.producer.request_id, pb.ProducerFenced)
 
@@ -119,7 +119,7 @@ async def test_who_is_fenced_stays_out(broker: Broker, client):
 # --- where to go ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_close_may_say_where_the_topic_is_now(broker: Broker, client):
+async def test_the_owner_named_in_a_close_command_is_used(broker: Broker, client):
     producer = client.producer(TOPIC)
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await producer.opened()
@@ -151,7 +151,7 @@ async def test_an_assigned_broker_behind_a_proxy_is_reached_through_it(broker: B
 
 
 @pytest.mark.parametrize("url", ["pulsar://gone:6650", "nonsense://", "pulsar://a,b"])
-async def test_an_assigned_broker_that_does_not_answer_is_looked_up(broker: Broker, client, url):
+async def test_an_unreachable_assigned_broker_causes_a_lookup(broker: Broker, client, url):
     broker.unreachable = {"gone"}
     producer = client.producer(TOPIC)
     await producer.opened()
@@ -195,7 +195,7 @@ async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(bro
     await consumer.close()
 
 
-async def test_a_migration_without_a_usable_address_changes_nothing(broker: Broker, client):
+async def test_a_migration_to_an_unusable_address_is_ignored(broker: Broker, client):
     producer = client.producer(TOPIC)
     await producer.opened()
     broker.link.send(topicMigrated=Migrated(resource_id=0, resource_type=Migrated.Producer))
@@ -208,7 +208,7 @@ async def test_a_migration_without_a_usable_address_changes_nothing(broker: Brok
 # --- no answer --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_registration_without_an_answer_is_closed_before_the_next(broker: Broker):
+async def test_a_registration_without_a_response_is_closed_before_the_next(broker: Broker):
     broker.on[BaseCommand.PRODUCER] = in_turn(silent, broker._producer)
     client = scripted_client(request=0.05)
     producer = client.producer(TOPIC)
@@ -219,7 +219,7 @@ async def test_a_registration_without_an_answer_is_closed_before_the_next(broker
     await client.close()
 
 
-async def test_closed_while_it_registers_it_is_closed_at_the_broker_too(broker: Broker, client):
+async def test_a_producer_closed_while_registering_is_closed_at_the_broker(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = silent
     producer = client.producer(TOPIC)
     await until(lambda: broker.asked[BaseCommand.PRODUCER])
@@ -227,7 +227,7 @@ async def test_closed_while_it_registers_it_is_closed_at_the_broker_too(broker: 
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
 
 
-async def test_a_consumer_that_nobody_waits_for_any_more_is_closed(broker: Broker, client):
+async def test_a_consumer_whose_opening_is_cancelled_is_closed(broker: Broker, client):
     broker.on[BaseCommand.SUBSCRIBE] = silent
     opening = asyncio.ensure_future(client.consumer(TOPIC, Subscription("s")))
     await until(lambda: broker.asked[BaseCommand.SUBSCRIBE])

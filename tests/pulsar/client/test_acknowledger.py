@@ -68,7 +68,7 @@ async def test_acknowledgements_are_confirmed(broker: Broker, client):
     await ordered.close()
 
 
-async def test_what_is_not_confirmed_is_sent_again(broker: Broker, client):
+async def test_unconfirmed_acknowledgements_are_sent_again(broker: Broker, client):
     broker.on[BaseCommand.ACK] = in_turn(not_noted, noted)
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, batch_index_ack=True))
     consumer.acknowledge((1, 1))
@@ -82,7 +82,7 @@ async def test_what_is_not_confirmed_is_sent_again(broker: Broker, client):
     await consumer.close()
 
 
-async def test_a_lost_confirmation_is_an_error_and_the_next_session_repeats(broker: Broker, client):
+async def test_a_lost_confirmation_is_an_error_and_is_repeated_after_reconnecting(broker: Broker, client):
     broker.on[BaseCommand.ACK] = in_turn(lambda link, _: link.drop(), noted)
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     consumer.acknowledge((1, 1))
@@ -93,7 +93,7 @@ async def test_a_lost_confirmation_is_an_error_and_the_next_session_repeats(brok
     await consumer.close()
 
 
-async def test_after_a_seek_an_unconfirmed_acknowledgement_is_forgotten(broker: Broker, client):
+async def test_a_seek_discards_unconfirmed_acknowledgements(broker: Broker, client):
     broker.on[BaseCommand.ACK] = silent
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     consumer.acknowledge((1, 1))
@@ -111,7 +111,7 @@ async def test_after_a_seek_an_unconfirmed_acknowledgement_is_forgotten(broker: 
 # --- again ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_negative_acknowledgement_asks_after_its_delay(broker: Broker, client):
+async def test_a_negative_acknowledgement_requests_redelivery_after_its_delay(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     entries = await deliver(broker, consumer, 4)
     consumer.negative_acknowledge(entries[3].id, 30.0)
@@ -124,7 +124,7 @@ async def test_a_negative_acknowledgement_asks_after_its_delay(broker: Broker, c
     await consumer.close()
 
 
-async def test_on_an_ordered_subscription_it_is_about_everything(broker: Broker, client):
+async def test_a_negative_acknowledgement_on_an_ordered_subscription_redelivers_everything(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await deliver(broker, consumer, 3)
     consumer.acknowledge_up_to(entries[0].id)
@@ -137,7 +137,7 @@ async def test_on_an_ordered_subscription_it_is_about_everything(broker: Broker,
     await consumer.close()
 
 
-async def test_what_is_never_acknowledged_comes_again(broker: Broker, client):
+async def test_unacknowledged_entries_are_redelivered_after_the_timeout(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, ack_timeout_s=0.05))
     entries = await deliver(broker, consumer, 4)
     consumer.acknowledge(entries[1].id)
@@ -161,7 +161,7 @@ async def test_a_timeout_on_an_ordered_subscription_rewinds_it_once(broker: Brok
     await consumer.close()
 
 
-async def test_a_new_session_asks_for_nothing_again(broker: Broker, client):
+async def test_a_reconnection_clears_redelivery_timers_of_shared_subscriptions(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, ack_timeout_s=0.05))
     await deliver(broker, consumer, 2)
     broker.link.drop()
@@ -171,7 +171,7 @@ async def test_a_new_session_asks_for_nothing_again(broker: Broker, client):
     await consumer.close()
 
 
-async def test_what_is_due_on_an_ordered_subscription_survives_a_lost_connection(broker: Broker, client):
+async def test_redelivery_timers_of_ordered_subscriptions_survive_a_lost_connection(broker: Broker, client):
     """The broker delivers it again, and it is skipped as handed out: nobody but us can have it come again."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await deliver(broker, consumer, 2)
@@ -187,7 +187,7 @@ async def test_what_is_due_on_an_ordered_subscription_survives_a_lost_connection
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100), st.booleans())))
-def test_everything_that_is_due_comes_once_and_not_too_early(steps):
+def test_each_entry_is_redelivered_once_and_not_too_early(steps):
     due, expected = RedeliveryTimer(), {}
     for number, at, discard in steps:
         if discard:
@@ -205,7 +205,7 @@ def test_everything_that_is_due_comes_once_and_not_too_early(steps):
     assert (expected, len(due)) == ({}, 0)
 
 
-def test_what_is_acknowledged_up_to_a_place_is_not_due():
+def test_discard_up_to_removes_earlier_redelivery_times():
     due = RedeliveryTimer()
     for entry in range(5):
         due.add((1, entry), float(entry))
@@ -260,7 +260,7 @@ async def test_unsubscribing_is_refused_or_ends_the_consumer(broker: Broker, cli
     assert len(broker.asked[BaseCommand.SUBSCRIBE]) == 2, "to subscribe again would make it anew"
 
 
-async def test_the_last_message_names_its_place_in_the_batch(broker: Broker, client):
+async def test_last_message_includes_the_batch_index(broker: Broker, client):
     def answer(link, frame):
         place = pb.MessageIdData(ledgerId=3, entryId=4, batch_index=9)
         said = pb.CommandGetLastMessageIdResponse(last_message_id=place, request_id=frame.command.getLastMessageId.request_id)
@@ -273,7 +273,7 @@ async def test_the_last_message_names_its_place_in_the_batch(broker: Broker, cli
     await consumer.close()
 
 
-async def test_all_that_a_subscription_says(broker: Broker, client):
+async def test_subscribe_command_contains_all_settings(broker: Broker, client):
     said = Subscription(
         "s",
         Types.Key_Shared,

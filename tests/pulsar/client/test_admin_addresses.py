@@ -31,7 +31,7 @@ def asked(web: Web) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
-async def test_the_next_is_asked_when_one_cannot_be_reached_and_remembered(web, method):
+async def test_the_next_address_is_tried_if_one_is_unreachable_and_remembered(web, method):
     web.services = {OWNER: fine}
     client = web.client(BOTH)
     for _ in range(2):
@@ -44,7 +44,7 @@ async def test_the_next_is_asked_when_one_cannot_be_reached_and_remembered(web, 
 
 @pytest.mark.parametrize("error", [httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout, httpx.WriteError])
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
-async def test_what_may_have_been_done_is_repeated_only_if_that_changes_nothing(web, method, error):
+async def test_a_call_that_may_have_been_executed_is_repeated_only_if_idempotent(web, method, error):
     web.services = {FIRST: fails(error), OWNER: fine}
     client = web.client(BOTH)
     if method == "GET":
@@ -81,7 +81,7 @@ async def test_positions_and_policies_are_set_at_the_next_address(web):
     await admin.close()
 
 
-async def test_one_that_is_silent_leaves_time_for_the_next(web):
+async def test_a_silent_address_leaves_time_for_the_next(web):
     web.services = {FIRST: fine, OWNER: fine}
 
     async def silence() -> None:
@@ -93,7 +93,7 @@ async def test_one_that_is_silent_leaves_time_for_the_next(web):
     assert asked(web) == [FIRST, OWNER]
 
 
-async def test_one_that_is_slow_to_change_something_is_waited_for(web):
+async def test_a_slow_modifying_call_gets_the_whole_time(web):
     """Moving a position may take long: the second of two such calls at a time would be refused, and the first be given up."""
     web.before = lambda: asyncio.Event().wait()
     with pytest.raises(RequestTimeout):
@@ -101,34 +101,34 @@ async def test_one_that_is_slow_to_change_something_is_waited_for(web):
     assert asked(web) == [FIRST]
 
 
-async def test_all_of_them_are_silent(web):
+async def test_all_addresses_are_silent(web):
     web.before = lambda: asyncio.Event().wait()
     with pytest.raises(RequestTimeout):
         await web.client(BOTH, timeout_s=0.1).call("GET", "/clusters")
     assert asked(web) == [FIRST, OWNER]
 
 
-async def test_none_can_be_reached(web):
+async def test_no_address_is_reachable(web):
     with pytest.raises(Unreachable, match="owner:8080"):
         await web.client(BOTH).call("GET", "/clusters")
     assert asked(web) == [FIRST, OWNER]
 
 
-async def test_a_refusal_is_an_answer(web):
+async def test_after_a_refusal_no_other_address_is_tried(web):
     web.services = {FIRST: lambda _: httpx.Response(500), OWNER: fine}
     with pytest.raises(ServerRefused):
         await web.client(BOTH).call("GET", "/clusters")
     assert asked(web) == [FIRST]
 
 
-async def test_an_owner_that_is_gone_is_looked_for_elsewhere(web):
+async def test_after_an_unreachable_owner_the_next_address_is_tried(web):
     """A broker may still send calls to one that has died; nothing was carried out there."""
     web.services = {FIRST: to(STRANGER), OWNER: fine}
     assert await web.client(BOTH).call("PUT", "/clusters") == {"said": "yes"}
     assert asked(web) == [FIRST, STRANGER, OWNER]
 
 
-async def test_the_credentials_hold_for_all_addresses(web):
+async def test_the_credentials_apply_to_all_addresses(web):
     web.services = {OWNER: fine}
     await web.client("http://user:secret@first:8080,owner:8080").call("GET", "/clusters")
     first, second = web.seen
@@ -160,7 +160,7 @@ def test_addresses(text, addresses):
         ("http://a,u:p@b", "only the first address may contain user and password"),
     ],
 )
-def test_what_is_no_address(text, problem):
+def test_invalid_addresses_are_rejected(text, problem):
     with pytest.raises(ValueError, match=re.escape(problem)):
         PulsarCluster(service_url="pulsar://a", admin_url=text)
 

@@ -69,12 +69,12 @@ def refusing(status: int, reason: str) -> Answer:
     return lambda _: httpx.Response(status, json={"reason": reason})
 
 
-async def test_they_go_where_the_configuration_points_and_to_brokers_of_the_cluster(web: Web) -> None:
+async def test_credentials_are_sent_to_configured_addresses_and_listed_brokers(web: Web) -> None:
     web.services = {FIRST: demanding("one", to(OWNER)), OWNER: demanding("one")}
     assert await client(web, Source("one")).call("GET", "/clusters") == {"said": "yes"}
 
 
-async def test_they_go_nowhere_else(web: Web) -> None:
+async def test_credentials_are_sent_to_no_other_host(web: Web) -> None:
     web.services = {FIRST: demanding("one", to(STRANGER)), STRANGER: demanding("one")}
     with pytest.raises(ServerRefused, match=r"was redirected to http://stranger:8080.*the addresses of all brokers") as caught:
         await client(web, Source("one")).call("GET", "/clusters")
@@ -82,14 +82,14 @@ async def test_they_go_nowhere_else(web: Web) -> None:
     assert all("authorization" not in request.headers for request in web.at(STRANGER))
 
 
-async def test_those_that_were_refused_are_asked_for_anew(web: Web) -> None:
+async def test_refused_credentials_are_read_again(web: Web) -> None:
     web.services = {FIRST: demanding("new")}
     admin = client(web, Source("old", "new"))
     assert await admin.call("POST", "/clusters", {}) == {"said": "yes"}
     assert [request.headers["authorization"] for request in web.seen] == ["Bearer old", "Bearer new"]
 
 
-async def test_a_refusal_says_what_was_shown_and_what_mends_it(web: Web) -> None:
+async def test_an_error_for_refused_credentials_names_their_source_and_the_remedy(web: Web) -> None:
     web.services = {FIRST: demanding("other")}
     admin = client(web, Source("one"))
     with pytest.raises(ServerRefused) as caught:
@@ -106,7 +106,7 @@ async def test_a_refusal_says_what_was_shown_and_what_mends_it(web: Web) -> None
     assert caught.value.failure is Failure.RETRY, "it has let us in before"
 
 
-async def test_nobody_in_particular_is_told_to_give_some(web: Web) -> None:
+async def test_the_error_without_credentials_asks_to_configure_some(web: Web) -> None:
     web.services = {FIRST: demanding("one")}
     made = web.client()
     with pytest.raises(ServerRefused, match="configure `auth` for this cluster"):
@@ -134,7 +134,9 @@ async def test_nobody_in_particular_is_told_to_give_some(web: Web) -> None:
         ),
     ],
 )
-async def test_a_missing_right_says_who_may_not_do_what(web: Web, status: int, operation: str, needs: str) -> None:
+async def test_an_error_for_a_missing_permission_names_role_and_operation(
+    web: Web, status: int, operation: str, needs: str
+) -> None:
     web.services = {FIRST: refusing(status, f"Unauthorized to {operation}")}
     with pytest.raises(AccessDenied) as caught:
         await client(web, Source("one")).call("GET", "/x")
@@ -143,7 +145,7 @@ async def test_a_missing_right_says_who_may_not_do_what(web: Web, status: int, o
     assert (caught.value.failure, caught.value.code) == (Failure.FATAL, status)
 
 
-async def test_a_user_of_the_address_goes_before_the_cluster_s(web: Web) -> None:
+async def test_credentials_in_the_address_take_precedence(web: Web) -> None:
     web.services = {FIRST: fine}
     await client(web, BasicAuth("a", Secret("b")), "http://x:y@first:8080").call("GET", "/clusters")
     assert web.seen[0].headers["authorization"] == "Basic eDp5"
@@ -165,7 +167,7 @@ async def test_a_changed_certificate_makes_a_new_client_and_breaks_no_call(tmp_p
     assert after.is_closed
 
 
-async def test_what_went_wrong_with_tls_names_the_option(tmp_path: Path) -> None:
+async def test_tls_errors_name_the_option(tmp_path: Path) -> None:
     connections = HttpConnections(httpx.Timeout(5.0), Tls(TlsSettings()))
     error = httpx.ConnectError("failed")
     error.__cause__ = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]")
@@ -177,7 +179,7 @@ async def test_what_went_wrong_with_tls_names_the_option(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("token", ["canary-one\ncanary-two", "canary-\x00", "canary-\u00e9"])
-async def test_what_no_header_can_hold_is_refused_without_being_shown(token: str, web: Web) -> None:
+async def test_credentials_invalid_as_a_header_are_refused_without_showing_them(token: str, web: Web) -> None:
     """As a token that was written in several lines."""
     web.services = {FIRST: fine}
     with pytest.raises(ClusterError, match=r"a token from the configuration cannot be sent to .*: it must be one line") as caught:

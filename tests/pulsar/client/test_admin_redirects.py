@@ -71,7 +71,7 @@ async def web() -> AsyncIterator[Web]:
 
 @pytest.mark.parametrize("status", [302, 307, 308])
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
-async def test_a_call_is_repeated_at_the_owner_as_it_was(web, status, method):
+async def test_a_redirected_call_keeps_its_method_and_body(web, status, method):
     web.services = {FIRST: to(OWNER, status), OWNER: fine}
     body = {"ledgerId": 3} if method in {"PUT", "POST"} else None
     assert await web.client().call(method, "/persistent/public/default/a%2Fb/stats?force=true", body) == {"said": "yes"}
@@ -90,7 +90,7 @@ async def test_a_redirect_may_name_only_a_path(web):
     assert await web.client().call("GET", "/clusters") == {"said": "yes"}
 
 
-async def test_brokers_that_do_not_agree_are_given_up(web):
+async def test_endless_redirects_end_in_an_error(web):
     web.services = {FIRST: to(OWNER), OWNER: to(FIRST)}
     with pytest.raises(ClusterError, match="do not agree") as caught:
         await web.client().call("GET", "/clusters")
@@ -119,7 +119,7 @@ async def test_one_deadline_holds_for_all_steps(web):
     assert 1 < len(web.seen) <= MAX_REDIRECTS
 
 
-async def test_an_owner_that_is_gone_can_be_asked_for_again(web):
+async def test_an_unreachable_owner_is_a_temporary_error(web):
     web.services[FIRST] = to(OWNER)
     with pytest.raises(Unreachable, match="owner:8080") as caught:
         await web.client().call("GET", "/clusters")
@@ -127,14 +127,14 @@ async def test_an_owner_that_is_gone_can_be_asked_for_again(web):
 
 
 @pytest.mark.parametrize("location", ["", "ftp://owner/x", "mailto:owner", "http://owner:x/"])
-async def test_a_redirect_that_leads_nowhere(web, location):
+async def test_a_redirect_to_an_invalid_address_is_an_error(web, location):
     web.services[FIRST] = lambda _: httpx.Response(307, headers={"location": location})
     with pytest.raises(ClusterError, match="GET /clusters"):
         await web.client().call("GET", "/clusters")
     assert len(web.seen) == 1
 
 
-async def test_what_may_change_the_method_is_not_followed(web):
+async def test_redirects_that_may_change_the_method_are_not_followed(web):
     web.services[FIRST] = to(OWNER, 303)
     with pytest.raises(ServerRefused) as caught:
         await web.client().call("POST", "/x", 1)
@@ -158,7 +158,7 @@ async def test_credentials_go_to_brokers_of_the_cluster(web):
     assert [one.url.path for one in web.seen].count(f"{BASE}/brokers") == 1, "the list is kept"
 
 
-async def test_credentials_do_not_go_to_others(web):
+async def test_credentials_are_not_sent_to_other_hosts(web):
     web.services = {FIRST: to(STRANGER), STRANGER: fine}
     assert await web.client(secret(FIRST)).call("GET", "/clusters") == {"said": "yes"}
     assert all("authorization" in one.headers for one in web.at(FIRST))
@@ -166,7 +166,7 @@ async def test_credentials_do_not_go_to_others(web):
 
 
 @pytest.mark.parametrize("listed", [b"no list", b"7", b'["a b:x"]', b"[]"])
-async def test_credentials_do_not_go_on_where_brokers_are_not_listed(web, listed):
+async def test_credentials_are_not_forwarded_without_a_broker_list(web, listed):
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=listed) if request.url.path == f"{BASE}/brokers" else to(OWNER)(request)
 
@@ -175,7 +175,7 @@ async def test_credentials_do_not_go_on_where_brokers_are_not_listed(web, listed
     assert ["authorization" in one.headers for one in web.at(OWNER)] == [False]
 
 
-async def test_credentials_do_not_go_where_everybody_can_read_them(web):
+async def test_credentials_are_not_sent_from_https_to_http(web):
     web.services = {"https://first:8443": to(OWNER), OWNER: fine}
     await web.client("https://me:secret@first:8443").call("GET", "/clusters")
     assert ["authorization" in one.headers for one in web.at(OWNER)] == [False]
@@ -188,7 +188,7 @@ async def test_credentials_are_in_no_error(web):
     assert "http://first:8080" in str(caught.value)
 
 
-async def test_an_answer_that_cannot_be_unpacked_is_no_answer(web):
+async def test_a_response_with_invalid_compression_is_an_error(web):
     web.services[FIRST] = lambda _: httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Garbage())
     with pytest.raises(ClusterError, match="invalid response"):
         await web.client().call("GET", "/clusters")

@@ -20,7 +20,7 @@ def jwt(**claims: object) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + ".c2ln"
 
 
-def test_what_a_token_says_of_itself() -> None:
+def test_claims_of_a_jwt() -> None:
     assert claims_of(jwt(sub="app", exp=1_700_000_000)) == Claims("app", 1_700_000_000)
     assert claims_of(jwt(sub="ä" * 7)) == Claims("ä" * 7, None)
 
@@ -29,7 +29,7 @@ def test_what_a_token_says_of_itself() -> None:
     "token",
     ["", "opaque", "a.b", "a.!.c", "a.e30.c", f"a.{base64.b64encode(b'[1]').decode()}.c", "a.bm9uZQ.c", jwt(sub=1, exp=True)],
 )
-def test_a_token_that_says_nothing(token: str) -> None:
+def test_a_token_that_is_no_jwt_has_no_claims(token: str) -> None:
     assert claims_of(token) == Claims()
 
 
@@ -51,13 +51,13 @@ async def test_a_token_from_a_file_is_read_every_time(tmp_path: Path) -> None:
     assert (second in auth.description + auth.remedy, f"file {file}" in auth.description) == (False, True)
 
 
-async def test_a_token_that_has_expired_says_when(tmp_path: Path) -> None:
+async def test_the_remedy_for_an_expired_token_names_the_expiry_time(tmp_path: Path) -> None:
     auth = TokenAuth(Secret(jwt(sub="app", exp=1_700_000_000)))
     await auth.credentials()
     assert auth.remedy == "it expired at 2023-11-14 22:13:20 UTC: put a new token there"
 
 
-async def test_a_user_with_a_password() -> None:
+async def test_basic_authentication() -> None:
     auth = BasicAuth("app", Secret("open sesame"))
     assert (auth.method, await auth.credentials()) == ("basic", b"app:open sesame")
     # RFC 7617
@@ -66,7 +66,7 @@ async def test_a_user_with_a_password() -> None:
     assert "sesame" not in auth.description + auth.remedy + repr(auth)
 
 
-async def test_a_client_certificate_says_its_name(tmp_path: Path) -> None:
+async def test_the_role_of_a_client_certificate_is_its_common_name(tmp_path: Path) -> None:
     own = Authority(tmp_path).issue("app")
     auth = TlsAuth(own.certificate)
     assert (auth.method, await auth.credentials(), auth.principal) == ("tls", b"", "app")
@@ -75,6 +75,6 @@ async def test_a_client_certificate_says_its_name(tmp_path: Path) -> None:
     assert (await auth.credentials(), auth.principal) == (b"", None)
 
 
-async def test_nobody_in_particular() -> None:
+async def test_no_authentication() -> None:
     assert (NO_AUTH.method, await NO_AUTH.credentials(), await NO_AUTH.headers()) == ("none", b"", {})
     assert (NO_AUTH.principal, NO_AUTH.expires_at) == (None, None)

@@ -46,7 +46,7 @@ def entries(broker: Broker):
 # --- producing --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_too_large_is_cut_and_has_one_receipt(broker: Broker, client, entries):
+async def test_a_message_that_is_too_large_is_split_and_has_one_receipt(broker: Broker, client, entries):
     producer = client.producer(TOPIC, CHUNKED)
     sent = [producer.send(MessageMetadata(), payload) for payload in (b"a", LARGE, b"b")]
     receipts = await asyncio.gather(*sent)
@@ -60,7 +60,7 @@ async def test_what_is_too_large_is_cut_and_has_one_receipt(broker: Broker, clie
     await producer.close()
 
 
-async def test_compression_comes_first(broker: Broker, client, entries):
+async def test_a_message_is_compressed_before_it_is_split(broker: Broker, client, entries):
     producer = client.producer(TOPIC, ProducerSettings(codec=CODEC_NUMBERS["zstd"], chunking=True, chunk_bytes=100))
     await producer.send(MessageMetadata(), LARGE)
     metadata = entries[0][1].metadata
@@ -70,7 +70,7 @@ async def test_compression_comes_first(broker: Broker, client, entries):
     await producer.close()
 
 
-async def test_a_batch_is_never_cut(broker: Broker, client):
+async def test_a_batch_is_never_split(broker: Broker, client):
     producer = client.producer(TOPIC, CHUNKED)
     with pytest.raises(ClusterError) as caught:
         await producer.send(MessageMetadata(num_messages_in_batch=2), LARGE, 2)
@@ -78,7 +78,7 @@ async def test_a_batch_is_never_cut(broker: Broker, client):
     await producer.close()
 
 
-async def test_a_cut_between_chunks_sends_the_rest_again(broker: Broker, client, entries):
+async def test_chunks_without_receipts_are_sent_again_after_a_lost_connection(broker: Broker, client, entries):
     broker.on[BaseCommand.SEND] = in_turn(broker.store, silent)
     producer = client.producer(TOPIC, CHUNKED)
     sent = producer.send(MessageMetadata(), LARGE)
@@ -196,7 +196,7 @@ async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_s
     await consumer.close()
 
 
-async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_they_come_again(broker: Broker, client):
+async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_redelivered(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     order = [("b", 0), ("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1), ("c", 2)]
@@ -217,7 +217,7 @@ async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_they_
     await consumer.close()
 
 
-async def test_a_reader_goes_on_where_the_oldest_open_message_begins(broker: Broker, client):
+async def test_a_reader_resumes_at_the_first_chunk_of_the_oldest_open_message(broker: Broker, client):
     reader = await client.consumer(TOPIC, Subscription("r", reader_from=(1, 0)))
     sender = Sender(broker)
     sender.plain(b"0")
@@ -239,7 +239,7 @@ async def test_a_reader_goes_on_where_the_oldest_open_message_begins(broker: Bro
     await reader.close()
 
 
-async def test_chunks_that_were_complete_before_are_acknowledged_unseen(broker: Broker, client):
+async def test_repeated_chunks_of_a_joined_message_are_acknowledged_undelivered(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     for number in (0, 1, 2, 0, 1):
@@ -259,7 +259,7 @@ async def test_chunks_that_were_complete_before_are_acknowledged_unseen(broker: 
     await consumer.close()
 
 
-async def test_a_message_without_its_end_becomes_a_defect(broker: Broker, client):
+async def test_a_message_without_its_last_chunk_expires_as_a_defective_entry(broker: Broker, client):
     limits = ChunkLimits(expiry_s=0.05)
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, chunk_limits=limits))
     sender = Sender(broker)
@@ -272,7 +272,7 @@ async def test_a_message_without_its_end_becomes_a_defect(broker: Broker, client
     assert acknowledged(broker) == [(False, [0, 1])]
 
 
-async def test_chunks_do_not_expire_while_nothing_could_come(broker: Broker, client):
+async def test_chunks_do_not_expire_while_none_can_arrive(broker: Broker, client):
     limits = ChunkLimits(expiry_s=0.02)
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1, chunk_limits=limits))
     sender = Sender(broker)
@@ -289,7 +289,7 @@ async def test_chunks_do_not_expire_while_nothing_could_come(broker: Broker, cli
     await consumer.close()
 
 
-async def test_a_message_larger_than_the_consumers_budget_still_comes(broker: Broker, client):
+async def test_a_message_larger_than_the_budget_is_delivered(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1000))
     for number in range(20):
         metadata = {"uuid": "x", "chunk_id": number, "num_chunks_from_msg": 20, "total_chunk_msg_size": 20 << 20}
@@ -300,7 +300,7 @@ async def test_a_message_larger_than_the_consumers_budget_still_comes(broker: Br
     await consumer.close()
 
 
-async def test_a_chunk_with_impossible_numbers_comes_alone_and_once(broker: Broker, client):
+async def test_a_chunk_with_invalid_numbers_is_delivered_alone_and_once(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     sender.chunk("a", 0)
@@ -323,7 +323,7 @@ async def take(consumer) -> tuple[int, bool]:
 
 
 @pytest.mark.parametrize("kind", [Subscription("s"), Subscription("r", reader_from=(1, 0))], ids=["ordered", "reader"])
-async def test_a_message_without_its_end_becomes_a_defect_also_behind_later_ones(broker: Broker, client, kind):
+async def test_a_message_expires_also_after_later_messages(broker: Broker, client, kind):
     """Its place is before those that were handed out meanwhile, which is no sign that it was handed out itself."""
     limits = ChunkLimits(expiry_s=0.05)
     consumer = await client.consumer(TOPIC, replace(kind, chunk_limits=limits))
@@ -340,7 +340,7 @@ async def test_a_message_without_its_end_becomes_a_defect_also_behind_later_ones
         assert acknowledged(broker)[-1] == (True, [2])
 
 
-async def test_messages_that_give_way_become_defects_also_behind_later_ones(broker: Broker, client):
+async def test_messages_beyond_the_limits_become_defective_after_later_messages(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
     sender = Sender(broker)
     sender.chunk("a", 0)
@@ -352,7 +352,7 @@ async def test_messages_that_give_way_become_defects_also_behind_later_ones(brok
     await consumer.close()
 
 
-async def test_a_defect_that_the_application_has_does_not_come_twice(broker: Broker, client):
+async def test_a_delivered_defective_entry_is_not_delivered_twice(broker: Broker, client):
     limits = ChunkLimits(expiry_s=0.05)
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=limits))
     sender = Sender(broker)
@@ -370,7 +370,7 @@ async def test_a_defect_that_the_application_has_does_not_come_twice(broker: Bro
     await consumer.close()
 
 
-async def test_nothing_is_acknowledged_over_a_defect_that_is_not(broker: Broker, client):
+async def test_no_acknowledgement_includes_an_unacknowledged_defective_entry(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     sender = Sender(broker)
     sender.plain(b"first")
@@ -388,7 +388,7 @@ async def test_nothing_is_acknowledged_over_a_defect_that_is_not(broker: Broker,
     await consumer.close()
 
 
-async def test_what_is_handed_out_behind_a_defect_acknowledges_it(broker: Broker, client):
+async def test_acknowledging_a_later_delivered_entry_acknowledges_the_defective_one(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     sender = Sender(broker)
     sender.chunk("a", 0)
@@ -401,7 +401,7 @@ async def test_what_is_handed_out_behind_a_defect_acknowledges_it(broker: Broker
     assert acknowledged(broker) == [(True, [2])]
 
 
-async def test_after_a_redelivery_a_defect_of_before_holds_nothing_back(broker: Broker, client):
+async def test_after_a_redelivery_an_earlier_defective_entry_delays_no_acknowledgement(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     sender = Sender(broker)
     sender.chunk("a", 0)
@@ -417,7 +417,7 @@ async def test_after_a_redelivery_a_defect_of_before_holds_nothing_back(broker: 
     assert acknowledged(broker) == [(True, [2])]
 
 
-async def test_a_batch_with_a_defect_behind_later_entries_is_acknowledged_whole(broker: Broker, client):
+async def test_a_batch_with_a_defective_entry_after_later_entries_is_acknowledged_completely(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
     lane = PulsarLane(Partition("c", "t", "0", 0), consumer, 1 << 20, 1 << 20)
     sender = Sender(broker)
@@ -438,7 +438,7 @@ async def test_a_batch_with_a_defect_behind_later_entries_is_acknowledged_whole(
     assert acknowledged(broker) == [(True, [0]), (True, [2])]
 
 
-async def test_a_defect_in_the_queue_behind_later_entries_is_not_acknowledged_by_them(broker: Broker, client):
+async def test_earlier_delivered_entries_do_not_acknowledge_a_queued_defective_entry(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
     sender = Sender(broker)
     sender.plain(b"first")
@@ -454,7 +454,7 @@ async def test_a_defect_in_the_queue_behind_later_entries_is_not_acknowledged_by
     assert acknowledged(broker) == [(True, [0]), (True, [2])]
 
 
-async def test_a_range_does_not_go_back_to_a_message_that_was_given_up(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
+async def test_a_range_read_does_not_return_to_an_expired_message(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
     """It has its place before what was read already: who goes on at `next` would read that again."""
     limits = ChunkLimits(expiry_s=0.05)
     monkeypatch.setattr(base_client, "reader", lambda start, role: replace(reader(start, role), chunk_limits=limits))
@@ -472,7 +472,7 @@ async def test_a_range_does_not_go_back_to_a_message_that_was_given_up(broker: B
 
 
 @pytest.mark.parametrize("arrived", [1, 2, 3], ids=["begun", "half", "waiting to be taken"])
-async def test_chunks_that_are_to_come_again_are_acknowledged_by_nothing_behind_them(broker: Broker, client, arrived: int):
+async def test_later_acknowledgements_do_not_include_chunks_to_be_redelivered(broker: Broker, client, arrived: int):
     """The connection is lost, and with it the chunks; what was handed out before is acknowledged before they are here again."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
@@ -498,7 +498,7 @@ async def test_chunks_that_are_to_come_again_are_acknowledged_by_nothing_behind_
     assert (True, [4]) in acknowledged(broker)
 
 
-async def test_after_a_redelivery_chunks_are_not_acknowledged_by_what_was_given_up_before_them(broker: Broker, client):
+async def test_after_a_redelivery_an_earlier_expired_message_acknowledges_no_chunks(broker: Broker, client):
     """A message that is given up acknowledges all that was acknowledged before, which lies behind chunks that are yet to come."""
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     sender = Sender(broker)
@@ -523,7 +523,7 @@ async def test_after_a_redelivery_chunks_are_not_acknowledged_by_what_was_given_
     await consumer.close()
 
 
-async def test_chunks_that_do_not_come_again_hold_no_acknowledgement_back(broker: Broker, client):
+async def test_chunks_that_are_never_redelivered_delay_no_acknowledgement(broker: Broker, client):
     """They were deleted meanwhile, by the age of messages for instance: what comes instead says so."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
@@ -539,7 +539,7 @@ async def test_chunks_that_do_not_come_again_hold_no_acknowledgement_back(broker
     assert acknowledged(broker) == [(True, [2])]
 
 
-async def test_a_reader_that_is_lost_twice_begins_at_the_first_chunk_again(broker: Broker, client):
+async def test_a_reader_disconnected_twice_resumes_at_the_first_chunk_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, reader((1, 0)))
     sender = Sender(broker)
     sender.plain(b"first")
@@ -555,7 +555,7 @@ async def test_a_reader_that_is_lost_twice_begins_at_the_first_chunk_again(broke
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "redelivered"])
-async def test_what_could_not_be_told_because_of_chunks_is_told_when_it_comes_again(broker: Broker, client, is_lost: bool):
+async def test_acknowledgements_withheld_because_of_chunks_are_sent_on_redelivery(broker: Broker, client, is_lost: bool):
     """Nothing else comes for a long time: it would count as a backlog until then, and come once more after a restart."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)

@@ -187,7 +187,7 @@ class Life:
 
 @settings(max_examples=300)
 @given(st.randoms(use_true_random=False))
-def test_nothing_is_acknowledged_that_the_application_has_not(random: Random) -> None:
+def test_only_entries_acknowledged_by_the_application_are_acknowledged(random: Random) -> None:
     async def live() -> None:
         life = Life(random)
         try:

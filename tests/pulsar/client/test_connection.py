@@ -25,7 +25,7 @@ def test_service_urls():
             parse_service_url(wrong, tls=False)
 
 
-async def test_the_handshake_says_who_we_are(broker: Broker, client):
+async def test_connect_contains_version_method_and_features(broker: Broker, client):
     assert await client.connect() == "scripted"
     (said,) = broker.asked[BaseCommand.CONNECT]
     assert (said.protocol_version, said.auth_method_name) == (21, "none")
@@ -34,7 +34,7 @@ async def test_the_handshake_says_who_we_are(broker: Broker, client):
     assert not said.feature_flags.supports_topic_watchers
 
 
-async def test_a_broker_that_never_answers(broker: Broker):
+async def test_a_broker_that_never_responds_to_connect(broker: Broker):
     broker.on[BaseCommand.CONNECT] = silent
     with pytest.raises(RequestTimeout):
         await scripted_client(connect=0.05).connect()
@@ -49,14 +49,14 @@ async def test_a_broker_that_refuses_the_connection(broker: Broker, client):
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x06\x00\x00\x00\x02\xff\xff"])
-async def test_a_server_that_speaks_something_else(broker: Broker, client, answer):
+async def test_a_server_with_another_protocol(broker: Broker, client, answer):
     broker.on[BaseCommand.CONNECT] = lambda link, _: link.send_bytes(answer)
     with pytest.raises(ClusterError) as caught:
         await client.connect()
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_a_broker_that_hangs_up(broker: Broker, client):
+async def test_a_broker_that_closes_the_connection_during_the_handshake(broker: Broker, client):
     broker.on[BaseCommand.CONNECT] = lambda link, _: link.drop()
     with pytest.raises(ConnectionLost):
         await client.connect()
@@ -68,7 +68,7 @@ async def test_pings_are_answered(broker: Broker, client):
     await until(lambda: broker.asked[BaseCommand.PONG])
 
 
-async def test_a_silent_broker_is_given_up_and_one_that_answers_is_kept(broker: Broker):
+async def test_a_silent_connection_is_aborted_and_a_responding_one_is_kept(broker: Broker):
     client = scripted_client(keep_alive=0.2)
     await client.connect()
     await until(lambda: len(broker.asked[BaseCommand.PING]) >= 3)
@@ -78,7 +78,7 @@ async def test_a_silent_broker_is_given_up_and_one_that_answers_is_kept(broker: 
     await client.close()
 
 
-async def test_fresh_credentials_when_asked(broker: Broker, client):
+async def test_a_challenge_is_answered_with_credentials(broker: Broker, client):
     await client.connect()
     challenge = pb.AuthData(auth_method_name="none", auth_data=b"PulsarAuthRefresh")
     broker.link.send(authChallenge=pb.CommandAuthChallenge(challenge=challenge))
@@ -93,7 +93,7 @@ async def test_unknown_commands_are_ignored(broker: Broker, client):
     assert broker.link.open
 
 
-async def test_an_answer_of_the_wrong_type_ends_the_connection(broker: Broker, client):
+async def test_a_response_of_the_wrong_type_ends_the_connection(broker: Broker, client):
     broker.on[BaseCommand.LOOKUP] = success
     producer = client.producer(TOPIC)
     await until(lambda: len(broker.links) > 1)
@@ -128,7 +128,7 @@ async def test_endless_redirects_are_an_error(broker: Broker):
     await client.close()
 
 
-async def test_behind_a_proxy_the_broker_is_named_and_the_address_kept(broker: Broker, client):
+async def test_a_connection_through_a_proxy_names_the_broker(broker: Broker, client):
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, "pulsar://inner:1", proxy_through_service_url=True)
     producer = client.producer(TOPIC)
     await producer.opened()
@@ -192,7 +192,7 @@ async def test_partition_metadata(broker: Broker, client):
     assert not any(asked.metadata_auto_creation_enabled for asked in broker.asked[BaseCommand.PARTITIONED_METADATA])
 
 
-async def test_one_attempt_serves_all_who_ask(broker: Broker):
+async def test_concurrent_calls_share_one_attempt_to_connect(broker: Broker):
     broker.on[BaseCommand.CONNECT] = silent
     client = scripted_client(connect=0.05)
     done = await asyncio.gather(*[client.connect() for _ in range(20)], return_exceptions=True)
@@ -204,7 +204,7 @@ async def test_one_attempt_serves_all_who_ask(broker: Broker):
 # --- the window -------------------------------------------------------------------------------------------------------
 
 
-def test_the_window_is_bounded_and_wakes_who_waits():
+def test_the_window_is_bounded_and_wakes_waiters():
     window, woken = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT), []
     for _ in range(MAX_SENDS_IN_FLIGHT):
         assert window.take(10, lambda: None)
@@ -222,7 +222,7 @@ def test_the_window_counts_bytes_and_always_takes_one():
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_who_is_cancelled_while_the_client_closes_stays_cancelled(broker: Broker, steps: int):
+async def test_a_caller_cancelled_while_the_client_closes_stays_cancelled(broker: Broker, steps: int):
     broker.on[BaseCommand.CONNECT] = silent
     client = scripted_client()
     connecting = asyncio.ensure_future(client.connect())
@@ -237,7 +237,7 @@ async def test_who_is_cancelled_while_the_client_closes_stays_cancelled(broker: 
         await connecting
 
 
-async def test_closing_while_dialling_leaves_nothing_open(broker: Broker):
+async def test_closing_while_dialing_leaves_no_connection_open(broker: Broker):
     broker.on[BaseCommand.CONNECT] = silent
     client = scripted_client()
     connecting = asyncio.ensure_future(client.connect())

@@ -23,7 +23,7 @@ def places(ack) -> list[tuple[int, int, list[int]]]:
     return [(*ids.entry_id(each), list(each.ack_set)) for each in ack.message_id]
 
 
-async def test_entries_arrive_with_all_that_is_known_about_them(broker: Broker, client):
+async def test_entries_have_id_partition_and_redelivery_count(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     broker.link.message(0, 5, 7, HELLO, redelivery_count=2, ack_set=[6], metadata={"num_messages_in_batch": 3})
     entry = await consumer.receive()
@@ -32,7 +32,7 @@ async def test_entries_arrive_with_all_that_is_known_about_them(broker: Broker, 
     await consumer.close()
 
 
-async def test_what_is_subscribed_is_said(broker: Broker, client):
+async def test_subscribe_contains_the_settings(broker: Broker, client):
     shared = await client.consumer(TOPIC, Subscription("s", Types.Key_Shared, earliest=False, consumer_name="me"))
     reader = await client.consumer(TOPIC, Subscription("r", reader_from=(4, 2)))
     first, second = broker.asked[BaseCommand.SUBSCRIBE]
@@ -45,7 +45,7 @@ async def test_what_is_subscribed_is_said(broker: Broker, client):
     await reader.close()
 
 
-async def test_a_damaged_entry_is_delivered_as_such(broker: Broker, client):
+async def test_a_damaged_entry_is_delivered_with_its_defect(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     broker.link.message(0, 1, 0, b"x", metadata={"compression": pb.LZ4, "uncompressed_size": 99})
     assert (await consumer.receive()).defect is not None
@@ -53,7 +53,7 @@ async def test_a_damaged_entry_is_delivered_as_such(broker: Broker, client):
 
 
 @pytest.mark.parametrize("turns", range(1, 4))
-async def test_what_comes_as_a_wait_begins_ends_it(broker: Broker, client, turns: int):
+async def test_an_entry_that_arrives_when_the_wait_begins_ends_it(broker: Broker, client, turns: int):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     waiting = asyncio.create_task(consumer.changed(PATIENCE_S))
     for _ in range(turns):
@@ -64,7 +64,7 @@ async def test_what_comes_as_a_wait_begins_ends_it(broker: Broker, client, turns
     await consumer.close()
 
 
-async def test_acknowledgements_are_gathered(broker: Broker, client):
+async def test_acknowledgements_are_collected(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     for entry in range(2500):
         consumer.acknowledge((1, entry))
@@ -73,7 +73,7 @@ async def test_acknowledgements_are_gathered(broker: Broker, client):
     await consumer.close()
 
 
-async def test_closing_sends_what_is_acknowledged(broker: Broker, client):
+async def test_close_sends_pending_acknowledgements(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     for entry in range(6):
         broker.link.message(0, 1, entry, b"x")
@@ -89,7 +89,7 @@ async def test_closing_sends_what_is_acknowledged(broker: Broker, client):
         await consumer.receive()
 
 
-async def test_after_a_lost_connection_it_subscribes_again_and_skips_what_it_handed_over(broker: Broker, client):
+async def test_after_a_lost_connection_delivered_entries_are_skipped(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     for entry in range(4):
         broker.link.message(0, 1, entry, b"%d" % entry)
@@ -105,7 +105,7 @@ async def test_after_a_lost_connection_it_subscribes_again_and_skips_what_it_han
     await consumer.close()
 
 
-async def test_shared_consumers_take_what_comes_again(broker: Broker, client):
+async def test_shared_consumers_deliver_redelivered_entries(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     broker.link.message(0, 1, 0, b"x")
     await consumer.receive()
@@ -116,7 +116,7 @@ async def test_shared_consumers_take_what_comes_again(broker: Broker, client):
     await consumer.close()
 
 
-async def test_redelivery_of_everything_subscribes_anew_behind_what_is_acknowledged(broker: Broker, client):
+async def test_redelivery_of_everything_subscribes_again_after_the_last_acknowledged_entry(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     for entry in range(4):
         broker.link.message(0, 1, entry, b"x", consumer_epoch=0)
@@ -135,7 +135,7 @@ async def test_redelivery_of_everything_subscribes_anew_behind_what_is_acknowled
     await consumer.close()
 
 
-async def test_seeking_forgets_acknowledgements_and_subscribes_anew(broker: Broker, client):
+async def test_seek_discards_acknowledgements_and_subscribes_again(broker: Broker, client):
     def seek(link, frame):
         link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
         success(link, frame)
@@ -156,7 +156,7 @@ async def test_seeking_forgets_acknowledgements_and_subscribes_anew(broker: Brok
     await consumer.close()
 
 
-async def test_a_broker_that_does_not_close_for_a_seek_is_asked_anew(broker: Broker, client):
+async def test_after_a_seek_without_a_close_the_consumer_subscribes_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     broker.link.message(0, 1, 9, b"old")
     await consumer.seek(publish_time=5)
@@ -166,7 +166,7 @@ async def test_a_broker_that_does_not_close_for_a_seek_is_asked_anew(broker: Bro
     await consumer.close()
 
 
-async def test_losing_the_subscription_for_good_ends_it(broker: Broker, client):
+async def test_a_final_error_of_subscribing_ends_the_consumer(broker: Broker, client):
     def unauthorized(link, frame):
         link.error(frame.command.subscribe.request_id, pb.AuthorizationError)
 
@@ -200,7 +200,7 @@ async def test_a_failover_consumer_follows_the_broker(broker: Broker, client):
     await consumer.close()
 
 
-async def test_a_turn_of_another_member_is_noticed_however_short_it_was(broker: Broker, client):
+async def test_a_short_deactivation_is_noticed(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
     await asyncio.wait_for(consumer.wait_active(True), PATIENCE_S)
@@ -224,7 +224,7 @@ def topic_ends_at(*place: int):
     return answer
 
 
-async def test_a_subscription_that_the_broker_strands_is_taken_up_again(broker: Broker, client):
+async def test_a_stalled_subscription_is_subscribed_again(broker: Broker, client):
     """Once: if the topic's last entry then still does not come, it is not one for us (a marker, say)."""
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 9)
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover, silence_s=0.02))
@@ -246,7 +246,7 @@ async def test_a_subscription_that_the_broker_strands_is_taken_up_again(broker: 
 
 
 @pytest.mark.parametrize("why", ["shared", "passive", "full"])
-async def test_silence_that_is_meant_is_left_alone(broker: Broker, client, why: str):
+async def test_expected_silence_is_no_stall(broker: Broker, client, why: str):
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 9)
     kind = {"shared": Types.Shared, "passive": Types.Failover, "full": Types.Exclusive}[why]
     consumer = await client.consumer(TOPIC, Subscription("s", kind, silence_s=0.01, max_bytes=1))
@@ -271,7 +271,7 @@ def words_of(acks: PendingAcks) -> list[tuple[int, int, list[int]]]:
     return [(*ids.entry_id(each), list(each.ack_set)) for group in acks.take_individual() for each in group]
 
 
-def test_messages_of_a_batch_one_by_one():
+def test_messages_of_a_batch_are_acknowledged_one_by_one():
     acks = PendingAcks(batch_index=True)
     acks.add_message((1, 0), 0, 3)
     assert words_of(acks) == [(1, 0, [6])]
@@ -291,7 +291,7 @@ def test_without_batch_index_an_entry_waits_for_its_last_message():
     assert words_of(acks) == [(1, 0, [])]
 
 
-def test_cumulative_inside_a_batch():
+def test_cumulative_acknowledgement_inside_a_batch():
     acks = PendingAcks(batch_index=True)
     acks.add_cumulative((1, 4), 1, 3)
     acks.add_cumulative((1, 4), 0, 3)
@@ -306,7 +306,7 @@ def test_cumulative_inside_a_batch():
     assert (ids.entry_id(taken), taken.entryId) == ((1, -1), ids.NO_REQUEST)
 
 
-def test_many_are_cut_for_commands():
+def test_many_acknowledgements_are_split_into_commands():
     acks = PendingAcks(batch_index=False)
     for entry in range(MAX_IDS_PER_COMMAND + 1):
         acks.add_entry((1, entry))

@@ -69,7 +69,7 @@ def lets_in(*credentials: bytes) -> Callable[[Link, object], None]:
     return answer
 
 
-async def test_connect_carries_them(broker: Broker) -> None:
+async def test_connect_contains_the_credentials(broker: Broker) -> None:
     client = client_with(Source())
     await client.connect()
     (said,) = broker.asked[BaseCommand.CONNECT]
@@ -77,7 +77,7 @@ async def test_connect_carries_them(broker: Broker) -> None:
     await client.close()
 
 
-async def test_a_challenge_is_answered_while_reading_goes_on(broker: Broker) -> None:
+async def test_commands_are_received_while_a_challenge_is_answered(broker: Broker) -> None:
     auth = Source()
     client = client_with(auth)
     await client.connect()
@@ -97,7 +97,7 @@ async def test_a_challenge_is_answered_while_reading_goes_on(broker: Broker) -> 
     await client.close()
 
 
-async def test_a_challenge_without_a_source_is_answered_by_the_last_ones(broker: Broker, caplog) -> None:
+async def test_a_challenge_gets_the_last_credentials_if_reading_fails(broker: Broker, caplog) -> None:
     auth = Source()
     client = client_with(auth)
     await client.connect()
@@ -109,7 +109,7 @@ async def test_a_challenge_without_a_source_is_answered_by_the_last_ones(broker:
     await client.close()
 
 
-async def test_a_connection_that_ends_stops_asking(broker: Broker) -> None:
+async def test_a_connection_that_ends_cancels_reading_credentials(broker: Broker) -> None:
     auth = Source()
     client = client_with(auth)
     await client.connect()
@@ -122,7 +122,7 @@ async def test_a_connection_that_ends_stops_asking(broker: Broker) -> None:
     assert not broker.asked[BaseCommand.AUTH_RESPONSE]
 
 
-async def test_a_cluster_that_never_let_us_in_refuses_for_good(broker: Broker) -> None:
+async def test_refused_credentials_are_fatal_at_a_cluster_that_never_accepted_us(broker: Broker) -> None:
     broker.on[BaseCommand.CONNECT] = lets_in(b"two")
     client = client_with(Source())
     with pytest.raises(ServerRefused) as caught:
@@ -134,9 +134,7 @@ async def test_a_cluster_that_never_let_us_in_refuses_for_good(broker: Broker) -
     await client.close()
 
 
-async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(
-    broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_later_refused_credentials_are_temporary(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 0.0)
     broker.on[BaseCommand.CONNECT] = lets_in(b"one")
@@ -166,7 +164,7 @@ async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(
     await client.close()
 
 
-async def test_a_refusal_is_shared_by_all_partitions(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_partitions_share_a_refusal_of_credentials(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tries again by itself, and a source may be asked over the network."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 1e6)
@@ -190,7 +188,7 @@ async def test_a_refusal_is_shared_by_all_partitions(broker: Broker, caplog, mon
     await client.close()
 
 
-async def test_a_source_that_fails_at_first_is_told(broker: Broker) -> None:
+async def test_an_unreadable_credentials_source_is_reported(broker: Broker) -> None:
     auth = Source()
     auth.failure = ClusterError("the vault is sealed", Failure.FATAL)
     client = client_with(auth)
@@ -200,7 +198,7 @@ async def test_a_source_that_fails_at_first_is_told(broker: Broker) -> None:
     await client.close()
 
 
-async def test_by_tls_brokers_are_found_at_their_address_for_tls(broker: Broker) -> None:
+async def test_with_tls_brokers_are_reached_at_their_tls_address(broker: Broker) -> None:
     client = BaseClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls(), timing=Timing(operation=0.0))
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
         link, frame, "pulsar://plain:6650", brokerServiceUrlTls="pulsar+ssl://other"
@@ -252,7 +250,7 @@ def refuses(link: Link, frame) -> None:
     link.error(body.request_id, pb.AuthorizationError, "Client is not authorized")
 
 
-async def test_a_refused_right_says_who_may_not_do_what(broker: Broker) -> None:
+async def test_an_error_for_a_missing_permission_names_the_role_and_action(broker: Broker) -> None:
     client = client_with(Source())
     broker.on[BaseCommand.PRODUCER] = broker.on[BaseCommand.SUBSCRIBE] = refuses
     producer = client.producer(TOPIC)
@@ -274,7 +272,7 @@ async def test_a_refused_right_says_who_may_not_do_what(broker: Broker) -> None:
     await client.close()
 
 
-async def test_a_broker_that_cannot_look_at_rights_is_asked_again(broker: Broker) -> None:
+async def test_a_failed_permission_check_at_the_broker_is_retried(broker: Broker) -> None:
     """As while its metadata store is away; it calls that AuthorizationError too."""
     client = client_with(Source())
     producer = client.producer(TOPIC)
@@ -308,7 +306,7 @@ async def test_a_subscription_that_must_begin_with_the_role(broker: Broker) -> N
     await client.close()
 
 
-async def test_rights_are_looked_at_without_a_trace(broker: Broker) -> None:
+async def test_permission_checks_leave_nothing_in_the_cluster(broker: Broker) -> None:
     client = client_with(Source())
     await client.check_producing(TOPIC)
     assert len(broker.asked[BaseCommand.PRODUCER]) == len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
@@ -324,7 +322,7 @@ async def test_rights_are_looked_at_without_a_trace(broker: Broker) -> None:
     await client.close()
 
 
-async def test_a_name_that_is_none_is_for_the_broker_to_refuse(broker: Broker) -> None:
+async def test_an_invalid_topic_name_is_left_to_the_broker(broker: Broker) -> None:
     """Whoever opens it is told: what is around the request must not need a good name."""
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
         link,
@@ -343,7 +341,7 @@ async def test_a_name_that_is_none_is_for_the_broker_to_refuse(broker: Broker) -
     await client.close()
 
 
-async def test_a_bug_while_opening_ends_the_waiting(
+async def test_a_bug_during_registration_fails_waiting_tasks(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:

@@ -34,13 +34,13 @@ def alone(max_bytes: int, largest: int) -> FlowPermits:
 # --- one consumer -----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_grant_expects_the_largest_messages():
+def test_the_first_grant_assumes_the_largest_entries():
     assert alone(16 << 20, 5 << 20).grant() == 3
     assert alone(1, 5 << 20).grant() == 1
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 2000)), max_size=60), st.integers(1, 1 << 20))
-def test_credit_never_stalls_and_never_promises_more_than_fits(entries, max_bytes):
+def test_grants_never_stall_and_never_exceed_the_budget(entries, max_bytes):
     permits = alone(max_bytes, 5 << 20)
     permits.grant()
     for count, each in entries:
@@ -54,7 +54,7 @@ def test_credit_never_stalls_and_never_promises_more_than_fits(entries, max_byte
         assert permits.outstanding <= MAX_OUTSTANDING
 
 
-def test_no_credit_while_full():
+def test_no_grant_while_the_budget_is_used_up():
     permits = alone(1000, 500)
     assert permits.grant() == 2
     permits.received(2, 1000)
@@ -63,7 +63,7 @@ def test_no_credit_while_full():
     assert permits.grant() == 1
 
 
-def test_what_is_lent_is_held_until_it_is_given_back():
+def test_deferred_bytes_stay_charged_until_released():
     permits = alone(1000, 500)
     permits.grant()
     permits.received(2, 900)
@@ -73,7 +73,7 @@ def test_what_is_lent_is_held_until_it_is_given_back():
     assert (permits.held, permits.grant()) == (0, 1)
 
 
-async def test_entries_that_become_larger_are_given_back_beyond_the_limit_and_one_entry(broker: Broker, client):
+async def test_larger_entries_overflow_beyond_the_limit_and_one_entry(broker: Broker, client):
     limit, size = 100_000, 60_000
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=limit))
     broker.link.message(0, 1, 0, b"small")
@@ -89,7 +89,7 @@ async def test_entries_that_become_larger_are_given_back_beyond_the_limit_and_on
     await consumer.close()
 
 
-async def test_what_is_compressed_counts_as_it_will_be(broker: Broker, client):
+async def test_a_compressed_entry_is_charged_its_uncompressed_size(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     payload = bytes(1 << 20)
     broker.link.message(0, 1, 0, compress(pb.ZLIB, payload), metadata={"compression": pb.ZLIB, "uncompressed_size": len(payload)})
@@ -97,7 +97,7 @@ async def test_what_is_compressed_counts_as_it_will_be(broker: Broker, client):
     await consumer.close()
 
 
-def test_large_entries_are_remembered_longer_until_what_was_given_back_has_come_again():
+def test_after_an_overflow_the_estimate_falls_slowly_until_reset():
     """Else small entries that come again before them have them given back again, time after time."""
 
     def asked_for(sheds: int, *, calm: bool = False) -> int:
@@ -116,7 +116,7 @@ def test_large_entries_are_remembered_longer_until_what_was_given_back_has_come_
     assert asked_for(3, calm=True) == asked_for(0)
 
 
-async def test_however_little_there_is_room_for_an_entry_is_lent(broker: Broker, client):
+async def test_take_many_returns_one_entry_however_small_the_limits(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1))
     broker.link.message(0, 1, 0, b"small")
     assert [entry.entry for entry in consumer.take_many(0, 0, 0)] == [0]
@@ -124,7 +124,7 @@ async def test_however_little_there_is_room_for_an_entry_is_lent(broker: Broker,
     await consumer.close()
 
 
-async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker, client):
+async def test_the_decay_is_normal_again_after_the_dropped_entries(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=10_000))
     permits = consumer._receiver_queue.permits
     usual = permits._decay
@@ -170,7 +170,7 @@ class Simulated:
 
 
 @given(st.data(), st.integers(1, 20), st.sampled_from([64 << 10, 1 << 20]), st.booleans())
-def test_all_together_stay_within_the_limit_and_an_entry_each(data, count: int, limit: int, lend: bool):
+def test_consumers_together_stay_within_the_budget_and_one_entry_each(data, count: int, limit: int, lend: bool):
     """Whatever the sizes are, and however slowly it is taken."""
     budget = ReceiveBudget(limit)
     consumers = [Simulated(budget) for _ in range(count)]
@@ -205,7 +205,7 @@ def test_entries_of_one_size_never_overflow(count: int, messages: int, size: int
     assert sum(consumer.sheds for consumer in consumers) == 0
 
 
-def test_what_was_granted_before_others_joined_is_not_granted_twice():
+def test_permits_granted_before_others_joined_count_against_the_budget():
     budget = ReceiveBudget(1 << 20)
     first = Simulated(budget)
     first.read(1, 2000)
@@ -226,7 +226,7 @@ def test_what_was_granted_before_others_joined_is_not_granted_twice():
     assert others[0].permits.outstanding > 20, "what is free again may be used by all"
 
 
-def test_the_next_read_is_asked_for_when_half_is_free():
+def test_the_next_grant_comes_when_half_of_the_limit_is_free():
     """Else the broker would read a single entry for each that is taken."""
     budget = ReceiveBudget(1 << 20)
     consumer = Simulated(budget)
@@ -271,7 +271,7 @@ async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatc
     await client.close()
 
 
-async def test_a_consumer_that_is_closed_leaves_its_bytes_to_the_others(broker: Broker, client):
+async def test_a_closed_consumer_leaves_its_share_to_the_others(broker: Broker, client):
     budget = ReceiveBudget(10_000)
     first = await client.consumer(TOPIC, Subscription("a"), budget)
     second = await client.consumer(TOPIC, Subscription("b"), budget)
@@ -302,7 +302,7 @@ async def lane(broker: Broker, client):
 
 
 @pytest.mark.parametrize("how", ["next", "acknowledge", "reject", "revoke"])
-async def test_a_batch_counts_until_the_next_is_asked_for_or_it_is_done(broker: Broker, lane, how: str):
+async def test_a_batch_stays_charged_until_the_next_is_requested_or_it_is_done(broker: Broker, lane, how: str):
     lane, batch, budget = lane
     assert batch.count == 3
     assert batch.held_bytes <= budget.held < batch.held_bytes + 3 * 200
@@ -318,7 +318,7 @@ async def test_a_batch_counts_until_the_next_is_asked_for_or_it_is_done(broker: 
         assert budget.held < batch.held_bytes
 
 
-async def test_a_batch_takes_little_of_what_is_read_ahead(broker: Broker, client):
+async def test_a_batch_takes_a_part_of_the_receiver_queue(broker: Broker, client):
     """Small messages of their own take several times their bytes: by these alone, everything that is read ahead was one batch."""
     consumer = await client.consumer(TOPIC, Subscription("g"), ReceiveBudget(1 << 20))
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 64 << 10)
@@ -334,7 +334,7 @@ async def test_a_batch_takes_little_of_what_is_read_ahead(broker: Broker, client
     await consumer.close()
 
 
-async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: Broker, client):
+async def test_an_idle_lane_raises_the_error_that_ended_its_consumer(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("g"), ReceiveBudget(1 << 20))
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     waiting = asyncio.ensure_future(lane.receive())
@@ -344,7 +344,7 @@ async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: B
         await waiting
 
 
-async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(broker: Broker, client):
+async def test_a_lane_grants_permits_only_when_its_batch_is_charged_elsewhere(broker: Broker, client):
     budget = ReceiveBudget(20_000)
     consumer = await client.consumer(TOPIC, Subscription("g"), budget)
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)

@@ -184,7 +184,7 @@ class ClosesFirst(Store):
         self.readers.clear()
 
 
-async def test_a_seek_is_asked_again_when_the_consumer_was_closed_and_the_answer_lost(store: Store, monkeypatch):
+async def test_a_seek_is_repeated_if_the_consumer_was_closed_and_the_response_lost(store: Store, monkeypatch):
     """Nobody else would subscribe anew: the seek comes first, and has no connection any more."""
     store = ClosesFirst()
     monkeypatch.setattr(handshake, "dial", store.dial)

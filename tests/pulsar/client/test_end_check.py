@@ -27,7 +27,7 @@ async def lane(broker: Broker):
     await client.close()
 
 
-async def test_what_comes_while_the_end_is_asked_for_is_read(broker: Broker, lane: PulsarLane):
+async def test_entries_that_arrive_during_an_end_check_are_delivered(broker: Broker, lane: PulsarLane):
     broker.on[LAST] = lambda *_: None
     waiting = asyncio.ensure_future(lane.receive())
     await until(lambda: len(broker.asked[LAST]) == 1)
@@ -36,7 +36,7 @@ async def test_what_comes_while_the_end_is_asked_for_is_read(broker: Broker, lan
     assert not lane.caught_up
 
 
-async def test_an_answer_that_is_older_than_what_came_says_nothing(broker: Broker, lane: PulsarLane):
+async def test_a_response_older_than_received_entries_is_ignored(broker: Broker, lane: PulsarLane):
     held: list[tuple] = []
     broker.on[LAST] = lambda *asked: held.append(asked)
     waiting = asyncio.ensure_future(lane.receive())
@@ -58,7 +58,7 @@ async def test_an_answer_that_is_older_than_what_came_says_nothing(broker: Broke
     assert not lane.caught_up
 
 
-async def test_what_was_asked_before_a_seek_says_nothing_of_behind_it(broker: Broker, lane: PulsarLane):
+async def test_an_end_check_from_before_a_seek_is_ignored(broker: Broker, lane: PulsarLane):
     """`receive` is cancelled in the turn in which it began to ask, and the lane is sought in the same turn."""
     broker.link.message(0, 1, 0, b"x")
     broker.link.message(0, 1, 1, b"y")
@@ -82,7 +82,7 @@ async def test_what_was_asked_before_a_seek_says_nothing_of_behind_it(broker: Br
     assert not lane.caught_up
 
 
-async def test_a_bug_while_the_end_is_asked_for_reaches_who_reads(lane: PulsarLane, monkeypatch: pytest.MonkeyPatch):
+async def test_a_bug_in_an_end_check_reaches_the_reading_task(lane: PulsarLane, monkeypatch: pytest.MonkeyPatch):
     async def broken() -> bool:
         raise RuntimeError("a bug")
 
@@ -91,7 +91,7 @@ async def test_a_bug_while_the_end_is_asked_for_reaches_who_reads(lane: PulsarLa
         await asyncio.wait_for(lane.receive(), PATIENCE_S)
 
 
-async def test_what_is_to_come_again_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+async def test_no_end_check_while_a_redelivery_is_expected(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     """The newest entry of the topic was handed out, and given back on a shared subscription."""
     monkeypatch.setattr(end_check, "REDELIVERY_WAIT_S", 1e6)
     broker.on[LAST] = ends_at(1, 0)

@@ -54,7 +54,7 @@ async def full(broker: Broker, client):
 # --- expired ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_expired_before_it_was_sent_is_never_sent(broker: Broker, full):
+async def test_an_entry_that_expires_in_the_queue_is_never_sent(broker: Broker, full):
     producer, futures = full
     await until(lambda: all(future.done() for future in futures))
     assert {type(future.exception()) for future in futures} == {RequestTimeout}
@@ -67,7 +67,7 @@ async def test_what_expired_before_it_was_sent_is_never_sent(broker: Broker, ful
     assert len(sent(broker)) == MAX_SENDS_IN_FLIGHT + 1, "nor what was on the wire, over the next connection"
 
 
-async def test_what_expired_on_the_wire_keeps_its_place_in_the_window(broker: Broker, full):
+async def test_an_entry_that_expires_in_flight_keeps_its_room_in_the_window(broker: Broker, full):
     """The broker still works on it: at twice the window it stops reading the connection."""
     producer, futures = full
     await until(lambda: all(future.done() for future in futures))
@@ -83,7 +83,7 @@ async def test_what_expired_on_the_wire_keeps_its_place_in_the_window(broker: Br
     await producer.flush()
 
 
-async def test_a_refusal_of_what_expired_makes_room(broker: Broker, full):
+async def test_a_refused_expired_entry_frees_its_room_in_the_window(broker: Broker, full):
     producer, futures = full
     await until(lambda: all(future.done() for future in futures))
     (new,) = send(producer, b"new")
@@ -97,7 +97,7 @@ async def test_a_refusal_of_what_expired_makes_room(broker: Broker, full):
 # --- withdrawn --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_withdrawn_before_it_is_sent_is_never_sent(broker: Broker, client):
+async def test_an_entry_withdrawn_from_the_queue_is_never_sent(broker: Broker, client):
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC)
     mine, others = object(), object()
@@ -117,7 +117,7 @@ async def test_what_is_withdrawn_before_it_is_sent_is_never_sent(broker: Broker,
     await producer.close()
 
 
-async def test_what_is_withdrawn_on_the_wire_is_not_sent_again(broker: Broker, client):
+async def test_an_entry_withdrawn_in_flight_is_not_sent_again(broker: Broker, client):
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC)
     mine = object()
@@ -137,7 +137,7 @@ async def test_what_is_withdrawn_on_the_wire_is_not_sent_again(broker: Broker, c
     await producer.close()
 
 
-async def test_what_waits_to_be_sent_again_can_be_withdrawn(broker: Broker, client):
+async def test_an_entry_waiting_to_be_sent_again_can_be_withdrawn(broker: Broker, client):
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC)
     mine = object()
@@ -152,7 +152,7 @@ async def test_what_waits_to_be_sent_again_can_be_withdrawn(broker: Broker, clie
     await producer.close()
 
 
-async def test_an_outbound_takes_back_the_sends_of_a_source(broker: Broker, client):
+async def test_an_outbound_withdraws_the_entries_of_a_source(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = silent
     target = Partition("c", "target", "-1", 0)
     topics = Topics(client, "c", "public/default")
@@ -178,7 +178,7 @@ async def test_an_outbound_takes_back_the_sends_of_a_source(broker: Broker, clie
 
 
 @pytest.mark.parametrize("sequence", [MAX_SEQUENCE + 1, 1 << 64, -1, MAX_SEQUENCE])
-async def test_a_sequence_id_out_of_range_is_refused_and_holds_up_nobody(broker: Broker, client, sequence: int):
+async def test_a_sequence_id_out_of_range_is_refused_and_delays_no_other_entry(broker: Broker, client, sequence: int):
     producer = client.producer(TOPIC)
     await producer.opened()
     with pytest.raises(ClusterError, match="sequence id") as caught:
@@ -189,7 +189,7 @@ async def test_a_sequence_id_out_of_range_is_refused_and_holds_up_nobody(broker:
     await producer.close()
 
 
-async def test_a_name_that_has_used_up_its_sequence_ids_says_so(broker: Broker, client):
+async def test_used_up_sequence_ids_are_a_fatal_error(broker: Broker, client):
     """The broker tells the highest one that it has stored when the producer is opened."""
 
     def used_up(link, frame):
@@ -209,7 +209,7 @@ async def test_a_name_that_has_used_up_its_sequence_ids_says_so(broker: Broker, 
     await producer.close()
 
 
-async def test_a_highest_sequence_id_that_cannot_be_is_none(broker: Broker, client):
+async def test_an_invalid_highest_sequence_id_of_the_broker_is_ignored(broker: Broker, client):
     def odd(link, frame):
         asked = frame.command.producer.request_id
         link.send(producer_success=pb.CommandProducerSuccess(request_id=asked, producer_name="p", last_sequence_id=-7))
@@ -221,7 +221,7 @@ async def test_a_highest_sequence_id_that_cannot_be_is_none(broker: Broker, clie
     await producer.close()
 
 
-async def test_what_was_not_sent_yet_is_numbered_above_what_another_producer_of_the_name_has_stored(broker: Broker, client):
+async def test_unsent_entries_get_ids_above_those_of_another_producer_with_the_name(broker: Broker, client):
     """Else a broker that deduplicates would take it for a repetition and drop it."""
 
     def reached(last: int):
@@ -242,7 +242,7 @@ async def test_what_was_not_sent_yet_is_numbered_above_what_another_producer_of_
     await producer.close()
 
 
-async def test_metadata_that_cannot_be_encoded_holds_up_nobody(broker: Broker, client):
+async def test_metadata_that_cannot_be_encoded_delays_no_other_entry(broker: Broker, client):
     producer = client.producer(TOPIC)
     metadata = MessageMetadata()
     metadata.properties.add(key="without a value")
@@ -253,7 +253,7 @@ async def test_metadata_that_cannot_be_encoded_holds_up_nobody(broker: Broker, c
     await producer.close()
 
 
-async def test_an_error_for_an_entry_that_was_never_sent_has_all_repeated(broker: Broker, client):
+async def test_an_error_for_an_entry_that_was_never_sent_causes_a_reconnection(broker: Broker, client):
     """Nobody can tell which entry it means, and for that one no receipt would ever come."""
 
     def wrong(link, frame):

@@ -48,7 +48,9 @@ async def first_of(broker: Broker, consumer):
 
 
 @pytest.mark.parametrize(("count", "ours", "theirs"), [(3, 0b001, 0b110), (3, 0b110, 0b001), (70, 1 << 69, full_mask(69))])
-async def test_what_is_acknowledged_in_parts_by_both_is_done(broker: Broker, client, count, ours, theirs):
+async def test_an_entry_acknowledged_partly_here_and_partly_at_the_broker_is_complete(
+    broker: Broker, client, count, ours, theirs
+):
     """Some messages are acknowledged here, the others at the broker: nothing of the entry is left."""
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, count)
@@ -62,7 +64,7 @@ async def test_what_is_acknowledged_in_parts_by_both_is_done(broker: Broker, cli
     assert acknowledged(broker) == [(0, [])]
 
 
-async def test_an_entry_of_which_nothing_is_left_is_no_backlog(broker: Broker, client):
+async def test_an_entry_without_unacknowledged_messages_is_no_backlog(broker: Broker, client):
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, 3)
     consumer.acknowledge_message((await consumer.receive()).id, 0, 3)
@@ -82,7 +84,7 @@ async def test_an_entry_of_which_nothing_is_left_is_no_backlog(broker: Broker, c
         )
     )
 )
-def test_an_entry_holds_what_nobody_has_acknowledged(case):
+def test_an_entry_keeps_its_unacknowledged_messages(case):
     asyncio.run(redeliver_with(*case))
 
 
@@ -105,7 +107,7 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
         await client.close()
 
 
-async def test_a_damaged_entry_is_one_message_whatever_is_acknowledged_of_it(broker: Broker, client):
+async def test_a_damaged_entry_is_one_message_even_if_partly_acknowledged(broker: Broker, client):
     """Its metadata is not known, so the mask of the broker cannot be about it."""
     consumer = await client.consumer(TOPIC, SHARED)
     said = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, 0), ack_set=[6])
@@ -117,7 +119,7 @@ async def test_a_damaged_entry_is_one_message_whatever_is_acknowledged_of_it(bro
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["closed", "lost"])
-async def test_after_the_end_of_a_session_whole_entries_count_again(broker: Broker, client, lost: bool):
+async def test_after_a_reconnection_partial_acknowledgements_are_forgotten(broker: Broker, client, lost: bool):
     """An operator who sets a shared subscription back has the broker close its consumers, and wants all of it again.
 
     A consumer that has lost its connection is not told.
@@ -141,7 +143,7 @@ async def test_after_the_end_of_a_session_whole_entries_count_again(broker: Brok
 
 
 @pytest.mark.parametrize("told", [4, 1 << 20, (1 << 31) - 1])
-async def test_a_batch_that_tells_more_messages_than_it_has_bytes_for(broker: Broker, client, told):
+async def test_a_batch_that_announces_more_messages_than_its_bytes_allow(broker: Broker, client, told):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     before = granted(broker)
     broker.link.message(0, 1, 0, bytes(21), metadata={"num_messages_in_batch": told})

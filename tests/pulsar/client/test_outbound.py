@@ -16,7 +16,7 @@ from tests.pulsar.entries import batch
 SOURCE = Partition("here", "t", "0", 0)
 
 
-async def test_what_is_sent_of_a_batch_of_entries(broker: Broker, client):
+async def test_an_outbound_sends_the_selected_messages_of_a_batch(broker: Broker, client):
     stored: list[Entry] = []
     receive = broker.receive
 

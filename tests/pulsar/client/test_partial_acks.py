@@ -11,7 +11,7 @@ from tests.pulsar.client.broker import Broker, until
 TOPIC = "persistent://public/default/t"
 
 
-def test_entries_that_others_finish_are_forgotten_in_the_end():
+def test_released_entries_are_bounded():
     acks = PendingAcks(batch_index=True)
     for entry in range(5 * MAX_RELEASED_ENTRIES):
         acks.add_messages((1, entry), 0b001, 3)
@@ -22,7 +22,7 @@ def test_entries_that_others_finish_are_forgotten_in_the_end():
     assert acks.partial.on_redelivered((1, 0)) is None, "it comes as a whole"
 
 
-def test_what_the_application_has_is_kept_whatever_is_given_back():
+def test_held_entries_are_kept_however_many_are_released():
     acks = PendingAcks(batch_index=False)
     acks.add_messages((1, 0), 0b001, 3)
     for entry in range(1, 2 * MAX_RELEASED_ENTRIES):
@@ -31,7 +31,7 @@ def test_what_the_application_has_is_kept_whatever_is_given_back():
     assert acks.add_messages((1, 0), 0b110, 3), "the first message was not forgotten"
 
 
-def test_what_was_given_back_and_came_again_is_held_again():
+def test_a_redelivered_entry_is_held_again():
     partial = PartialAcks()
     partial.set((1, 0), 0b10)
     partial.release_all()
@@ -42,7 +42,7 @@ def test_what_was_given_back_and_came_again_is_held_again():
     assert partial.unacknowledged((1, 0)) == 0b10
 
 
-def test_even_what_is_never_given_back_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_held_entries_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(partial_acks, "MAX_HELD_ENTRIES", 10)
     monkeypatch.setattr(partial_acks, "MAX_RELEASED_ENTRIES", 5)
     partial = PartialAcks()
@@ -51,7 +51,7 @@ def test_even_what_is_never_given_back_is_bounded(monkeypatch: pytest.MonkeyPatc
     assert len(partial) == 15
 
 
-def test_a_cumulative_acknowledgement_settles_what_is_before_it():
+def test_a_cumulative_acknowledgement_completes_earlier_entries():
     acks = PendingAcks(batch_index=True)
     for entry in range(4):
         acks.add_messages((1, entry), 0b001, 3)
@@ -61,7 +61,7 @@ def test_a_cumulative_acknowledgement_settles_what_is_before_it():
     assert acks.partial.unacknowledged((1, 2)) is None
 
 
-async def test_sessions_and_redeliveries_give_back(broker: Broker, client):
+async def test_lost_connections_and_redeliveries_release_entries(broker: Broker, client):
     """Another consumer of the subscription finishes what this one began: over and over, without a trace."""
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     partial = consumer._acks.partial

@@ -38,7 +38,7 @@ async def take(broker: Broker, consumer, *entries: int, ledger: int = 1) -> list
     return [(await asyncio.wait_for(consumer.receive(), PATIENCE_S)).entry for _ in entries]
 
 
-async def test_a_cursor_that_an_operator_set_back_is_followed(broker: Broker, client):
+async def test_a_reset_by_an_operator_is_followed(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     assert await take(broker, consumer, 0, 1, 2, 3) == [0, 1, 2, 3]
     consumer.acknowledge_up_to((1, 3))
@@ -57,7 +57,7 @@ async def test_a_cursor_that_an_operator_set_back_is_followed(broker: Broker, cl
     await consumer.close()
 
 
-async def test_a_cursor_that_a_killed_broker_forgot_is_set_again(broker: Broker, client):
+async def test_an_acknowledgement_that_a_killed_broker_forgot_is_sent_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1, 2, 3)
     consumer.acknowledge_up_to((1, 2))
@@ -72,7 +72,7 @@ async def test_a_cursor_that_a_killed_broker_forgot_is_set_again(broker: Broker,
     await consumer.close()
 
 
-async def test_what_the_broker_has_noted_is_not_repeated(broker: Broker, client):
+async def test_an_acknowledgement_that_the_broker_has_is_not_sent_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1)
     consumer.acknowledge_up_to((1, 1))
@@ -86,7 +86,7 @@ async def test_what_the_broker_has_noted_is_not_repeated(broker: Broker, client)
     await consumer.close()
 
 
-async def test_a_failover_consumer_that_becomes_active_again_is_granted_what_it_dropped(broker: Broker, client):
+async def test_a_failover_consumer_grants_the_permits_of_dropped_entries_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover, max_bytes=10))
     active(broker, True)
     await until(lambda: broker.asked[BaseCommand.FLOW])
@@ -100,7 +100,7 @@ async def test_a_failover_consumer_that_becomes_active_again_is_granted_what_it_
     await consumer.close()
 
 
-async def test_a_consumer_that_was_active_once_repeats_no_acknowledgement(broker: Broker, client):
+async def test_a_deactivated_consumer_sends_no_acknowledgement_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
     active(broker, True)
     await take(broker, consumer, 0, 1, 2)
@@ -119,7 +119,7 @@ async def test_a_consumer_that_was_active_once_repeats_no_acknowledgement(broker
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["closed", "lost"])
-async def test_a_reader_at_the_end_misses_nothing_while_it_is_away(broker: Broker, client, lost: bool):
+async def test_a_reader_at_the_end_misses_nothing_while_disconnected(broker: Broker, client, lost: bool):
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 8))
     consumer = await client.consumer(TOPIC, reader(ids.LATEST))
     assert consumer.registrations == 1
@@ -137,7 +137,7 @@ async def test_a_reader_at_the_end_misses_nothing_while_it_is_away(broker: Broke
 
 
 @pytest.mark.parametrize("why", ["full", "silent"])
-async def test_a_reader_at_the_end_misses_nothing_when_it_begins_anew_by_itself(broker: Broker, client, why: str):
+async def test_a_reader_at_the_end_misses_nothing_when_it_subscribes_again(broker: Broker, client, why: str):
     """Because entries became too large for what it may hold, or because nothing came though the topic goes on."""
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 8))
     limits = {"max_bytes": 10_000} if why == "full" else {"silence_s": 0.02}
@@ -151,7 +151,7 @@ async def test_a_reader_at_the_end_misses_nothing_when_it_begins_anew_by_itself(
     await consumer.close()
 
 
-async def test_a_topic_in_another_cluster_has_other_ids(broker: Broker, client):
+async def test_a_migrated_topic_has_other_entry_ids(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 7, 8, ledger=50)
     consumer.acknowledge_up_to((50, 8))
@@ -172,14 +172,14 @@ async def test_a_topic_in_another_cluster_has_other_ids(broker: Broker, client):
     assert acknowledged(broker) == [(50, 8), (2, 1)]
 
 
-async def test_entries_of_a_non_persistent_topic_have_one_id(broker: Broker, client):
+async def test_all_entries_of_a_non_persistent_topic_have_the_same_id(broker: Broker, client):
     consumer = await client.consumer("non-persistent://public/default/t", Subscription("s"))
     for _ in range(3):
         assert await take(broker, consumer, 0, ledger=0) == [0]
     await consumer.close()
 
 
-async def test_single_acknowledgements_that_a_cut_may_have_lost_are_asked_for_again(broker: Broker, client):
+async def test_entries_whose_individual_acknowledgements_may_be_lost_are_redelivered(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1, 2)
     consumer.acknowledge((1, 1))
@@ -189,7 +189,7 @@ async def test_single_acknowledgements_that_a_cut_may_have_lost_are_asked_for_ag
     await consumer.close()
 
 
-async def test_a_message_in_chunks_tells_its_first(broker: Broker, client):
+async def test_the_entry_of_a_chunked_message_names_its_first_chunk(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     for number in range(2):
         metadata = {"uuid": "a", "chunk_id": number, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
@@ -212,7 +212,7 @@ async def test_a_topic_that_begins_with_a_message_in_chunks_has_its_first_bound_
     assert await request_bounds(client, TOPIC, 5.0) == Bounds((1, 4, 0), (1, 10, 0))
 
 
-async def test_while_a_seek_has_no_answer_nothing_is_handed_out(broker: Broker, client):
+async def test_nothing_is_delivered_while_a_seek_has_no_response(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     for entry in (0, 1):
         broker.link.message(0, 1, entry, b"x")
@@ -231,7 +231,7 @@ async def test_while_a_seek_has_no_answer_nothing_is_handed_out(broker: Broker, 
 
 
 @pytest.mark.parametrize("what", ["redeliver", "seek"])
-async def test_what_is_asked_for_while_it_subscribes_has_it_subscribe_once_more(broker: Broker, client, what):
+async def test_a_request_during_subscribe_causes_another_subscribe(broker: Broker, client, what):
     """The answer of the SUBSCRIBE before is nothing to go on from, and the broker is told to forget that consumer."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1, 2)
@@ -254,7 +254,7 @@ async def test_what_is_asked_for_while_it_subscribes_has_it_subscribe_once_more(
     await consumer.close()
 
 
-async def test_a_subscription_that_the_broker_may_have_is_closed_first_whatever_comes_between(broker: Broker, monkeypatch):
+async def test_a_possible_registration_is_closed_before_the_next_one(broker: Broker, monkeypatch):
     """Else the broker goes on with the consumer that it knows by this id, and all that it delivers is of an older epoch."""
     impatient = scripted_client(request=0.2)
     consumer = await impatient.consumer(TOPIC, Subscription("s"))
@@ -275,7 +275,7 @@ async def test_a_subscription_that_the_broker_may_have_is_closed_first_whatever_
     await impatient.close()
 
 
-async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
+async def test_an_owner_with_an_invalid_address_is_looked_up_again(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
     """A broker that is set up wrongly (`advertisedAddress`): that the name cannot be looked up must not end the looking."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
 
@@ -291,7 +291,7 @@ async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, cl
     await consumer.close()
 
 
-async def test_single_acknowledgements_of_an_earlier_run_may_be_lost_too(broker: Broker, client):
+async def test_individual_acknowledgements_of_earlier_connections_may_be_lost_too(broker: Broker, client):
     """A broker that is killed forgets more than what the last session sent."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1)
@@ -305,7 +305,7 @@ async def test_single_acknowledgements_of_an_earlier_run_may_be_lost_too(broker:
     await consumer.close()
 
 
-async def test_an_acknowledgement_does_not_undo_a_seek_that_has_no_answer(broker: Broker, client):
+async def test_no_acknowledgement_undoes_a_seek_without_a_response(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1, 2)
     consumer.acknowledge_up_to((1, 1))

@@ -45,7 +45,7 @@ def send_error(code: int):
     return answer
 
 
-async def test_receipts_come_in_order_with_their_places(broker: Broker, client):
+async def test_receipts_arrive_in_order_with_entry_ids(broker: Broker, client):
     producer = client.producer(TOPIC)
     receipts = await asyncio.gather(*send(producer, b"a", b"b", b"c", count=5))
     assert [(receipt.ledger, receipt.entry, receipt.duplicate) for receipt in receipts] == [(1, n, False) for n in range(3)]
@@ -56,7 +56,7 @@ async def test_receipts_come_in_order_with_their_places(broker: Broker, client):
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
 
 
-async def test_duplicates_are_told(broker: Broker, client):
+async def test_a_receipt_reports_a_duplicate(broker: Broker, client):
     def duplicate(link, frame):
         asked = frame.command.send
         place = ids.message_id(-1, -1)
@@ -86,7 +86,7 @@ async def test_after_a_lost_connection_the_same_bytes_are_sent_again(broker: Bro
     await producer.close()
 
 
-async def test_closed_by_the_broker_it_looks_up_again(broker: Broker, client, frames):
+async def test_a_producer_closed_by_the_broker_looks_up_the_owner_again(broker: Broker, client, frames):
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC, name="mine")
     sent = send(producer, b"a", b"b")
@@ -103,7 +103,7 @@ async def test_closed_by_the_broker_it_looks_up_again(broker: Broker, client, fr
     await producer.close()
 
 
-async def test_a_receipt_out_of_turn_makes_it_start_over(broker: Broker, client, frames):
+async def test_an_out_of_order_receipt_causes_a_reconnection(broker: Broker, client, frames):
     def skip(link, frame):
         asked = frame.command.send
         receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id + 1)
@@ -139,7 +139,7 @@ async def test_a_refused_entry_fails_alone(broker: Broker, client, code):
 
 
 @pytest.mark.parametrize("code", [pb.PersistenceError, pb.UnknownError, pb.ProducerBlockedQuotaExceededException])
-async def test_other_errors_open_it_again_and_repeat(broker: Broker, client, frames, code):
+async def test_other_send_errors_reopen_the_producer_and_send_again(broker: Broker, client, frames, code):
     broker.on[BaseCommand.SEND] = in_turn(broker.store, send_error(code), silent, broker.store)
     producer = client.producer(TOPIC)
     await asyncio.gather(*send(producer, b"a", b"b", b"c"))
@@ -189,7 +189,7 @@ async def test_no_more_than_the_window_is_in_flight(broker: Broker, client):
     await producer.close()
 
 
-async def test_what_takes_too_long_fails_and_the_rest_goes_on(broker: Broker, client):
+async def test_an_expired_entry_fails_and_later_ones_are_stored(broker: Broker, client):
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC, max_elapsed_s=0.1)
     with pytest.raises(RequestTimeout) as caught:
@@ -200,7 +200,7 @@ async def test_what_takes_too_long_fails_and_the_rest_goes_on(broker: Broker, cl
     await producer.close()
 
 
-async def test_what_takes_too_long_takes_all_behind_it_along_where_order_counts(broker: Broker, client, frames):
+async def test_with_fails_in_order_an_expired_entry_fails_all_later_ones(broker: Broker, client, frames):
     """Also what is sent by somebody who has not heard of it yet; the next one is taken when all have."""
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC, ProducerSettings(max_elapsed_s=0.5, fails_in_order=True))
@@ -222,7 +222,7 @@ async def test_what_takes_too_long_takes_all_behind_it_along_where_order_counts(
     await producer.close()
 
 
-async def test_a_name_that_is_taken_is_fatal_after_a_while(broker: Broker):
+async def test_a_name_in_use_is_fatal_after_the_opening_deadline(broker: Broker):
     def busy(link, frame):
         link.error(frame.command.producer.request_id, pb.ProducerBusy)
 
@@ -237,7 +237,7 @@ async def test_a_name_that_is_taken_is_fatal_after_a_while(broker: Broker):
     await client.close()
 
 
-async def test_once_open_it_reconnects_for_as_long_as_it_takes(broker: Broker):
+async def test_an_opened_producer_reconnects_without_a_deadline(broker: Broker):
     client = scripted_client(operation=0.05)
     producer = client.producer(TOPIC)
     await producer.opened()
@@ -252,7 +252,7 @@ async def test_once_open_it_reconnects_for_as_long_as_it_takes(broker: Broker):
     await client.close()
 
 
-async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_counted(broker: Broker, client, frames, caplog):
+async def test_an_outage_logs_one_warning_and_one_line_and_counts_retries(broker: Broker, client, frames, caplog):
     caplog.set_level("INFO")
     broker.on[BaseCommand.SEND] = silent
     producers = [client.producer(f"{TOPIC}-{number}") for number in range(5)]
@@ -272,7 +272,7 @@ async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_c
     await asyncio.gather(*(producer.close() for producer in producers))
 
 
-async def test_closed_while_being_opened_it_tries_again(broker: Broker, client):
+async def test_a_producer_closed_by_the_broker_while_opening_tries_again(broker: Broker, client):
     def close_first(link, frame):
         link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
         broker._producer(link, frame)
@@ -296,7 +296,7 @@ async def test_closing_waits_for_receipts_but_not_for_ever(broker: Broker, clien
         await producer.send(MessageMetadata(), b"b")
 
 
-async def test_a_receipt_ends_the_growing_of_pauses(broker: Broker, client):
+async def test_a_receipt_resets_the_error_backoff(broker: Broker, client):
     broker.on[BaseCommand.SEND] = in_turn(send_error(pb.PersistenceError), broker.store)
     producer = client.producer("persistent://public/default/t")
     await producer.send(MessageMetadata(), b"one")
