@@ -57,9 +57,10 @@ class LaneDelivery:
         self._tickets = Tickets(self._acknowledge, self._on_completed, self._on_ticket_ended, in_order=not individual_ack)
         self._receiver: asyncio.Task[None] | None = None
         self._deadline: float | None = None
+        """The deadline given to `stop`."""
         self._stopping = False
         self._abort_called = False
-        """True if nothing more is sent, and the sends that were not on the wire are withdrawn."""
+        """True after `_abort`."""
         self._drain_timeout: asyncio.Timeout | None = None
         self._awaiting_budget = 0
         """Number of received batches that wait for the rate limit or the budget: 0 or 1."""
@@ -136,7 +137,7 @@ class LaneDelivery:
                 try:
                     batch = await self.lane.receive()
                 except GapError as gap:
-                    await self._skip_gap(gap)
+                    await self._skip_gap(gap)  # may raise LaneRevoked too
                     continue
             except LaneRevoked as revoked:
                 self.error = self.error or revoked
@@ -259,10 +260,12 @@ class LaneDelivery:
 
     @property
     def _has_failed(self) -> bool:
+        """True if `run` must raise the error; a revocation is no failure."""
         return self.error is not None and not isinstance(self.error, LaneRevoked)
 
     @property
     def _is_aborted(self) -> bool:
+        """True if nothing more may be sent: `_abort` was called, or will be because the partition was revoked."""
         return self._abort_called or self.lane.revoked.is_set()
 
     def _fail(self, error: Exception) -> None:
@@ -301,14 +304,14 @@ class LaneDelivery:
     async def _drain(self) -> None:
         """Wait until every send has ended, or until the deadline.
 
-        A lane at a gap has no deadline unless it was stopped with one: its partition stays assigned, so it may drain for long.
+        A lane at a gap has no deadline unless it was revoked or stopped with one: its partition stays assigned, so there is time.
         """
-        timeout = None
+        timeout_s = None
         if self.lane.revoked.is_set():
-            timeout = REVOKED_DRAIN_S
+            timeout_s = REVOKED_DRAIN_S
         elif not isinstance(self.error, GapError):
-            timeout = DRAIN_S
-        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+            timeout_s = DRAIN_S
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         if self._deadline is not None:
             deadline = self._deadline if deadline is None else min(deadline, self._deadline)
         try:

@@ -89,8 +89,9 @@ class InitialConnections:
         """Last error of each cluster that is not connected yet, by name."""
         self._on_failure = on_failure
         self._connected_events: dict[str, asyncio.Event] = {}
+        """Set when the cluster is connected, by name."""
         self._settled_at: dict[str, float] = {}
-        """Of each cluster that was connected late: the loop time until which a missing topic counts as transient (SETTLE_S)."""
+        """Loop time until which a missing topic counts as transient (SETTLE_S), by name of a cluster that was connected late."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, clusters: Clusters, *, fail_fast: bool) -> None:
@@ -116,6 +117,7 @@ class InitialConnections:
         while (error := self.connect_errors.get(name)) is not None:
             self._on_failure(name, error)
             delay = backoff.delay()
+            # Warn once, unless the cluster has logged the outage itself.
             is_warning = not logged and not _has_known_outage(cluster)
             logged |= is_warning
             level = logging.WARNING if is_warning else logging.DEBUG

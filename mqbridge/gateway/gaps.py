@@ -31,7 +31,7 @@ class GapCheck:
         """Allow one request at a time per topic."""
 
     async def check(self, partition: Partition) -> None:
-        """Raise GapError if the source lost messages that were never read. If the cluster does not respond, log it and return."""
+        """Raise GapError if the source lost messages that were never read. If the request fails, log it and return."""
         checkpoint = None if self._checkpoints is None else self._checkpoints.load(self._route, self._group, partition)
         if checkpoint is None:
             return
@@ -59,6 +59,7 @@ class GapCheck:
             )
 
     async def _request_positions(self, topic: str) -> "_BoundsAndCommitted":
+        """Return the current positions of a topic, from a request that starts after this call."""
         task = self._queued_requests.get(topic)
         if task is None:
             task = self._queued_requests[topic] = spawn(self._fetch(topic), f"bounds of {topic}", quiet=True)

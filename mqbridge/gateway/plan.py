@@ -235,6 +235,7 @@ class Planner:
             existing_partitions = 0 if described is None else len(described.partitions)
             planned = self._written_topics[key] = PlannedTopic(*key, existing_partitions, existing_partitions)
         try:
+            # A cluster that cannot create topics cannot grow them either; for a missing topic, its `check_create` raises.
             if planned.planned < needed and create and (cluster.capabilities.create_topics or not planned.planned):
                 await cluster.check_create(wanted.topic, needed)
                 planned.planned, planned.reason = needed, wanted.reason

@@ -71,6 +71,7 @@ class Reloader:
         self._waiters: list[asyncio.Future[ReloadResult]] = []
         """The futures of the `reload` calls that wait for their result, oldest first."""
         self._has_ended = False
+        """True once `run` has ended: `reload` then fails at once."""
         self._pauses = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         self._retry_at: float | None = None
         """Loop time of the retry after a transient problem; None if none is scheduled."""
@@ -127,7 +128,8 @@ class Reloader:
                 if self._retry_at is not None and self._retry_at <= loop.time():
                     return
                 content = await asyncio.to_thread(_read, path)
-                is_unchanged, self._last_content = content == self._last_content, content
+                is_unchanged = content == self._last_content
+                self._last_content = content
                 # Unchanged since the last check: nobody is writing the file now.
                 if content is not None and is_unchanged and content != self._reloaded_content:
                     return

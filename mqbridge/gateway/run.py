@@ -111,7 +111,7 @@ class Gateway:
                 for route in self.routes:
                     route.stop(self._deadline)
                 await wait_by_deadline(latest, "a route", *self._tasks.values())
-                await wait_by_deadline(latest, "a reload", *helpers)
+                await wait_by_deadline(latest, "a background task of the gateway (report, lag, reload or assignments)", *helpers)
         unreachable = {name: why for name, cluster in self.clusters.items() if (why := outage_of(cluster)) is not None}
         return RunResult([route_result(route) for route in self.routes], time.monotonic() - began_at, unreachable)
 
@@ -119,18 +119,18 @@ class Gateway:
         """Switch to another configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as rollback:
-            connected = await connect_clusters(change.clusters_to_connect, self.adapters, lambda: self._deadline)
-            rollback.push_async_callback(lambda: close_clusters(connected.values(), self._deadline))
+            new_clusters = await connect_clusters(change.clusters_to_connect, self.adapters, lambda: self._deadline)
+            rollback.push_async_callback(lambda: close_clusters(new_clusters.values(), self._deadline))
             retained = {name: cluster for name, cluster in self.clusters.items() if name not in change.clusters_to_close}
             new_routes = {
-                route.name: self._make_route(route, retained | connected, config.shutdown_timeout)
+                route.name: self._make_route(route, retained | new_clusters, config.shutdown_timeout)
                 for route in change.routes_to_start
             }
-            unreachable = {name for name in retained if name in self.initial_connections.connect_errors}
+            unconnected = {name for name in retained if name in self.initial_connections.connect_errors}
             plans = await self._make_plans(
                 new_routes.values(),
-                retained | connected,
-                unreachable,
+                retained | new_clusters,
+                unconnected,
                 [route for route in self.routes if route not in change.routes_to_stop],
             )
             raise_problems(list(plans.values()))
@@ -146,9 +146,9 @@ class Gateway:
                 self._clusters_to_close += [self.clusters[name] for name in change.clusters_to_close]
                 for route in change.routes_to_stop:
                     self._tasks.pop(route, None)
-                running = {route.name: route for route in self.routes} | new_routes
-                self.config, self.clusters = config, retained | connected
-                self.routes = [running[route.name] for route in config.routes]
+                routes_by_name = {route.name: route for route in self.routes} | new_routes
+                self.config, self.clusters = config, retained | new_clusters
+                self.routes = [routes_by_name[route.name] for route in config.routes]
                 self._start_routes(new_routes.values())
             finally:
                 self._is_applying = False
@@ -171,7 +171,7 @@ class Gateway:
         try:
             await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not task.done() or task.cancelled() or task.exception() is not None:
+            if not task.done() or task.cancelled() or task.exception() is not None:  # `run` ends now, and closes everything
                 self._set_deadline()
             await cancel(task, stopping)
         if task.cancelled():
@@ -227,11 +227,11 @@ class Gateway:
         self,
         routes: Iterable[Route],
         clusters: Mapping[str, Cluster],
-        missing: Collection[str],
+        unconnected: Collection[str],
         retained: Iterable[Route] = (),
     ) -> dict[Route, Plan]:
-        """Make the plans of routes before any of them is opened; `missing` are the clusters that are not connected yet."""
-        connected = {name: cluster for name, cluster in clusters.items() if name not in missing}
+        """Make the plans of routes before any of them is opened; `unconnected` names the clusters to leave out."""
+        connected = {name: cluster for name, cluster in clusters.items() if name not in unconnected}
         planner = Planner(connected, [route.config for route in retained if route.is_pending])
         return {route: await planner.plan(route.config) for route in routes}
 

@@ -28,7 +28,7 @@ class Filter:
         type_tests: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
         message_tests: list[Test[Message]] = []
         for group, include in ((rules.include, True), (rules.exclude, False)):
-            if group and all(rule.key is None and not rule.properties for rule in group):  # conditions on the type only
+            if group and all(rule.key is None and not rule.properties for rule in group):  # all conditions are on the type
                 type_tests.append(
                     _any_of([_type_test(rule.msg_type) for rule in group if rule.msg_type is not None], negate=not include)
                 )
@@ -55,12 +55,12 @@ class Filter:
         if passes is None:
             return range(len(messages))
         if not is_native(messages):
-            return [index for index, m in enumerate(messages) if m.defect is not None or passes(m.msg_type)]
+            return [index for index, message in enumerate(messages) if message.defect is not None or passes(message.msg_type)]
         types: list[str | None] = messages.msg_types()  # type: ignore[attr-defined]
-        wanted = set(filter(passes, set(types)))
-        kept = [index for index, msg_type in enumerate(types) if msg_type in wanted]
-        damaged: list[int] = messages.damaged()  # type: ignore[attr-defined]
-        return sorted({*kept, *damaged}) if damaged else kept
+        passing_types = set(filter(passes, set(types)))
+        kept = [index for index, msg_type in enumerate(types) if msg_type in passing_types]
+        undecoded: list[int] = messages.damaged()  # type: ignore[attr-defined]
+        return sorted({*kept, *undecoded}) if undecoded else kept
 
 
 def make_filter(msg_types: frozenset[str], rules: FilterRules, on_filtered: Callable[[int], None]) -> Filter | None:
@@ -82,12 +82,14 @@ def _rule_test(rule: FilterRule) -> Test[Message]:
 
 
 def _type_test(condition: Condition) -> Test[str | None]:
+    """Make the test of a condition on the message type."""
     return _condition_test(
         condition, lambda msg_type: msg_type is not None, lambda msg_type: () if msg_type is None else (msg_type,)
     )
 
 
 def _property_test(name: str, condition: Condition) -> Test[Message]:
+    """Make the test of a condition on the values of a property."""
     return _condition_test(
         condition,
         lambda message: message.property(name) is not None,
@@ -102,8 +104,8 @@ def _condition_test(condition: Condition, has: Test[T], texts: Callable[[T], Seq
     if condition.pattern is not None:
         match = compile_text_pattern(condition.pattern).fullmatch
         return lambda subject: any(match(text) for text in texts(subject))
-    wanted = condition.one_of if condition.equals is None else {condition.equals}
-    return lambda subject: not wanted.isdisjoint(texts(subject))
+    allowed_texts = condition.one_of if condition.equals is None else {condition.equals}
+    return lambda subject: not allowed_texts.isdisjoint(texts(subject))
 
 
 def _keys(message: Message) -> Sequence[str]:
