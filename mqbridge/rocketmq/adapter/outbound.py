@@ -86,7 +86,7 @@ class RocketMQOutbound:
         if len(queues) > len(old_queues):
             self._queues = list(queues)
             return
-        remaining = [queue for queue in old_queues if route.takes(queue) or route.master(queue.broker) is None]
+        remaining = [queue for queue in old_queues if route.is_writable(queue) or route.master(queue.broker) is None]
         if remaining and len(remaining) < len(old_queues):
             self._queues = [
                 queue if queue in remaining else remaining[index % len(remaining)] for index, queue in enumerate(old_queues)

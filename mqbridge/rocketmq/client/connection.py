@@ -143,7 +143,7 @@ class Connection:
 
     def _refused(self, answer: Command, denial: AccessDenial) -> None:
         if self._signed is not None:
-            self._signed.refused(answer.opaque, denial)
+            self._signed.on_denial(answer.opaque, denial)
         elif denial.of_credentials:
             self._pending.reject(
                 answer.opaque, access_refused(denial, 0, self.address, None, refusal_failure(self.endpoint.link))

@@ -1,8 +1,8 @@
-"""Checks the permissions that a route needs at the brokers, without changing anything.
+"""Checks the permissions that a route of the gateway needs at the brokers, without changing anything.
 
-Brokers check permissions first. So these requests either fail later for another reason, or have no effect: a message to a queue
-that no topic has, an unlock of locks that are not held, a search of one millisecond of 1970. Together they need the same
-permissions in both versions of access control, which check different requests:
+Brokers check permissions before anything else. So the requests used here are chosen to have no effect if they are permitted: a
+message to a queue number that no topic has, an unlock of locks that are not held, a search in one millisecond of 1970. The two
+versions of RocketMQ's access control check permissions with different requests, so requests for both are sent:
 
     permission           2.0 (from 5.3 on)              1.0 (4.x)
     produce to a topic   SEND_MESSAGE_V2                SEND_MESSAGE_V2, but not SEND_BATCH_MESSAGE
@@ -27,34 +27,38 @@ from mqbridge.rocketmq.wire.headers.query import QueryHeader
 from mqbridge.rocketmq.wire.headers.send import SendHeader
 
 NO_QUEUE = 0x7FFFFFFF
-"""Invalid for every topic. With a negative number a broker would choose a queue and store the message."""
-NOBODY = "mqbridge-rights"
-"""A client that holds no locks."""
+"""A queue id that no topic has. With a negative id, a broker would choose a queue and store the message."""
+NO_CLIENT = "mqbridge-rights"
+"""A client id that holds no locks; also the message key to search for."""
 
 
 async def check_may_produce(client: BaseClient, group: str, route: TopicRoute) -> None:
-    """Raises AccessRefused (FATAL), which names the missing permission; another ClusterError if a broker is unreachable."""
+    """Check at every master that we may send to the topic.
+
+    Raises AccessRefused (FATAL) with the missing permission, another ClusterError if a broker is unreachable.
+    """
     header = SendHeader(group, route.topic, NO_QUEUE, born_timestamp=0, default_topic=route.topic)
-    await asyncio.gather(*(_try(client, one, Code.SEND_MESSAGE_V2, header.encode(), b"?") for one in route.masters()))
+    await asyncio.gather(*(_try(client, address, Code.SEND_MESSAGE_V2, header.encode(), b"?") for address in route.masters()))
 
 
 async def check_may_consume(client: BaseClient, group: str, route: TopicRoute) -> None:
-    """Raises as `check_may_produce`."""
-    await asyncio.gather(*(_check_consuming(client, group, route.topic, one) for one in route.masters()))
+    """Check at every master that we may consume the topic as this group. Raises the same errors as `check_may_produce`."""
+    await asyncio.gather(*(_check_consume_at(client, group, route.topic, address) for address in route.masters()))
 
 
-async def _check_consuming(client: BaseClient, group: str, topic: str, address: str) -> None:
-    locks = LockRequest(NOBODY, group, (Queue(topic, "", NO_QUEUE),), only_this_broker=True)
+async def _check_consume_at(client: BaseClient, group: str, topic: str, address: str) -> None:
+    locks = LockRequest(NO_CLIENT, group, (Queue(topic, "", NO_QUEUE),), only_this_broker=True)
     await _try(client, address, Code.UNLOCK_BATCH_MQ, {}, locks.encode())
     await _try(client, address, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group).encode())
-    await _try(client, address, Code.QUERY_MESSAGE, QueryHeader(topic, NOBODY, 1, 0, 1).encode())
+    await _try(client, address, Code.QUERY_MESSAGE, QueryHeader(topic, NO_CLIENT, 1, 0, 1).encode())
     await _try(client, address, Code.GET_MAX_OFFSET, QueueHeader(topic, 0).encode())
 
 
 async def _try(client: BaseClient, address: str, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
+    """Send a request; ignore refusals other than AccessRefused, because the broker checks permissions first."""
     try:
         await client.request(address, code, ext, body)
     except AccessRefused:
         raise
     except ServerRefused:
-        pass  # the permission was granted
+        pass  # refused for another reason, so the permission is there

@@ -1,6 +1,6 @@
-"""Queries and commits of offsets, at the queue's broker. Offsets are plain numbers, dense per queue.
+"""Queries and commits of offsets, at the queue's broker. The messages of a queue have consecutive numbers as offsets.
 
-A broker answers an offset query about a missing queue with 0 instead of an error: check the route first.
+For a queue that does not exist, a broker returns offset 0 instead of an error. So callers must take queues from the route.
 """
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
@@ -19,34 +19,35 @@ from mqbridge.rocketmq.wire.headers.offsets import (
     UpdateOffsetHeader,
 )
 
-NOT_FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
+OFFSET_RESPONSES = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
+"""Codes of the response to QUERY_CONSUMER_OFFSET. QUERY_NOT_FOUND: the group has no committed offset in this queue."""
 
 
 class Positions:
-    """Offsets of one cluster. Each call raises ClusterError: REFRESH if the queue's broker has no master now."""
+    """Offsets of one cluster. Each method raises ClusterError: REFRESH if the queue's broker has no master now."""
 
     def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     async def first(self, queue: Queue) -> int:
-        """Return the offset of the oldest message; the next offset if the queue is empty."""
+        """Return the offset of the oldest message; the result of `next` if the queue is empty."""
         return await self._offset(queue, Code.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.id))
 
     async def next(self, queue: Queue) -> int:
-        """Return the offset of the next message to be stored."""
+        """Return the offset that the next stored message will get."""
         return await self._offset(queue, Code.GET_MAX_OFFSET, QueueHeader(queue.topic, queue.id))
 
     async def earliest_time(self, queue: Queue) -> int | None:
-        """Return the store time of the oldest message, ms; None for an empty queue."""
+        """Return the time when the oldest message was stored, ms since the epoch; None for an empty queue."""
         ext = QueueHeader(queue.topic, queue.id).encode()
         answer = await self._client.request(await self.master(queue), Code.GET_EARLIEST_MSG_STORETIME, ext)
         time = TimestampResult.decode(answer.ext).timestamp
         return time if time >= 0 else None
 
     async def at(self, queue: Queue, timestamp: int, *, upper: bool = False) -> int:
-        """Return the offset of the first message stored at `timestamp` (ms) or later; the next offset if there is none.
+        """Return the offset of the first message stored at `timestamp` (ms since the epoch) or later; if none, that of `next`.
 
-        `upper`: the offset of the last message stored until then.
+        With `upper`, return the offset of the last message stored at `timestamp` or earlier.
         """
         header = SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
         address = await self.master(queue)
@@ -57,20 +58,23 @@ class Positions:
         return await find_time(self._client, address, queue, timestamp, *bounds, upper=upper)
 
     async def committed(self, queue: Queue, group: str, *, exact: bool = True) -> int | None:
-        """Return the committed offset; None if there is none. Not `exact`: a broker before 5.0 may return 0 instead."""
+        """Return the group's committed offset; None if there is none.
+
+        A 4.x broker may return 0 for "none". With `exact`, a 0 is checked by another request; without, it is returned.
+        """
         header = QueryOffsetHeader(group, queue.topic, queue.id, set_zero_if_not_found=False)
         address = await self.master(queue)
-        answer = await self._client.request(address, Code.QUERY_CONSUMER_OFFSET, header.encode(), accept=NOT_FOUND)
+        answer = await self._client.request(address, Code.QUERY_CONSUMER_OFFSET, header.encode(), accept=OFFSET_RESPONSES)
         if answer.code == Status.QUERY_NOT_FOUND:
             return None
         offset = OffsetResult.decode(answer.ext).offset
-        doubtful = exact and not offset and is_old(answer)
-        if doubtful and queue.topic not in await topics_with_offsets(self._client, address, group):
+        may_be_none = exact and not offset and is_old(answer)
+        if may_be_none and queue.topic not in await topics_with_offsets(self._client, address, group):
             return None
         return offset
 
     async def commit(self, queue: Queue, group: str, offset: int) -> None:
-        """Commit `offset`, also backwards. FATAL for a group that the broker does not know: create it first."""
+        """Commit `offset`, which may be lower than the present one. Raises FATAL if the broker does not know the group."""
         header = UpdateOffsetHeader(group, queue.topic, queue.id, offset)
         await self._client.request(await self.master(queue), Code.UPDATE_CONSUMER_OFFSET, header.encode())
 
@@ -79,12 +83,12 @@ class Positions:
         return OffsetResult.decode(answer.ext).offset
 
     async def master(self, queue: Queue) -> str:
-        """Return the address of the queue's master."""
+        """Return the address of the queue's master. Raises ClusterError: FATAL for an unknown topic, REFRESH without a master."""
         route = await self._client.routes.get_or_last_known(queue.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {queue.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
         address = route.master(queue.broker)
         if address is None:
             self._client.routes.invalidate(queue.topic)
-            raise ClusterError(f"the route names no master for {queue_label(queue)} now", Failure.REFRESH)
+            raise ClusterError(f"the route contains no master for {queue_label(queue)} now", Failure.REFRESH)
         return address

@@ -1,4 +1,4 @@
-"""Finds the master of a queue after an error, with a refreshed route if the error puts the known one in doubt."""
+"""Finds the master of a queue after a failed send. After errors that an old route may cause, the route is queried again first."""
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ServerRefused, Unreachable
 from mqbridge.rocketmq.client.route import queue_label
@@ -7,15 +7,18 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 
 
-class QueueGone(ClusterError):
-    """The queue no longer exists: choose another."""
+class QueueRemoved(ClusterError):
+    """The queue no longer accepts messages; the caller must choose another one."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem, Failure.REFRESH)
 
 
 async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | None) -> str:
-    """Return the address of the queue's master after this error. Raises QueueGone, ClusterError."""
+    """Return the address of the queue's master; `error` is the reason for the call, None if there was no failure.
+
+    Raises QueueRemoved, and other ClusterErrors: REFRESH if the broker has no master now, or the errors of `context.route`.
+    """
     topic, routes = queue.topic, context.client.routes
     if isinstance(error, Unreachable):
         routes.invalidate_and_switch_server(topic)
@@ -25,7 +28,9 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     route = await context.route(missing=missing)
     address = route.master(queue.broker)
     if address is None:
-        raise ClusterError(f"the route of {topic} names no master of {queue.broker} now", Failure.REFRESH)
-    if not route.takes(queue):
-        raise QueueGone(f"{queue_label(queue)} no longer accepts messages: the topic shrank, or its broker is being emptied")
+        raise ClusterError(f"the route of topic {topic} contains no master of broker {queue.broker} now", Failure.REFRESH)
+    if not route.is_writable(queue):
+        raise QueueRemoved(
+            f"{queue_label(queue)} no longer accepts messages: the topic has fewer queues now, or its broker is being drained"
+        )
     return address

@@ -1,7 +1,7 @@
-"""Producer of one topic: batches and single messages as wire bytes to chosen queues, in order, with transient failures retried.
+"""Producer of one topic: sends encoded messages and batches to chosen queues, in order, and retries after transient failures.
 
-No call waits for room: the caller bounds the bytes that wait. The messages of programs are encoded in `library/`, those of the
-gateway in its adapter.
+Sends that cannot go out yet wait in memory without a limit here: the caller limits their bytes. `library/` encodes the messages
+of applications, the adapter those of the gateway.
 """
 
 import asyncio
@@ -27,18 +27,21 @@ from mqbridge.wire.javahash import java_string_hash
 
 log = logging.getLogger(__name__)
 
-HEADER_RESERVE = 128 << 10
-"""Of a frame, for everything but the body: properties may have 32 KiB, and JSON may double them."""
+HEADER_RESERVE_BYTES = 128 << 10
+"""Part of a frame that is reserved for everything but the body: properties may have 32 KiB, and JSON may double their size."""
 CLOSE_TIMEOUT_S = 10.0
+"""How long `close` waits by default for the results of pending sends."""
 ORDERED = 1
+"""With one request in flight per queue, messages are stored in the order of the calls."""
 
 
 class QueueProducer:
-    """Made inside a running loop, by `BaseClient.producer`.
+    """Producer of one topic. `ClusterClient.producer` creates it, inside a running loop.
 
-    `in_flight_per_queue` requests of a queue may be outstanding: 1 keeps the order. `max_elapsed_s`: when nothing was stored in a
-    queue for so long since a send failed first, what waits for it fails with the last error; None retries for ever. With
-    `fail_behind` a failure that is not REFUSED also fails what was sent behind it to that queue, so that nothing overtakes.
+    `in_flight_per_queue` is the limit of requests to one queue that have no response yet; 1 keeps the order. `max_elapsed_s`
+    limits an outage of a queue: if nothing was stored there for this time after the first failed send, all waiting sends to the
+    queue fail with the last error. With None they are retried for ever. With `fail_behind`, a send that fails for another reason
+    than REFUSED also fails all later sends to its queue, because they would be stored before the caller can send it again.
     """
 
     def __init__(
@@ -55,13 +58,16 @@ class QueueProducer:
         self.fail_behind = fail_behind
         self.client, self.group, self.topic = client, check_group(group), check_topic(topic)
         self.in_flight_per_queue, self.max_elapsed_s = in_flight_per_queue, max_elapsed_s
-        self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_RESERVE)
+        self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_RESERVE_BYTES)
         self.closing = False
         self._loop = asyncio.get_running_loop()
         self._send_queues: dict[Queue, PartitionSendQueue] = {}
-        self._known: TopicRoute | None = None
+        self._route: TopicRoute | None = None
+        """The last known route of the topic."""
         self._round_robin = time.monotonic_ns()
-        self._emptied: asyncio.Future[None] | None = None
+        """Index of the last queue that `choose` returned without a key; it starts at a different queue in each producer."""
+        self._all_sent: asyncio.Future[None] | None = None
+        """While `close` waits: its result is set when no send is pending."""
         self._unwatch = client.routes.watch(topic, self._on_route)
         client.add_producer(group)
 
@@ -70,13 +76,14 @@ class QueueProducer:
     def send_batch(
         self, queue: Queue, body: bytes, count: int, born: int, *, movable: bool = False
     ) -> "asyncio.Future[SendResult]":
-        """Send `count` messages, encoded by `wire.batch`, after all before them; `born` in ms.
+        """Send a batch of `count` messages, encoded by `wire.batch`, after all earlier sends to this queue.
 
-        The header carries no properties: a broker appends them to those of every message, and a UNIQ_KEY there would give all of
-        them one id. The future fails with ClusterError: REFUSED for what the broker does not take, REFRESH when the queue is
-        gone, FATAL for missing rights or a missing topic, RETRY after `max_elapsed_s`. A `movable` batch may go to another queue
-        if this one fails.
+        `born` is the born timestamp, ms since the epoch. A `movable` batch may go to another queue if this one fails.
+
+        The future fails with ClusterError: REFUSED for messages that the broker does not accept, REFRESH if the queue no longer
+        exists, FATAL for a missing permission or topic, RETRY after `max_elapsed_s`.
         """
+        # Without properties: a broker appends those of the header to every message, so a UNIQ_KEY would give all the same id.
         header = SendHeader(self.group, self.topic, queue.id, born, "", batch=True, default_topic=self.topic)
         request = SendRequest(Code.SEND_BATCH_MESSAGE, header, body, self._loop.create_future(), movable=movable)
         return self._add(queue, request, count)
@@ -92,9 +99,9 @@ class QueueProducer:
         *,
         movable: bool = False,
     ) -> "asyncio.Future[SendResult]":
-        """Send a message with this property string; see `send_batch`.
+        """Send a message with these encoded properties, after all earlier sends to this queue.
 
-        A `movable` one may go to another queue if this one fails.
+        `born` is the born timestamp, ms since the epoch; None: now. The other arguments and the errors are those of `send_batch`.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
         request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable)
@@ -103,9 +110,10 @@ class QueueProducer:
     async def send_oneway(
         self, queue: Queue, body: bytes, properties: bytes, flag: int = 0, sys_flag: int = 0, born: int | None = None
     ) -> None:
-        """Hand a message to the connection; no response says whether it is stored.
+        """Write a message to the connection without requesting a response, so nobody learns whether it was stored.
 
-        Raises ClusterError when the queue's broker has no master, or cannot be reached.
+        Raises ClusterError: REFUSED or FATAL if the message cannot be sent at all, REFRESH if the queue's broker has no master
+        now, another one if the broker cannot be reached.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
         problem = self._problem(SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future()), 1)
@@ -121,7 +129,8 @@ class QueueProducer:
         if born is None:
             born = time.time_ns() // 1_000_000
         text = properties.decode()
-        # A template topic that does not exist: a topic that was deleted is not created again by the next send.
+        # A broker creates a missing topic if `default_topic` names a topic to copy the settings from. The missing topic itself as
+        # `default_topic` prevents that, so a send cannot create a topic that was just deleted.
         return SendHeader(self.group, self.topic, queue.id, born, text, sys_flag, flag, default_topic=self.topic)
 
     def _add(self, queue: Queue, request: SendRequest, count: int) -> "asyncio.Future[SendResult]":
@@ -132,30 +141,30 @@ class QueueProducer:
         send_queue = self._send_queues.get(queue)
         if send_queue is None:
             send_queue = self._send_queues[queue] = PartitionSendQueue(self, queue)
-            if self._known is not None:
-                send_queue.on_route(self._known)
+            if self._route is not None:
+                send_queue.on_route(self._route)
         send_queue.add(request)
         return request.future
 
     def _problem(self, request: SendRequest, count: int) -> ClusterError | None:
-        """Why it can be refused without asking the broker."""
+        """Return the error for a request of `count` messages that cannot succeed, None if it may be sent."""
         size = len(request.body)
         if self.closing:
-            return ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
+            return ClusterError(f"the producer of topic {self.topic} is closed", Failure.FATAL)
         if not size:
-            return ClusterError(f"a message for {self.topic} without a body: RocketMQ cannot carry it", Failure.REFUSED)
+            return ClusterError(f"a message for topic {self.topic} has no body: RocketMQ cannot store it", Failure.REFUSED)
         if size > self.max_message_bytes:
-            problem = f"{count} message(s) for {self.topic} of {size} bytes, and the broker takes {self.max_message_bytes}"
-            return ClusterError(f"{problem}: raise its maxMessageSize, or send smaller ones", Failure.REFUSED)
+            problem = f"{count} message(s) for topic {self.topic} have {size} bytes, the limit is {self.max_message_bytes}"
+            return ClusterError(f"{problem}: raise the broker's maxMessageSize, or send smaller ones", Failure.REFUSED)
         if len(request.header.properties.encode()) > props.MAX_BYTES:
-            problem = f"a message for {self.topic} with more than {props.MAX_BYTES} bytes of properties"
+            problem = f"a message for topic {self.topic} has more than {props.MAX_BYTES} bytes of properties"
             return ClusterError(problem, Failure.REFUSED)
         return None
 
     def withdraw(self, queue: Queue, sends: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Take back what is not on its way of these sends to a queue: they fail with RETRY, those behind them go on.
+        """Cancel those of these sends to a queue that wait: they fail with RETRY. Other sends to the queue continue.
 
-        What is on its way is decided by its answer, and not sent again: without one it fails with RETRY.
+        A send in flight gets the result of its response; if that is no success, it is not sent again but fails.
         """
         if (send_queue := self._send_queues.get(queue)) is not None:
             send_queue.withdraw(sends)
@@ -163,31 +172,31 @@ class QueueProducer:
     # --- choosing queues ----------------------------------------------------------------------------------------------
 
     async def queues(self) -> Sequence[Queue]:
-        """The queues that take messages, sorted.
+        """Return the writable queues, sorted.
 
-        Raises ClusterError: FATAL when there is no such topic, REFRESH when none takes any.
+        Raises ClusterError: FATAL if the topic does not exist, REFRESH if it has no writable queue now.
         """
-        # Name servers are asked when there is something to learn: a client that knows its queues works without them.
-        queues = (self._known if self._known is not None else await self.route()).write_queues()
+        # With a known route no name server is queried, so that the producer continues while they cannot be reached.
+        queues = (self._route if self._route is not None else await self.route()).write_queues()
         if not queues:
             queues = (await self.route()).write_queues()
         if not queues:
-            problem = f"no queue of {self.topic} takes messages: it may not be written, or has no master"
+            problem = f"topic {self.topic} has no queue that accepts messages: it is not writable, or its brokers have no master"
             raise ClusterError(problem, Failure.REFRESH)
         return queues
 
     def choose(self, sharding_key: str | None = None) -> Queue:
-        """Choose the queue of a message: by its sharding key as in Java, else round robin over healthy queues.
+        """Choose the queue of a message: by the hash of its sharding key as in Java; without a key, the next healthy queue.
 
-        Messages with one sharding key go to one queue while the number of queues stays the same. Raises LocalProtocolError
-        before `queues`.
+        Messages with the same sharding key go to the same queue, as long as the number of queues does not change. Raises
+        LocalProtocolError if `queues` was not called before.
         """
-        queues = self._known.write_queues() if self._known is not None else ()
+        queues = self._route.write_queues() if self._route is not None else ()
         if not queues:
-            raise LocalProtocolError(f"no queue of {self.topic} is known: await queues() before")
+            raise LocalProtocolError(f"the queues of topic {self.topic} are not known: call queues() first")
         if sharding_key is not None:
             return queues[abs(java_string_hash(sharding_key)) % len(queues)]
-        for _ in queues:
+        for _ in queues:  # round robin; if no queue is healthy, the last one tried is used
             self._round_robin += 1
             queue = queues[self._round_robin % len(queues)]
             send_queue = self._send_queues.get(queue)
@@ -198,60 +207,61 @@ class QueueProducer:
     # --- for the send queues -------------------------------------------------------------------------------------------
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
-        """Return the topic's route. `missing`: its broker reports that the topic does not exist.
+        """Return the topic's route, or the last known one while no name server can be reached.
 
-        Raises ClusterError if no name server knows the topic: FATAL if it is `missing` or never had a route, else REFRESH. Name
-        servers alone are no proof: they drop the topics of a broker that restarts, and of all brokers when they restart.
+        `missing`: a broker reports that the topic does not exist. Raises ClusterError if no name server knows the topic: FATAL if
+        it is `missing` or never had a route, else REFRESH. A route that disappears is no proof that the topic was deleted: name
+        servers drop the topics of a broker that restarts, and all topics when they restart themselves.
         """
         try:
-            if self._known is None:
+            if self._route is None:
                 route = await Admin(self.client).route(self.topic)
             else:
                 route = await self.client.routes.get(self.topic)
         except ClusterError as error:
-            if self._known is None or error.failure is Failure.FATAL:
+            if self._route is None or error.failure is Failure.FATAL:
                 raise
-            log.log(level_of(error, logging.INFO), "using the last known route of %s: %s", self.topic, error)
-            return self._known
+            log.log(level_of(error, logging.INFO), "using the last known route of topic %s: %s", self.topic, error)
+            return self._route
         if route is not None:
-            self._known = route
+            self._route = route
             return route
-        if self._known is None or missing:
+        if self._route is None or missing:
             problem = f"no name server knows topic {self.topic!r}; create it, or correct the name"
             raise ServerRefused(problem, Status.TOPIC_NOT_EXIST, Failure.FATAL)
         raise ClusterError(f"no name server knows topic {self.topic!r} now", Failure.REFRESH)
 
-    def take_over(self, request: SendRequest, avoid: str | None) -> bool:
-        """Move the request to a healthy queue, if there is one that is not at the broker `avoid`."""
-        for queue in self._known.write_queues() if self._known is not None else ():
+    def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
+        """Send the request to a healthy queue that is not at the broker `avoid`; return False if there is none."""
+        for queue in self._route.write_queues() if self._route is not None else ():
             send_queue = self._send_queues.get(queue)
             if queue.broker != avoid and (send_queue is None or send_queue.healthy):
                 self._add(queue, request, 1)
                 return True
         return False
 
-    def emptied(self) -> None:
-        """A send queue has nothing left: `close` may be waiting for the last one."""
-        if self._emptied is not None and not self._emptied.done() and not self.pending:
-            self._emptied.set_result(None)
+    def on_queue_empty(self) -> None:
+        """Wake `close` if no send queue has a pending send; called by a send queue that has none."""
+        if self._all_sent is not None and not self._all_sent.done() and not self.pending:
+            self._all_sent.set_result(None)
 
     @property
     def pending(self) -> int:
-        """Requests that are not decided."""
+        """The number of sends without a result."""
         return sum(send_queue.pending for send_queue in self._send_queues.values())
 
     def _on_route(self, route: TopicRoute) -> None:
-        self._known = route
+        self._route = route
         for send_queue in self._send_queues.values():
             send_queue.on_route(route)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for what is on its way, at most `timeout` seconds; the rest fails with ConnectionLost."""
+        """Wait up to `timeout` seconds for the results of pending sends; then the others fail with ConnectionLost (FATAL)."""
         if self.closing:
             return
         if self.pending:
-            self._emptied = self._loop.create_future()
-            await asyncio.wait([self._emptied], timeout=timeout)
+            self._all_sent = self._loop.create_future()
+            await asyncio.wait([self._all_sent], timeout=timeout)
         self.closing = True
         self._unwatch()
         for send_queue in list(self._send_queues.values()):

@@ -1,6 +1,6 @@
 """A topic's route: its brokers, their addresses, and their queues.
 
-Responses of name servers are validated: addresses must be valid, numbers of queues plausible.
+Responses of name servers are validated: an invalid address, or an impossible number of queues, is an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,11 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import Perm, QueueData, Route
 
 MAX_QUEUES = 16384
-"""Limit of a topic at one broker; no broker can serve that many, so a higher number is invalid."""
-LOGICAL_BROKER = "__syslo__"
+"""Limit of a topic's queues at one broker. No broker can serve so many, so a higher number means an invalid response."""
+LOGICAL_BROKER_PREFIX = "__syslo__"
+"""Beginning of the broker names in the route of a static topic."""
 MASTER = 0
+"""The broker id of a master; slaves have higher ones."""
 
 
 class TopicRoute:
@@ -27,20 +29,20 @@ class TopicRoute:
         self.topic = topic
         self.brokers = brokers
         """Addresses by broker name, then by broker id; id 0 is the master."""
-        self._read = tuple(sorted(read, key=_order))
-        self._write = tuple(sorted(write, key=_order))
+        self._read = tuple(sorted(read, key=_queue_order))
+        self._write = tuple(sorted(write, key=_queue_order))
         self._writable = frozenset(write)
 
     def read_queues(self) -> Sequence[Queue]:
-        """Return the readable queues, sorted by broker name (in Java's order) and number."""
+        """Return the readable queues, sorted by broker name (in Java's order) and queue id."""
         return self._read
 
     def write_queues(self) -> Sequence[Queue]:
-        """Return the writable queues with a master, sorted likewise."""
+        """Return the writable queues whose broker has a master, sorted like `read_queues`."""
         return self._write
 
-    def takes(self, queue: Queue) -> bool:
-        """Return True if this queue is writable now."""
+    def is_writable(self, queue: Queue) -> bool:
+        """Return True if this queue is writable and its broker has a master."""
         return queue in self._writable
 
     def master(self, broker: str) -> str | None:
@@ -48,7 +50,7 @@ class TopicRoute:
         return self.brokers.get(broker, {}).get(MASTER)
 
     def reader(self, broker: str) -> str | None:
-        """Return the address to read from: the master, else the slave with the lowest id."""
+        """Return the address to read from: the master, else the slave with the lowest id; None if the route lacks the broker."""
         addresses = self.brokers.get(broker)
         return addresses[min(addresses)] if addresses else None
 
@@ -68,19 +70,20 @@ class TopicRoute:
     __hash__ = None  # type: ignore[assignment]  # compared, but never a key
 
 
-def _order(queue: Queue) -> tuple[bytes, int]:
+def _queue_order(queue: Queue) -> tuple[bytes, int]:
+    """Return a sort key that orders queues of one topic like Java's MessageQueue.compareTo."""
     return queue.broker.encode("utf-16-be", "surrogatepass"), queue.id
 
 
 def queue_label(queue: Queue) -> str:
-    """Format a queue for logs and errors."""
+    """Return `topic broker:id`, which names a queue in logs and errors."""
     return f"{queue.topic} {queue.broker}:{queue.id}"
 
 
 def read_route(topic: str, body: bytes) -> TopicRoute:
     """Decode a name server's response. Raises RemoteProtocolError if it is invalid, ClusterError (FATAL) for a static topic."""
     route = Route.decode(body)
-    if route.is_static or any(one.broker.startswith(LOGICAL_BROKER) for one in route.queues):
+    if route.is_static or any(one.broker.startswith(LOGICAL_BROKER_PREFIX) for one in route.queues):
         problem = f"{topic} is a static topic: its queues are logical ones, spread over brokers by a map, which is not supported"
         raise ClusterError(f"{problem}; use a topic with queues of its own", Failure.FATAL)
     brokers = {broker.name: dict(broker.addresses) for broker in route.brokers}
@@ -89,7 +92,8 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
             _check_address(number, address)
     for data in route.queues:
         if not (0 <= data.read_queues <= MAX_QUEUES and 0 <= data.write_queues <= MAX_QUEUES):
-            raise RemoteProtocolError(f"{data.read_queues} and {data.write_queues} queues of {topic} at {data.broker}")
+            problem = f"{data.read_queues} readable and {data.write_queues} writable queues at broker {data.broker}"
+            raise RemoteProtocolError(f"the route of topic {topic} contains {problem}, at most {MAX_QUEUES} are possible")
     read = [queue for data in route.queues if data.perm & Perm.READ for queue in _queues(topic, data.broker, data.read_queues)]
     write = [queue for data in _writable(route) for queue in _queues(topic, data.broker, data.write_queues)]
     return TopicRoute(topic, brokers, read, [queue for queue in write if MASTER in brokers.get(queue.broker, {})])
@@ -101,7 +105,7 @@ def _check_address(number: int, address: str) -> None:
     except ValueError as error:
         raise RemoteProtocolError(f"invalid address of a broker: {error}") from error
     if number < MASTER:
-        raise RemoteProtocolError(f"a broker with the id {number} at {address}")
+        raise RemoteProtocolError(f"a route contains a broker with the negative id {number} at {address}")
 
 
 def _queues(topic: str, broker: str, count: int) -> list[Queue]:
@@ -109,13 +113,17 @@ def _queues(topic: str, broker: str, count: int) -> list[Queue]:
 
 
 def _writable(route: Route) -> list[QueueData]:
-    """Return the writable queues; an order configuration (`broker-a:4;broker-b:4`) overrides the brokers, as in Java."""
+    """Return the numbers of writable queues, by broker.
+
+    If the route contains an order configuration like `broker-a:4;broker-b:4`, its numbers count instead of those of the brokers,
+    as in Java.
+    """
     if not route.order_conf:
         return [data for data in route.queues if data.perm & Perm.WRITE]
-    found = []
+    queue_data = []
     for part in filter(None, route.order_conf.split(";")):
         broker, _, count = part.rpartition(":")
         if not broker or not count.isdecimal() or int(count) > MAX_QUEUES:
-            raise RemoteProtocolError(f"the order configuration {route.order_conf[:200]!r} cannot be read")
-        found.append(QueueData(broker, int(count), int(count)))
-    return found
+            raise RemoteProtocolError(f"the order configuration {route.order_conf[:200]!r} is not like 'broker-a:4;broker-b:4'")
+        queue_data.append(QueueData(broker, int(count), int(count)))
+    return queue_data

@@ -1,4 +1,4 @@
-"""Outage of one queue: its begin, the backoff between retries, and one warning per outage."""
+"""Tracks the outage of one queue, from its first failed send to the next stored message."""
 
 import asyncio
 import logging
@@ -12,20 +12,25 @@ from mqbridge.rocketmq.wire.codes import Status
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.02
+"""Pause before the first retry. An overloaded broker accepts sends again within milliseconds."""
 MAX_RETRY_S = 5.0
-"""An overloaded broker accepts sends again within milliseconds; a restarting broker needs seconds."""
+"""Longest pause between retries. A restarting broker needs seconds."""
 AVOID_S = 5.0
-"""How long a failed queue is not chosen for messages that may go to any queue."""
+"""For this time after a failure, a queue is not chosen for messages that may go to any queue."""
 
 
 class SendOutage:
-    """Lasts from a queue's first failure to the next stored message; `name` is the queue's label."""
+    """The outage of one queue, if there is one now: its duration, the pauses between retries, and one warning per outage.
+
+    `name` is the queue's label. After `max_elapsed_s` without a stored message, waiting sends fail (None: never).
+    """
 
     def __init__(self, name: str, max_elapsed_s: float | None, connectivity: Connectivity) -> None:
         self._name, self._max_elapsed_s, self._connectivity = name, max_elapsed_s, connectivity
         self._time: Callable[[], float] = asyncio.get_running_loop().time
         self._backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
         self._since: float | None = None
+        """Loop time of the first failure, or of the first one after `restart_time`; None without an outage."""
         self._avoid_until = 0.0
         self._warned = False
 
@@ -34,26 +39,30 @@ class SendOutage:
         """True if a send failed in the last seconds and none was stored since."""
         return self._avoid_until > self._time()
 
-    def failed(self) -> bool:
-        """Record a failure; return True if nothing was stored for the allowed time."""
+    def record_failure(self) -> bool:
+        """Record a failed send; return True if nothing was stored for `max_elapsed_s`, so that waiting sends must fail."""
         now = self._time()
         self._avoid_until = now + AVOID_S
         if self._since is None:
             self._since = now
         return self._max_elapsed_s is not None and now - self._since >= self._max_elapsed_s
 
-    def reported(self) -> None:
-        """Waiting sends have failed; later sends get the whole time again."""
+    def restart_time(self) -> None:
+        """Start `max_elapsed_s` again at the next failure: all waiting sends have failed, and later ones get the whole time."""
         self._since = None
 
-    def stored(self) -> None:
-        """A message was stored."""
+    def record_success(self) -> None:
+        """Record that a message was stored, which ends the outage."""
         if self._since is not None:
             self._since, self._avoid_until, self._warned = None, 0.0, False
             self._backoff.reset()
 
     async def wait(self, error: MqbridgeError) -> None:
-        """Pause before the next try. Warns once per outage, but not of a busy broker or a cluster that is away."""
+        """Log the error and pause before the next retry.
+
+        Only the first error of an outage is a warning, and none if the broker is busy, or the cluster has an outage that
+        `Connectivity` logs.
+        """
         level = logging.DEBUG if self._warned or is_busy(error) else self._connectivity.level_of(error, logging.WARNING)
         self._warned |= level > logging.DEBUG
         log.log(level, "send to %s failed, retrying later: %s", self._name, error)
@@ -61,5 +70,5 @@ class SendOutage:
 
 
 def is_busy(error: MqbridgeError) -> bool:
-    """Return True if the broker is overloaded."""
+    """Return True if the broker refused the send because it is overloaded."""
     return isinstance(error, ServerRefused) and error.code == Status.SYSTEM_BUSY

@@ -1,9 +1,10 @@
-"""Sends to one queue: in order across all retries, or many in flight if order does not matter.
+"""Sends to one queue: in order across all retries, or with many requests in flight if the order does not matter.
 
-A broker handles the requests of one connection concurrently, so order requires a single request in flight per queue. It knows no
-sequence numbers, so a request whose response was lost is sent again and may be stored twice.
+A broker handles the requests of one connection concurrently, so order requires a single request in flight per queue. RocketMQ has
+no sequence numbers, so if a response is lost, the request is sent again and may be stored twice.
 
-Send queues run on callbacks: a send costs one request and two futures, no task and no timer.
+Send queues work with callbacks, because a task or a timer for each send would be slow. Only the recovery after a failure is a
+task.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from mqbridge.errors import (
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection import Connection
-from mqbridge.rocketmq.client.queue_location import QueueGone, locate
+from mqbridge.rocketmq.client.queue_location import QueueRemoved, locate
 from mqbridge.rocketmq.client.route import TopicRoute, queue_label
 from mqbridge.rocketmq.client.send_outage import SendOutage, is_busy
 from mqbridge.rocketmq.client.send_request import SendRequest, SendResult, read_result
@@ -34,22 +35,27 @@ from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.command import Command
 
 AMBIGUOUS = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
-"""Ambiguous: the queue was removed (its topic shrank, its broker is being emptied), or the request will never be accepted."""
+"""Responses with two possible causes: the queue was removed (its topic has fewer queues now, or its broker is being drained), or
+the broker will never accept this request. `_recover_loop` finds out by a new route."""
 
 
 class PartitionSendQueue:
-    """The sends of one queue, in order: those that wait, and those in flight."""
+    """The pending sends to one queue: those that wait, in order, and those in flight."""
 
     def __init__(self, context: SenderContext, queue: Queue) -> None:
         self.queue = queue
         self._context, self._client = context, context.client
         self._waiting: deque[SendRequest] = deque()
         self._in_flight: set[SendRequest] = set()
-        self._barred_by: MqbridgeError | None = None
+        self._rejecting_with: MqbridgeError | None = None
+        """The error with which new sends fail at once; see `_reject_new_sends`."""
         self._address: str | None = None
+        """Address of the queue's master; None until it is located."""
         self._recovery: asyncio.Task[None] | None = None
+        """The task that locates the master after a failure; until it ends, nothing is sent."""
         self._outage = SendOutage(queue_label(queue), context.max_elapsed_s, context.client.connectivity)
         self._ambiguous: list[tuple[SendRequest, ServerRefused]] = []
+        """Waiting requests that got an AMBIGUOUS response, with the error of that."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -63,21 +69,21 @@ class PartitionSendQueue:
         return not self._outage.is_recent
 
     def add(self, request: SendRequest) -> None:
-        """Send it after all earlier sends."""
-        if self._barred_by is not None:
-            request.fail(self._barred_by)
+        """Send a request after all earlier ones."""
+        if self._rejecting_with is not None:
+            request.fail(self._rejecting_with)
             return
         self._waiting.append(request)
         self.pump()
 
     def withdraw(self, futures: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Drop those of these sends that wait; do not repeat those in flight. Other sends keep their order."""
+        """Fail those of these sends that wait, and do not repeat those in flight. Other sends keep their order."""
         for request in self._in_flight:
             request.withdrawn = request.withdrawn or request.future in futures
-        gone = {request for request in self._waiting if request.future in futures}
-        self._waiting = deque(request for request in self._waiting if request not in gone)
-        self._ambiguous = [doubt for doubt in self._ambiguous if doubt[0] not in gone]
-        for request in gone:
+        withdrawn = {request for request in self._waiting if request.future in futures}
+        self._waiting = deque(request for request in self._waiting if request not in withdrawn)
+        self._ambiguous = [(request, error) for request, error in self._ambiguous if request not in withdrawn]
+        for request in withdrawn:
             self._fail_withdrawn(request)
         self.pump()
 
@@ -85,74 +91,79 @@ class PartitionSendQueue:
         request.fail(ClusterError(f"a send to {queue_label(self.queue)} was withdrawn"))
 
     def on_route(self, route: TopicRoute) -> None:
-        """Adopt a new route: the master may have moved; if the queue is gone, `locate` raises."""
-        self._address = route.master(self.queue.broker) if route.takes(self.queue) else None
+        """Send later requests to the queue's master in this route. If the queue is not writable any more, `locate` will raise."""
+        self._address = route.master(self.queue.broker) if route.is_writable(self.queue) else None
 
     def pump(self) -> None:
-        """Send what the limits allow."""
+        """Send waiting requests, as many as the limits of this queue and of the client allow."""
         waiting, client = self._waiting, self._client
         while waiting and self._recovery is None and len(self._in_flight) < self._context.in_flight_per_queue:
             request = waiting[0]
-            if request.future.done():  # the caller has given up
+            if request.future.done():  # the caller has cancelled it
                 waiting.popleft()
                 continue
             connection = client.pool.ready(self._address) if self._address else None
             if connection is None:
-                self._recover(None)
+                self._start_recovery(None)
                 return
             if not client.window.take(request.size, self.pump):
                 return
             waiting.popleft()
             self._post(connection, request)
         if not waiting and not self._in_flight:
-            self._context.emptied()
+            self._context.on_queue_empty()
 
     def _post(self, connection: Connection, request: SendRequest) -> None:
+        """Write a request to the connection; its response is handled by `_on_response`."""
         request.header.queue_id = self.queue.id
         timeout = self._client.timing.request
         try:
             future = connection.post(request.code, request.header.encode(), request.body, timeout)
-        except LocalProtocolError as error:  # it does not fit a frame
+        except LocalProtocolError as error:  # the request does not fit into a frame
             self._client.window.give(request.size)
             request.fail(ClusterError(f"a send to {queue_label(self.queue)}: {error}", Failure.REFUSED))
         except ConnectionLost as error:
             self._client.window.give(request.size)
-            self._failed(request, error)
+            self._handle_failure(request, error)
         else:
             self._in_flight.add(request)
-            future.add_done_callback(partial(self._answered, request, connection, self._loop.time()))
+            future.add_done_callback(partial(self._on_response, request, connection, self._loop.time()))
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------------------------
 
-    def _answered(self, request: SendRequest, connection: Connection, sent_at: float, future: "asyncio.Future[Command]") -> None:
+    def _on_response(
+        self, request: SendRequest, connection: Connection, sent_at: float, future: "asyncio.Future[Command]"
+    ) -> None:
         self._in_flight.discard(request)
         self._client.window.give(request.size)
         try:
-            result = self._read(future.result(), connection)
+            result = self._read_response(future.result(), connection)
         except MqbridgeError as error:
             if isinstance(error, RequestTimeout):
                 connection.suspect(sent_at, error)
-            self._failed(request, error)
+            self._handle_failure(request, error)
         else:
-            self._outage.stored()
+            self._outage.record_success()
             if not request.future.done():
                 request.future.set_result(result)
         self.pump()
 
-    def _read(self, answer: Command, connection: Connection) -> SendResult:
-        if answer.code == Status.GO_AWAY:
+    def _read_response(self, response: Command, connection: Connection) -> SendResult:
+        """Return the result in a response; an invalid response ends the connection. Raises the errors of `read_result`."""
+        if response.code == Status.GO_AWAY:
             self._client.pool.retire(connection)
         try:
-            return read_result(self.queue, answer, connection.address)
-        except RemoteProtocolError as wrong:
-            connection.endpoint.abort(wrong)
+            return read_result(self.queue, response, connection.address)
+        except RemoteProtocolError as error:
+            connection.endpoint.abort(error)
             raise
 
-    def _failed(self, request: SendRequest, error: MqbridgeError) -> None:
+    def _handle_failure(self, request: SendRequest, error: MqbridgeError) -> None:
+        """Fail the request if it must not be sent again; else put it back as the first to send, and begin a recovery."""
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
         ambiguous = isinstance(error, ServerRefused) and error.code in AMBIGUOUS and not isinstance(error, AccessRefused)
         if self._context.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not ambiguous):
-            self._give_up(request, error, failure)
+            self._fail_one(request, error, failure)
             return
         if request.withdrawn:
             self._fail_withdrawn(request)
@@ -161,56 +172,61 @@ class PartitionSendQueue:
             self._client.connectivity.retries += 1
             if isinstance(error, ServerRefused) and ambiguous:
                 self._ambiguous.append((request, error))
-        if self._outage.failed():
+        if self._outage.record_failure():
             self._fail_all(error)
             return
         if not is_busy(error):
-            self._hand_over(self.queue.broker)
-        self._recover(error)
+            self._move_to_other_queues(self.queue.broker)
+        self._start_recovery(error)
 
-    def _hand_over(self, avoid: str | None) -> None:
-        """Move movable sends to other queues, not at the broker `avoid`."""
+    def _move_to_other_queues(self, avoid: str | None) -> None:
+        """Move movable waiting sends to other healthy queues, not at the broker `avoid`; those without such a queue stay."""
         if any(request.movable for request in self._waiting):
             waiting, self._waiting = self._waiting, deque()
-            kept = [request for request in waiting if not (request.movable and self._context.take_over(request, avoid))]
+            kept = [request for request in waiting if not (request.movable and self._context.send_elsewhere(request, avoid))]
             self._waiting.extendleft(reversed(kept))
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
     def _fail_all(self, error: MqbridgeError) -> None:
-        """Fail every waiting send; later sends get the whole time again."""
+        """Fail every waiting send; later sends get the whole `max_elapsed_s` again."""
         waiting, self._waiting = self._waiting, deque()
-        self._outage.reported()
+        self._outage.restart_time()
         self._ambiguous.clear()
         for request in waiting:
             request.fail(error)
         if self._context.fail_behind:
-            self._bar(error)
+            self._reject_new_sends(error)
 
-    def _give_up(self, request: SendRequest, error: MqbridgeError, failure: Failure) -> None:
-        """Fail a send; in ordered mode also those behind it, unless the broker refuses only this message."""
+    def _fail_one(self, request: SendRequest, error: MqbridgeError, failure: Failure) -> None:
+        """Fail a send; with `fail_behind` also all waiting ones, unless the broker refuses only this message (REFUSED)."""
         request.fail(error)
         if self._context.fail_behind and failure is not Failure.REFUSED:
             self._fail_all(error)
 
-    def _bar(self, error: MqbridgeError) -> None:
-        """Fail new sends until the sender knows of the failure: they would overtake the failed ones.
+    def _reject_new_sends(self, error: MqbridgeError) -> None:
+        """Fail new sends with this error until the caller knows of the failure; else they would overtake the failed sends.
 
-        The future's callbacks run in the next loop iteration and make the receipt, whose callbacks run in the one after.
+        The caller's callbacks run two loop iterations later: those of the request's future in the next one, where the adapter
+        completes its receipt, and the receipt's own callbacks in the one after that.
         """
-        self._barred_by = error
-        self._loop.call_soon(self._loop.call_soon, self._unbar, error)
+        self._rejecting_with = error
+        self._loop.call_soon(self._loop.call_soon, self._accept_new_sends, error)
 
-    def _unbar(self, error: MqbridgeError) -> None:
-        if self._barred_by is error:
-            self._barred_by = None
+    def _accept_new_sends(self, error: MqbridgeError) -> None:
+        """End the rejection, unless a later failure has begun another one."""
+        if self._rejecting_with is error:
+            self._rejecting_with = None
 
-    def _recover(self, error: MqbridgeError | None) -> None:
+    def _start_recovery(self, error: MqbridgeError | None) -> None:
         if self._recovery is None:
-            self._recovery = spawn(self._recovering(error), f"rocketmq sends to {queue_label(self.queue)}")
+            self._recovery = spawn(self._recover_loop(error), f"rocketmq sends to {queue_label(self.queue)}")
 
-    async def _recovering(self, error: MqbridgeError | None) -> None:
-        """Pause, locate the queue again if that helps, connect; then continue sending."""
+    async def _recover_loop(self, error: MqbridgeError | None) -> None:
+        """Pause after an error, locate the queue's master, and connect to it; repeat this until it succeeds. Then send again.
+
+        `error` is the failure that began the recovery; None if there is only no connection.
+        """
         while self._waiting:
             if error is not None:
                 await self._outage.wait(error)
@@ -218,12 +234,12 @@ class PartitionSendQueue:
                 address = await locate(self._context, self.queue, error)
                 self._decide_ambiguous()
                 await self._client.pool.get(address)
-            except ClusterError as failed:
-                error = failed
-                late, gone = self._outage.failed(), isinstance(failed, QueueGone)
-                self._hand_over(None if gone else self.queue.broker)
-                if late or gone or failed.failure in (Failure.FATAL, Failure.REFUSED):
-                    self._fail_all(failed)
+            except ClusterError as new_error:
+                error = new_error
+                time_is_over, removed = self._outage.record_failure(), isinstance(new_error, QueueRemoved)
+                self._move_to_other_queues(None if removed else self.queue.broker)
+                if time_is_over or removed or new_error.failure in (Failure.FATAL, Failure.REFUSED):
+                    self._fail_all(new_error)
             else:
                 self._address = address
                 break
@@ -231,18 +247,18 @@ class PartitionSendQueue:
         self.pump()
 
     def _decide_ambiguous(self) -> None:
-        """The queue exists: so the broker refused the message, or our permission."""
+        """Fail requests that got an AMBIGUOUS response. The queue exists, so the broker refused the message or our permission."""
         ambiguous, self._ambiguous = self._ambiguous, []
         for request, error in ambiguous:
             failure = Failure.REFUSED if error.code == Status.INVALID_PARAMETER else Failure.FATAL
-            self._give_up(request, ServerRefused(str(error), error.code, failure), failure)
+            self._fail_one(request, ServerRefused(str(error), error.code, failure), failure)
 
     async def stop(self) -> None:
-        """Fail what has no answer yet; answers that still come find nobody."""
+        """Fail all sends without a result; responses that arrive later are ignored."""
         await cancel(self._recovery)
         self._recovery = None
-        closed = ConnectionLost(f"the producer of {self.queue.topic} is closed")
-        closed.failure = Failure.FATAL  # sending it again by this producer does not help
+        closed = ConnectionLost(f"the producer of topic {self.queue.topic} is closed")
+        closed.failure = Failure.FATAL  # a retry with this producer cannot succeed
         for request in self._in_flight:
             request.fail(closed)
         self._fail_all(closed)

@@ -1,4 +1,4 @@
-"""One send: its bytes, the same for every attempt, and the broker's response."""
+"""One send request, and the result that its response contains."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,19 +13,21 @@ from mqbridge.rocketmq.wire.headers.send import SendHeader
 from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
 
 OVERSIZED = "message body size exceeded"
-"""In the remark of a SYSTEM_ERROR: a 5.3 broker refuses a batch above its maxMessageSize; a message gets MESSAGE_ILLEGAL."""
+"""Part of the remark of a SYSTEM_ERROR by which a 5.3 broker refuses a batch above its maxMessageSize.
 
-
-DIGITS = 18
-"""A number of this many decimal digits fits 64 bits."""
+(A single message above it gets the response MESSAGE_ILLEGAL.)
+"""
+MAX_SAFE_DIGITS = 18
+"""Every number with at most this many decimal digits fits into 64 bits."""
 
 
 class SendResult(NamedTuple):
-    """The location of stored messages: the queue, the first offset, and the offset message ids, joined by commas for a batch.
+    """Where a send was stored: the queue, the offset of its first message, and `address`, the broker's.
 
-    A delayed message or a half message waits in another topic: its offset and id belong to that. `status` is SUCCESS, or says
-    that it is stored but not yet on disk or at a slave (FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT). `address`
-    is the broker's.
+    `message_id` is the broker's id of the message (not its UNIQ_KEY); for a batch, those of all messages, joined by commas. The
+    broker first stores a delayed message, or the half message of a transaction, in another topic: then `offset` and `message_id`
+    are those of that copy. `status` is SUCCESS, or one of FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT: the
+    message is stored, but not yet on disk or at a slave.
     """
 
     queue: Queue
@@ -37,9 +39,10 @@ class SendResult(NamedTuple):
 
 
 class SendRequest:
-    """A send in progress, with the same bytes for every attempt. If it is `movable`, it may go to any queue.
+    """A pending send; its body and header are the same for every attempt, except for the queue id.
 
-    If it is `withdrawn`, it is not sent again: it fails with the awaited response, unless that reports it as stored.
+    A `movable` request may go to any queue. A request that was `withdrawn` while in flight is not sent again: it fails unless its
+    response reports a success. `size` is that of body and properties, in bytes.
     """
 
     __slots__ = ("body", "code", "future", "header", "movable", "size", "withdrawn")
@@ -52,40 +55,41 @@ class SendRequest:
         self.withdrawn = False
 
     def fail(self, error: Exception) -> None:
-        """Fail the send with `error`."""
+        """Let the future fail with `error`, unless it is done already."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 def read_result(queue: Queue, answer: Command, address: str) -> SendResult:
-    """Return where the broker at `address` stored the send.
+    """Return the result of a send to `queue` from the response of the broker at `address`.
 
-    Raises ServerRefused, and RemoteProtocolError for a response that names another queue.
+    Raises ServerRefused if the broker did not store the send, RemoteProtocolError for an invalid response or another queue in it.
     """
     if answer.code not in STORED:
         error = refused(f"a send to {queue_label(queue)}", answer.code, answer.remark)
         if answer.code == Status.SYSTEM_ERROR and OVERSIZED in (answer.remark or ""):
             error.failure = Failure.REFUSED
         raise error
-    if (found := _parse_usual(answer.ext)) is not None and found[0] == queue.id:
-        return SendResult(queue, found[1], found[2], answer.code, answer.ext.get("transactionId"), address)
+    location = _parse_fast(answer.ext)
+    if location is not None and location[0] == queue.id:
+        return SendResult(queue, location[1], location[2], answer.code, answer.ext.get("transactionId"), address)
     try:
         header = SendResultHeader.decode(answer.ext)
     except RemoteProtocolError as error:
         raise _invalid_response(queue, address, str(error)) from error
     if header.queue_id != queue.id or header.queue_offset < 0:
-        raise _invalid_response(queue, address, f"it names queue {header.queue_id} and offset {header.queue_offset}")
+        raise _invalid_response(queue, address, f"it contains queue {header.queue_id} and offset {header.queue_offset}")
     return SendResult(queue, header.queue_offset, header.msg_id, answer.code, header.transaction_id, address)
 
 
-def _parse_usual(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
-    """Return queue, offset and message ids, if they are written as usual; else None."""
+def _parse_fast(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
+    """Return queue id, offset and message ids of a response in the usual spelling, else None: then decode the whole header."""
     try:
-        number, offset, ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
+        queue_id, offset, message_ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
     except KeyError:
         return None
-    usual = number.isdecimal() and offset.isdecimal() and len(number) <= DIGITS >= len(offset)
-    return (int(number), int(offset), ids) if usual else None
+    are_numbers = queue_id.isdecimal() and offset.isdecimal() and len(queue_id) <= MAX_SAFE_DIGITS >= len(offset)
+    return (int(queue_id), int(offset), message_ids) if are_numbers else None
 
 
 def _invalid_response(queue: Queue, address: str, reason: str) -> RemoteProtocolError:

@@ -1,7 +1,8 @@
-"""Sends messages back: a group gets them again later through its retry topic, or puts them into its dead letter topic.
+"""Sends messages back: a group gets them again later through its retry topic, or they go to its dead letter topic.
 
-Sending a message back acknowledges it; the group gets a copy, which the broker makes from the stored record. If the broker cannot
-(it is down, or the record was deleted), the copy is sent as a new message to the retry topic, at any broker that has it.
+The broker that has a message copies its stored record to one of these topics, and the consumer acknowledges the original. If the
+broker cannot copy it (it is down, or the record was deleted), we send the copy as a new message to the retry topic, at any broker
+that has the topic.
 """
 
 import logging
@@ -11,6 +12,7 @@ import time
 from mqbridge.errors import ClusterError, Failure, ProtocolError
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.client.route import queue_label
 from mqbridge.rocketmq.client.subscription import retry_topic
 from mqbridge.rocketmq.wire import ids, properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -24,21 +26,22 @@ from mqbridge.rocketmq.wire.record import Record, SysFlag
 log = logging.getLogger(__name__)
 
 MAX_TIMES = 16
-"""Number of deliveries after which a message becomes a dead letter (the Java clients' default)."""
+"""Number of redeliveries after which a message becomes a dead letter (the Java clients' default)."""
 BROKER_CHOOSES = 0
-"""Delay level: the broker delays the first redelivery by 10 s, and each later one for longer."""
-DEAD = -1
+"""Delay level: the broker chooses the delay, 10 s for the first redelivery, and longer for each later one."""
+DEAD_LETTER = -1
+"""Delay level: the message goes to the dead letter topic."""
 _NEVER_COPIED = frozenset({Name.TRAN_MSG, Name.DELAY, Name.RETRY_TOPIC, Name.RECONSUME_TIME, Name.MAX_RECONSUME_TIMES})
 
 
 class SendBack:
-    """Sends messages back for one group."""
+    """Sends messages back for one group. After `max_times` redeliveries a message becomes a dead letter."""
 
     def __init__(self, client: BaseClient, group: str, *, max_times: int = MAX_TIMES) -> None:
         self._brokers, self._group, self._max_times = Brokers(client), group, max_times
 
     async def later(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:
-        """Redeliver `record` of `queue` after the delay of `level` (1 to 18). Raises ClusterError."""
+        """Redeliver `record` of `queue` after the delay of `level` (1 to 18, or BROKER_CHOOSES). Raises ClusterError."""
         ext = SendBackHeader(
             record.physical_offset,
             self._group,
@@ -50,32 +53,37 @@ class SendBack:
         try:
             await self._brokers.request(queue, Code.CONSUMER_SEND_MSG_BACK, ext)
         except ClusterError as error:
-            log.warning("%s could not be sent back, sending a copy to the retry topic instead: %s", record, error)
+            log.warning(
+                "offset %d of %s could not be sent back, sending a copy to the retry topic instead: %s",
+                record.queue_offset,
+                queue_label(queue),
+                error,
+            )
             await self._send_copy(queue, record, level)
 
     async def dead(self, queue: Queue, record: Record) -> None:
         """Move `record` of `queue` to the group's dead letter topic. Raises ClusterError."""
-        await self.later(queue, record, DEAD)
+        await self.later(queue, record, DEAD_LETTER)
 
     async def _send_copy(self, queue: Queue, record: Record, level: int) -> None:
         topic = retry_topic(self._group)
-        times = self._max_times + 1 if level == DEAD else record.reconsume_times + 1
-        target = await self._some_queue(topic)
+        times = self._max_times + 1 if level == DEAD_LETTER else record.reconsume_times + 1
+        target = await self._random_queue(topic)
         ext = SendHeader(
             producer_group=self._group,  # access control checks the permission of the consumer group
             topic=topic,
             queue_id=target.id,
             born_timestamp=time.time_ns() // 1_000_000,
-            properties=_copied(queue, record, level).decode(),
-            sys_flag=record.sys_flag
-            & (SysFlag.COMPRESSED | SysFlag.COMPRESSION),  # set only if the body could not be decompressed
+            properties=_copy_properties(queue, record, level).decode(),
+            # These bits are only set if the body could not be decompressed and is sent as it is.
+            sys_flag=record.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION),
             flag=record.flag,
             reconsume_times=times,
             max_reconsume_times=self._max_times,
         ).encode()
         await self._brokers.request(target, Code.SEND_MESSAGE_V2, ext, record.body, accept=STORED)
 
-    async def _some_queue(self, topic: str) -> Queue:
+    async def _random_queue(self, topic: str) -> Queue:
         route = await self._brokers.client.routes.get(topic)
         queues = route.write_queues() if route is not None else ()
         if not queues:
@@ -83,18 +91,18 @@ class SendBack:
         return random.choice(queues)  # noqa: S311 - spreads load
 
 
-def _copied(queue: Queue, record: Record, level: int) -> bytes:
-    """Return the copy's properties: those of the record, its origin, and its delay."""
+def _copy_properties(queue: Queue, record: Record, level: int) -> bytes:
+    """Return the properties of the copy: those of the record, its original topic and id, and the delay level."""
     try:
         pairs = properties.decode(record.properties)
     except ProtocolError:  # properties that cannot be decoded cannot be sent either
         pairs = []
-    known = dict(pairs)
+    original = dict(pairs)
     pairs = [pair for pair in pairs if pair[0] not in _NEVER_COPIED]
-    pairs.append((Name.RETRY_TOPIC, known.get(Name.RETRY_TOPIC, queue.topic)))
-    if Name.ORIGIN_MESSAGE_ID not in known:
-        origin = known.get(Name.UNIQ_KEY) or ids.offset_id(record.store_host, record.physical_offset)
+    pairs.append((Name.RETRY_TOPIC, original.get(Name.RETRY_TOPIC, queue.topic)))
+    if Name.ORIGIN_MESSAGE_ID not in original:
+        origin = original.get(Name.UNIQ_KEY) or ids.offset_id(record.store_host, record.physical_offset)
         pairs.append((Name.ORIGIN_MESSAGE_ID, origin))
-    if level != DEAD:
+    if level != DEAD_LETTER:
         pairs.append((Name.DELAY, str(level or retry_level(record.reconsume_times))))
     return properties.encode(pairs)

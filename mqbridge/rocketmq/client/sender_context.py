@@ -1,4 +1,4 @@
-"""The producer, as its send queues see it."""
+"""The part of a producer that its send queues use."""
 
 from typing import Protocol
 
@@ -8,19 +8,20 @@ from mqbridge.rocketmq.client.send_request import SendRequest
 
 
 class SenderContext(Protocol):
-    """What send queues need of their producer."""
+    """The part of `QueueProducer` that its send queues use; its docstring explains the settings."""
 
     client: BaseClient
     in_flight_per_queue: int
     max_elapsed_s: float | None
     fail_behind: bool
     closing: bool
+    """True once the producer accepts no sends any more."""
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
-        """The topic's route. Raises ClusterError."""
+        """Return the topic's route. `missing`: a broker reports that the topic does not exist. Raises ClusterError."""
 
-    def take_over(self, request: SendRequest, avoid: str | None) -> bool:
-        """Give a movable request to another queue, not at the broker `avoid`; False if there is none."""
+    def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
+        """Send a movable request to another queue, not at the broker `avoid`; return False if there is none."""
 
-    def emptied(self) -> None:
-        """A queue has sent everything."""
+    def on_queue_empty(self) -> None:
+        """Tell the producer that a send queue has no pending sends."""

@@ -1,7 +1,7 @@
 """Signed requests of one connection that wait for responses, each with the keys that signed it.
 
-A request whose signature is refused is repeated once if the credentials have changed since, under the same opaque: its caller
-does not notice.
+If a broker refuses a signature, the credentials are read again. If they have changed, the request is signed and sent once more,
+with the same opaque, so that its caller gets the response to the second attempt.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from mqbridge.rocketmq.wire.access_denials import AccessDenial
 
 
 class SignedRequest(NamedTuple):
-    """A request with all that is needed to sign it again."""
+    """A request with everything that is needed to sign it again. `repeated`: this is the second attempt."""
 
     code: int
     ext: Mapping[str, str]
@@ -26,17 +26,19 @@ class SignedRequest(NamedTuple):
 
 
 Send = Callable[[int, SignedRequest], None]
+"""(opaque, request) -> None; writes the request to the connection. Raises ConnectionLost."""
 Reject = Callable[[int, SignedRequest, AccessDenial], None]
+"""(opaque, request, the broker's reason) -> None; lets the request fail."""
 
 
 class SignedRequests:
-    """Pending requests by opaque. `send` writes one; `reject` fails one that cannot usefully be repeated."""
+    """The pending signed requests of the connection `name`, by opaque."""
 
     def __init__(self, credentials: Credentials, name: str, send: Send, reject: Reject) -> None:
         self._credentials, self._name, self._send, self._reject = credentials, name, send, reject
-        self._waiting: dict[int, SignedRequest] = {}
-        self._refused: list[tuple[int, AccessDenial]] = []
-        """Denied requests that wait for the credentials to be read again."""
+        self._pending: dict[int, SignedRequest] = {}
+        self._denied: list[tuple[int, AccessDenial]] = []
+        """Opaque and denial of requests that wait for the credentials to be read again."""
         self._read_task: asyncio.Task[None] | None = None
 
     @property
@@ -47,44 +49,45 @@ class SignedRequests:
     def send(self, opaque: int, request: SignedRequest) -> None:
         """Send a request, and keep it until `forget`. Raises ConnectionLost."""
         self._send(opaque, request)
-        self._waiting[opaque] = request
+        self._pending[opaque] = request
 
     def forget(self, opaque: int) -> None:
-        """Drop a request that has its response."""
-        self._waiting.pop(opaque, None)
+        """Remove a request that has its response or has failed."""
+        self._pending.pop(opaque, None)
 
-    def refused(self, opaque: int, denial: AccessDenial) -> None:
-        """Handle a response that denies access."""
-        request = self._waiting.get(opaque)
+    def on_denial(self, opaque: int, denial: AccessDenial) -> None:
+        """Handle a response that denies access: repeat the request if new credentials may help, else let it fail."""
+        request = self._pending.get(opaque)
         if request is None:
             return
         if not denial.of_credentials or request.repeated:
             self._reject(opaque, request, denial)
             return
-        self._refused.append((opaque, denial))
+        self._denied.append((opaque, denial))
         if self._read_task is None:
-            self._read_task = spawn(self._read(request.keys), f"credentials for {self._name}")
+            self._read_task = spawn(self._read_and_repeat(request.keys), f"credentials for {self._name}")
 
     def close(self) -> None:
-        """The connection has ended and its requests have failed."""
+        """Stop reading the credentials, because the connection has ended and its requests fail."""
         if self._read_task is not None:
             self._read_task.cancel()
 
-    async def _read(self, refused: Keys) -> None:
+    async def _read_and_repeat(self, refused_keys: Keys) -> None:
         try:
-            await self._credentials.read(instead_of=refused)
+            await self._credentials.read(instead_of=refused_keys)
         finally:
             self._read_task = None
-            waiting, self._refused = self._refused, []
-            for opaque, denial in waiting:
-                self._repeat(opaque, denial)
+            denied, self._denied = self._denied, []
+            for opaque, denial in denied:
+                self._repeat_or_reject(opaque, denial)
 
-    def _repeat(self, opaque: int, denial: AccessDenial) -> None:
-        request, keys = self._waiting.get(opaque), self.keys
+    def _repeat_or_reject(self, opaque: int, denial: AccessDenial) -> None:
+        """Repeat a denied request if the keys have changed since it was signed, else let it fail."""
+        request, keys = self._pending.get(opaque), self.keys
         if request is None:
             return
         if keys == request.keys:
             self._reject(opaque, request, denial)
         else:
-            with contextlib.suppress(ConnectionLost):  # which fails the request
+            with contextlib.suppress(ConnectionLost):  # the end of the connection lets all pending requests fail
                 self.send(opaque, request._replace(keys=keys, repeated=True))

@@ -1,8 +1,8 @@
 """Subscriptions of a group to a topic: all messages, messages with certain tags, or those that match an SQL92 expression.
 
-The broker keeps one set of subscriptions per group. Each heartbeat of a member replaces it, so members with different
-subscriptions overwrite each other's. The broker compares tags by a 32-bit hash, so a consumer compares them again exactly, as the
-Java clients do. Only the broker evaluates SQL92 expressions.
+A broker keeps one set of subscriptions per group. Each heartbeat of a member replaces the set, so members with different
+subscriptions overwrite each other's. A broker filters tags by a 32-bit hash only, so the consumer compares the tags again, as the
+Java clients do. SQL92 expressions are evaluated by the broker alone.
 """
 
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ DLQ_PREFIX = "%DLQ%"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A group's subscription to one topic, made by `everything`, `tagged` or `sql92`.
+    """A group's subscription to one topic; create it by `everything`, `tagged`, `parse_tags` or `sql92`.
 
-    `kind` is TAG or SQL92. The client also filters by `tags`, unless they are empty.
+    `kind` is the type of the expression, TAG or SQL92. The consumer filters by `tags` again; if they are empty, it does not.
     """
 
     topic: str
@@ -41,7 +41,7 @@ def everything(topic: str) -> Subscription:
 def tagged(topic: str, tags: Iterable[str]) -> Subscription:
     """Return a subscription to messages with one of these tags.
 
-    Raises LocalProtocolError for a tag that an expression cannot hold.
+    Raises LocalProtocolError if there are no tags, or for a tag that an expression cannot contain.
     """
     wanted = frozenset(tags)
     for tag in wanted:

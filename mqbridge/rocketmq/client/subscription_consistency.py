@@ -1,17 +1,17 @@
-"""Checks that all members of a group have the same subscriptions; a group whose members differ loses messages.
+"""Checks that all members of a group have the same subscriptions; otherwise the group loses messages.
 
 A broker keeps one set of subscriptions per group, that of the last heartbeat, and every member divides the queues of its topics
-among all members. So if subscriptions differ, queues go to members that do not read their topic, one member's filter replaces
-another's, and a commit moves a queue past messages that others wanted. Therefore such a group is not joined, and it is left when
-a member with other subscriptions joins: the remaining members get everything.
+among all members. So if subscriptions differ, queues are assigned to members that do not read their topic, the filter of one
+member replaces that of another, and a commit moves a queue past messages that another member wanted. Therefore a consumer does
+not join such a group, and leaves it when a member with other subscriptions joins.
 
-Members that differ replace each other's set, and the broker notifies the group of each change of topics. The set is checked then,
-and with every rebalance, at every broker of our topics: it shows the other member's subscriptions until our next heartbeat. A
-broker that cannot answer is skipped.
+How a difference is seen: each heartbeat replaces the set at the broker, so after a heartbeat of the other member, the broker
+reports that member's subscriptions until our next heartbeat. We query every broker of our topics with every rebalance, which also
+follows each change of the group's topics, because brokers notify members of that. A broker that cannot respond is skipped.
 
-For each topic a broker keeps the subscription with the newest version, even after its member is gone. It then filters the
-messages of others by it, and the set seems to blame them. So the only member of a group announces its own subscriptions again,
-as the newest.
+There is an exception. For each topic a broker keeps the subscription with the highest version, even after the member that sent it
+has left, and filters the messages of all members by it. Such a leftover looks like a member with other subscriptions. So if we
+are the only member, we announce our own subscriptions with a higher version.
 """
 
 import asyncio
@@ -29,82 +29,100 @@ from mqbridge.rocketmq.wire.tags import SEPARATOR
 
 log = logging.getLogger(__name__)
 
-ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
+CONNECTION_LIST_RESPONSES = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
+"""Codes of the response to a query of the members; CONSUMER_NOT_ONLINE: there are none."""
 
 Filters = Mapping[str, tuple[str, str]]
-"""Expression type and expression, by topic."""
+"""Type of the expression (TAG or SQL92) and the expression, by topic."""
 
 
 class SubscriptionConsistency:
-    """Compares a member's subscriptions with those of the others. `renew` announces them again, newer than a version."""
+    """Compares a member's subscriptions with those that brokers have for the group.
+
+    `announce_newer` announces the member's subscriptions again, with a higher version than the one it gets.
+    """
 
     def __init__(
         self,
         brokers: Brokers,
         group: str,
         subscriptions: Iterable[SubscriptionData],
-        renew: Callable[[int], Awaitable[None]],
+        announce_newer: Callable[[int], Awaitable[None]],
     ) -> None:
-        self._brokers, self._group, self._renew = brokers, group, renew
-        self._ours = _filters(subscriptions)
+        self._brokers, self._group, self._announce_newer = brokers, group, announce_newer
+        self._own_filters = _filters(subscriptions)
 
     async def check(self) -> None:
         """Raise ClusterError (RETRY) if a member has different subscriptions; the error lists both.
 
-        Subscriptions that a former member left at the brokers are replaced first.
+        Subscriptions that a former member has left at the brokers are replaced first.
         """
-        found = await self._query()
-        if stale := self._stale_subscriptions(found):
-            log.info("group %s reads %s: replacing the subscriptions of a member that is gone", self._group, _format(self._ours))
-            await self._renew(max(subscription.version for group in stale for subscription in group.subscriptions))
-            found = await self._query()
-        for one in found:
-            self._compare(one)
+        reports = await self._query_all()
+        if stale_reports := self._stale_reports(reports):
+            log.info(
+                "group %s: replacing the subscriptions of a member that has left by ours: %s",
+                self._group,
+                _format(self._own_filters),
+            )
+            await self._announce_newer(max(item.version for report in stale_reports for item in report.subscriptions))
+            reports = await self._query_all()
+        for report in reports:
+            self._check_report(report)
 
-    async def _query(self) -> list[ConsumerConnections]:
+    async def _query_all(self) -> list[ConsumerConnections]:
+        """Query every master of our topics for the group's members and subscriptions; return those reports that arrive."""
         routes = self._brokers.client.routes
-        known = [route for topic in self._ours if (route := routes.last_known(topic)) is not None]
-        addresses = dict.fromkeys(address for route in known for address in route.masters())
-        return [found for found in await asyncio.gather(*map(self._ask, addresses)) if found is not None]
+        own_routes = [route for topic in self._own_filters if (route := routes.last_known(topic)) is not None]
+        addresses = dict.fromkeys(address for route in own_routes for address in route.masters())
+        reports = await asyncio.gather(*map(self._query, addresses))
+        return [report for report in reports if report is not None]
 
-    async def _ask(self, address: str) -> ConsumerConnections | None:
+    async def _query(self, address: str) -> ConsumerConnections | None:
         ext = GroupHeader(self._group).encode()
+        code, accept = Code.GET_CONSUMER_CONNECTION_LIST, CONNECTION_LIST_RESPONSES
         try:
-            answer = await self._brokers.client.request(address, Code.GET_CONSUMER_CONNECTION_LIST, ext, accept=ONLINE)
-            return ConsumerConnections.decode(answer.body) if answer.code == Status.SUCCESS else None
+            response = await self._brokers.client.request(address, code, ext, accept=accept)
+            return ConsumerConnections.decode(response.body) if response.code == Status.SUCCESS else None
         except (ClusterError, ProtocolError) as error:
-            log.debug("%s cannot report the subscriptions of group %s: %s", address, self._group, error)
+            log.debug("querying the subscriptions of group %s at %s failed: %s", self._group, address, error)
             return None
 
-    def _stale_subscriptions(self, found: Collection[ConsumerConnections]) -> list[ConsumerConnections]:
-        """Return the brokers' subscriptions that differ from ours although the group has no other member."""
-        if {connection.client_id for one in found for connection in one.connections} != {self._brokers.client.client_id}:
+    def _stale_reports(self, reports: Collection[ConsumerConnections]) -> list[ConsumerConnections]:
+        """Return the reports whose subscriptions differ from ours, if no report contains a member besides us; else nothing."""
+        members = {connection.client_id for report in reports for connection in report.connections}
+        if members != {self._brokers.client.client_id}:
             return []
-        return [one for one in found if one.subscriptions and _filters(one.subscriptions) != self._ours]
+        return [report for report in reports if report.subscriptions and _filters(report.subscriptions) != self._own_filters]
 
-    def _compare(self, found: ConsumerConnections) -> None:
-        own = self._brokers.client.client_id
-        others = [one for one in found.connections if one.client_id != own]
-        theirs = _filters(found.subscriptions)
-        if not others or not theirs or theirs == self._ours:
+    def _check_report(self, report: ConsumerConnections) -> None:
+        """Raise ClusterError if a broker reports other members, and subscriptions that are not ours."""
+        own_id = self._brokers.client.client_id
+        others = [connection for connection in report.connections if connection.client_id != own_id]
+        their_filters = _filters(report.subscriptions)
+        if not others or not their_filters or their_filters == self._own_filters:
             return
-        names = ", ".join(f"{one.client_id} ({one.address})" for one in others)
+        names = ", ".join(f"{connection.client_id} ({connection.address})" for connection in others)
         raise ClusterError(
-            f"the members of group {self._group} subscribe to different things: {_format(self._ours)} here, {_format(theirs)} at "
-            f"one of {names}. Messages of such a group are lost: give each its own group, or all the same topics and filters"
+            f"the members of group {self._group} have different subscriptions: {_format(self._own_filters)} here, "
+            f"{_format(their_filters)} at one of {names}. Such a group loses messages: give each member its own group, or all of "
+            "them the same topics and filters"
         )
 
 
 def _filters(subscriptions: Iterable[SubscriptionData]) -> Filters:
-    """Return filters by topic, tags sorted, without the retry topic, which only some members read."""
+    """Return the filters by topic, with sorted tags; without the retry topic, which only some members read."""
     return {
-        one.topic: (one.expression_type, f" {SEPARATOR} ".join(sorted(one.tags)) or one.expression)
-        for one in subscriptions
-        if not one.topic.startswith(RETRY_PREFIX)
+        subscription.topic: (
+            subscription.expression_type,
+            f" {SEPARATOR} ".join(sorted(subscription.tags)) or subscription.expression,
+        )
+        for subscription in subscriptions
+        if not subscription.topic.startswith(RETRY_PREFIX)
     }
 
 
 def _format(filters: Filters) -> str:
+    """Return text like `topic-a, topic-b (tag-1 || tag-2)`."""
     return ", ".join(
         topic if expression == "*" else f"{topic} ({expression})" for topic, (_, expression) in sorted(filters.items())
     )

@@ -213,7 +213,7 @@ async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: QueuePro
     cluster.on[SINGLE] = refuses(code)
     done = await asyncio.gather(*send(producer, b"1", b"2", queue=Queue(TOPIC, "broker-a", 1)), return_exceptions=True)
     assert [one.failure for one in done if isinstance(one, ClusterError)] == [Failure.REFRESH] * 2
-    assert "topic shrank" in str(done[0])
+    assert "topic has fewer queues now" in str(done[0])
 
 
 async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluster, producer: QueueProducer):

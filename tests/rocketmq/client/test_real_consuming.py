@@ -93,7 +93,7 @@ async def test_a_member_in_another_process_that_subscribes_to_something_else_is_
     await foreign.routes.get(other.topic)
     foreign.add_consumer(ConsumerData(place.group, (SubscriptionData(other.topic),)))
     await foreign.heartbeat()
-    named = f"different things: {place.topic} here, {other.topic} at .*{foreign.client_id}"
+    named = f"different subscriptions: {place.topic} here, {other.topic} at .*{foreign.client_id}"
 
     async def all_streams() -> None:
         async for _ in ours.assigned_queues():
