@@ -1,4 +1,4 @@
-"""The adapter against a real RocketMQ: what the conformance suite does not ask, because it is RocketMQ's own."""
+"""The adapter against a real RocketMQ: features of RocketMQ alone, which the conformance suite does not test."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ cluster_test = pytest.mark.cluster
 
 
 class Ends(AsyncExitStack):
-    """A cluster, and inbounds and outbounds of it, all closed when the test ends."""
+    """Opens a cluster, and inbounds and outbounds of it; closes them when the test ends."""
 
     def __init__(self, server: RocketMQ) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_addresses_and_urls() -> None:
 
 
 @cluster_test
-async def test_tags_are_filtered_and_what_is_left_out_is_committed_too(ends: Ends) -> None:
+async def test_filtered_messages_are_committed_too(ends: Ends) -> None:
     cluster, topic, name = await ends.cluster(), ends.server.take_topic(1), group()
     outbound = await ends.outbound(cluster, topic)
     await outbound.send(0, Share(Batch.of([Message(b"%d" % n, msg_type=f"t{n % 4}") for n in range(40)])))
@@ -105,7 +105,7 @@ async def test_tags_are_filtered_and_what_is_left_out_is_committed_too(ends: End
 
 
 @cluster_test
-async def test_an_sql_expression_is_passed_on_and_excludes_tags(ends: Ends) -> None:
+async def test_an_sql_filter_is_applied_and_cannot_be_combined_with_tags(ends: Ends) -> None:
     cluster, topic = await ends.cluster(), ends.server.take_topic(1)
     outbound = await ends.outbound(cluster, topic)
     await outbound.send(0, Share(Batch.of([Message(b"%d" % n, (("amount", str(n)),)) for n in range(20)])))
@@ -133,12 +133,12 @@ async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
 
 
 @cluster_test
-async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> None:
+async def test_indexes_of_removed_queues_get_other_queues(ends: Ends) -> None:
     cluster, topic = await ends.cluster(), ends.server.take_topic(3)
     outbound = await ends.outbound(cluster, topic)
     client = ClusterClient([ends.server.name_server])
     await client.connect()
-    await client.admin.create_topic(topic, 2, read_queues=3)  # as one shrinks a topic: what is in the third is read still
+    await client.admin.create_topic(topic, 2, read_queues=3)  # no longer writable, but still readable: how a topic is shrunk
     await client.close()
     assert not (await outbound.send(2, Share(Batch.of([Message(b"old")])))).failures
     async with asyncio.timeout(SERVER_PATIENCE_S):
@@ -155,14 +155,14 @@ async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> N
 
 
 async def test_queues_of_an_absent_broker_keep_their_indexes() -> None:
-    here, away = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
-    outbound = RocketMQOutbound(None, None, OutboundSpec("t"), here + away, max_message_bytes=100)  # type: ignore[arg-type]
+    present, absent = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
+    outbound = RocketMQOutbound(None, None, OutboundSpec("t"), present + absent, max_message_bytes=100)  # type: ignore[arg-type]
     outbound.on_route(route_of({"a": 2, "b": 0}, {"a"}))
-    assert outbound._queues == here + away
+    assert outbound._queues == present + absent
     outbound.on_route(route_of({"a": 1, "b": 2}, {"a", "b"}))
-    assert outbound._queues == [here[0], away[0], *away], "index 1, of queue a:1, has another queue"
+    assert outbound._queues == [present[0], absent[0], *absent], "index 1, of queue a:1, has another queue"
     outbound.on_route(route_of({"a": 0, "b": 0}, {"a", "b"}))
-    assert outbound._queues == [here[0], away[0], *away], "no queue is writable: sends report the error"
+    assert outbound._queues == [present[0], absent[0], *absent], "no queue is writable: sends report the error"
     outbound.on_route(route_of({"a": 3, "b": 3}, {"a", "b"}))
     assert outbound.partitions == 6
 
@@ -184,7 +184,7 @@ async def test_without_order_sends_overlap_and_nothing_is_lost(ends: Ends) -> No
 
 
 @cluster_test
-async def test_a_delayed_message_comes_when_it_is_due_and_is_not_delayed_again(ends: Ends) -> None:
+async def test_a_delayed_message_arrives_at_its_time_and_is_delayed_only_once(ends: Ends) -> None:
     cluster, topic, again = await ends.cluster(), ends.server.take_topic(1), ends.server.take_topic(1)
     due = int(time.time() + 2) * 1000
     await (await ends.outbound(cluster, topic)).send(
@@ -199,7 +199,7 @@ async def test_a_delayed_message_comes_when_it_is_due_and_is_not_delayed_again(e
 
 
 @cluster_test
-async def test_what_members_send_back_comes_in_a_lane_of_its_topic(ends: Ends) -> None:
+async def test_messages_sent_back_arrive_in_a_lane_of_their_topic(ends: Ends) -> None:
     cluster, name = await ends.cluster(), group()
     first, second, foreign = (ends.server.take_topic(1) for _ in range(3))
     for topic in (first, second, foreign):
@@ -228,7 +228,7 @@ async def test_what_members_send_back_comes_in_a_lane_of_its_topic(ends: Ends) -
 
 
 async def stored(client: ClusterClient, topic: str, offset: int) -> tuple[Queue, Record]:
-    """A message of the topic's only queue."""
+    """Return the queue of a topic with one queue, and its record at this offset."""
     route = await client.routes.get(topic)
     assert route is not None
     [queue] = route.read_queues()

@@ -1,6 +1,6 @@
-"""Brokers of 4.9, as most applications still have them: what they lack is made up for, or said.
+"""Brokers of version 4.9: workarounds for features that they lack, or errors that name the missing feature.
 
-The conformance suite runs against them, too; this is what it does not ask.
+The conformance suite runs against such brokers, too; these are the tests that it does not have.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from tests.rocketmq.client.broker import A, B, refuses, scripted_client
 from tests.rocketmq.client.broker import Cluster as Scripted
 
 cluster_test = pytest.mark.cluster
-SHIPPED = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
-"""Seconds of the levels 1 to 18."""
+DEFAULT_LEVELS_S = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+"""The delays of levels 1 to 18 in the default `messageDelayLevel`, in seconds."""
 
 
 @pytest_asyncio.fixture
@@ -89,12 +89,14 @@ async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: ClusterCl
 
 
 @cluster_test
-async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client: ClusterClient, cluster: Cluster) -> None:
+async def test_a_group_that_never_committed_has_no_offset(
+    rocketmq_old: RocketMQ, client: ClusterClient, cluster: Cluster
+) -> None:
     topic, group = rocketmq_old.take_topic(2), "never_committed"
     rocketmq_old.send(topic, b"x")
     queue = Queue(topic, "broker-a", 0)
     assert await client.positions.committed(queue, group) is None
-    assert await client.positions.committed(queue, group, exact=False) == 0, "this is what such a broker says"
+    assert await client.positions.committed(queue, group, exact=False) == 0, "the response of such a broker"
     assert await client.groups.topics_of(group) == []
     await client.positions.commit(queue, group, 0)
     assert await client.positions.committed(queue, group) == 0
@@ -103,7 +105,7 @@ async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client
 
 
 @cluster_test
-async def test_a_topics_configuration(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
+async def test_the_configuration_of_a_topic_can_be_read(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     topic = rocketmq_old.take_topic(3)
     config = (await client.admin.topic_config(topic))["broker-a"]
     assert (config.read_queues, config.write_queues) == (3, 3)
@@ -111,7 +113,7 @@ async def test_a_topics_configuration(rocketmq_old: RocketMQ, client: ClusterCli
 
 
 @cluster_test
-async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_old: RocketMQ, cluster: Cluster) -> None:
+async def test_a_delayed_message_uses_a_level_and_keeps_its_delivery_time(rocketmq_old: RocketMQ, cluster: Cluster) -> None:
     topic, again = rocketmq_old.take_topic(1), rocketmq_old.take_topic(1)
     outbound = await cluster.outbound(OutboundSpec(topic))
     due = int(time.time() * 1000) + 700
@@ -136,7 +138,7 @@ async def first_of(cluster: Cluster, topic: str) -> Message:
 
 
 @cluster_test
-async def test_a_pop_is_refused_with_what_to_do(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
+async def test_the_error_of_a_pop_names_the_alternative(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     popper = Popper(client, "popping", everything(rocketmq_old.take_topic(1)))
     with pytest.raises(ServerRefused, match="instead of `pop_consumer`") as refused:
         await popper.pop("broker-a")
@@ -150,8 +152,8 @@ async def test_a_pop_is_refused_with_what_to_do(rocketmq_old: RocketMQ, client: 
     ("wait_ms", "level"),
     [(1, 1), (1000, 1), (1001, 2), (59_999, 5), (60_000, 5), (60_001, 6), (3_600_001, 18), (7_200_000, 18)],
 )
-def test_the_next_level_is_taken(wait_ms: int, level: int) -> None:
-    limits = Limits(levels=[seconds * 1000 for seconds in SHIPPED])
+def test_a_delay_is_rounded_up_to_the_next_level(wait_ms: int, level: int) -> None:
+    limits = Limits(levels=[seconds * 1000 for seconds in DEFAULT_LEVELS_S])
     assert limits.delay(5_000 + wait_ms, 5_000) == ("DELAY", str(level))
     [outgoing], failures = encode([Message(b"x", deliver_at=5_000 + wait_ms)], None, limits, 5_000)
     assert failures == []
@@ -161,14 +163,14 @@ def test_the_next_level_is_taken(wait_ms: int, level: int) -> None:
     assert outgoing.delayed
 
 
-def test_levels_in_any_order() -> None:
+def test_levels_may_be_configured_in_any_order() -> None:
     limits = Limits(levels=[10_000, 1000, 5000])
     assert [limits.delay(wait, 0)[1] for wait in (1, 1000, 1001, 5001, 10_000)] == ["2", "2", "3", "1", "1"]
     with pytest.raises(ValueError, match="due in 10001 ms, the broker holds messages for 10000 ms at most"):
         limits.delay(10_001, 0)
 
 
-def tells(version: int, settings: str):
+def settings_of(version: int, settings: str):
     def answer(link, request):
         command = request.answer(0, None, settings.encode())
         command.version = version
@@ -187,16 +189,18 @@ async def levels_of(scripted: Scripted, answer) -> tuple[int, ...]:
         await client.close()
 
 
-async def test_levels_as_the_broker_tells_them(scripted: Scripted) -> None:
-    assert await levels_of(scripted, tells(407, f"a=b\nmessageDelayLevel={LEVELS}\n")) == tuple(s * 1000 for s in SHIPPED)
-    assert await levels_of(scripted, tells(407, "brokerName=a\n")) == tuple(s * 1000 for s in SHIPPED)
-    assert await levels_of(scripted, tells(407, "messageDelayLevel=2s 1d\n")) == (2000, 86_400_000)
-    assert await levels_of(scripted, tells(413, f"messageDelayLevel={LEVELS}\n")) == ()
+async def test_levels_come_from_the_brokers_settings(scripted: Scripted) -> None:
+    assert await levels_of(scripted, settings_of(407, f"a=b\nmessageDelayLevel={LEVELS}\n")) == tuple(
+        s * 1000 for s in DEFAULT_LEVELS_S
+    )
+    assert await levels_of(scripted, settings_of(407, "brokerName=a\n")) == tuple(s * 1000 for s in DEFAULT_LEVELS_S)
+    assert await levels_of(scripted, settings_of(407, "messageDelayLevel=2s 1d\n")) == (2000, 86_400_000)
+    assert await levels_of(scripted, settings_of(413, f"messageDelayLevel={LEVELS}\n")) == ()
     with pytest.raises(RemoteProtocolError, match="messageDelayLevel contains '5x'"):
-        await levels_of(scripted, tells(407, "messageDelayLevel=1s 5x\n"))
+        await levels_of(scripted, settings_of(407, "messageDelayLevel=1s 5x\n"))
 
 
-async def test_a_broker_that_is_away_does_not_keep_an_outbound_from_being_opened(scripted: Scripted) -> None:
+async def test_delay_levels_of_an_unreachable_broker_are_queried_again(scripted: Scripted) -> None:
     cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers="ns:9876"))
     assert isinstance(cluster, RocketMQCluster)
     cluster._shared_client = client = scripted_client()
@@ -206,17 +210,17 @@ async def test_a_broker_that_is_away_does_not_keep_an_outbound_from_being_opened
     scripted.unreachable = {A, B}
     assert await cluster._delay_levels(route) == ()
     scripted.unreachable = {A}
-    scripted.at[B, Code.GET_BROKER_CONFIG] = tells(407, "messageDelayLevel=1s\n")
-    scripted.at[A, Code.GET_BROKER_CONFIG] = tells(407, "messageDelayLevel=2s\n")
+    scripted.at[B, Code.GET_BROKER_CONFIG] = settings_of(407, "messageDelayLevel=1s\n")
+    scripted.at[A, Code.GET_BROKER_CONFIG] = settings_of(407, "messageDelayLevel=2s\n")
     assert await cluster._delay_levels(route) == (1000,)
     scripted.unreachable = set()
     assert await cluster._delay_levels(route) == (2000,)
     await cluster._delay_levels(route)
-    assert len(scripted.asked[Code.GET_BROKER_CONFIG]) == 2, "who has answered is not asked again"
+    assert len(scripted.asked[Code.GET_BROKER_CONFIG]) == 2, "a broker that has answered is not queried again"
     await cluster.close()
 
 
-async def test_a_broker_that_does_not_tell_counts_as_new(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_refuses_its_settings_counts_as_5x(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert await levels_of(scripted, refuses(Status.NO_PERMISSION)) == ()
     assert "assuming version 5.x" in caplog.text

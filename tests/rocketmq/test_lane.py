@@ -1,4 +1,4 @@
-"""What lanes and range readers make of pulls that a real Broker gives only now and then."""
+"""Lanes and range readers with pulls that a real Broker returns only rarely."""
 
 import asyncio
 from collections import deque
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def pulled(*offsets: int, tag: str = "wanted", tags: frozenset[str] = frozenset()) -> PulledRecords:
-    """Messages at these offsets, pulled from the first one on."""
+    """Return a pull with messages at these offsets; the first is the offset that was requested."""
     stored = properties.encode([("TAGS", tag)])
     body = b"".join(encode_record(Record("T", b"x", stored, queue_offset=offset)) for offset in offsets)
     return PulledRecords(QUEUE, body, offsets[0], offsets[-1] + 1, tags)
 
 
-class Stream:
-    """A queue that gives these pulls."""
+class FakeAssignedQueue:
+    """An assigned queue with these pulls, which records what is committed."""
 
     def __init__(self, *pulls: PulledRecords) -> None:
         self.waiting = deque(pulls)
@@ -56,9 +56,9 @@ class Stream:
             self.committed.append(offset)
 
 
-async def test_a_range_ends_before_a_hole_that_goes_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compacted away is all from 2 to 19; while the first batch was looked at, what follows the hole came."""
-    assigned = Stream(pulled(0, 1))
+async def test_a_range_ends_at_a_hole_that_extends_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction removed the offsets 2 to 19. The pull after this hole arrives while the first batch is processed."""
+    assigned = FakeAssignedQueue(pulled(0, 1))
 
     async def join(*_: Any) -> Any:
         return SimpleNamespace(held={QUEUE: assigned}, close=lambda: asyncio.sleep(0))
@@ -75,9 +75,9 @@ async def test_a_range_ends_before_a_hole_that_goes_beyond_it(monkeypatch: pytes
     assert found == [0, 1]
 
 
-async def test_what_nobody_wants_is_committed_after_a_reset_too() -> None:
-    """The batch that is out when an administrator sets the offset is acknowledged, or not, for nothing."""
-    assigned = Stream(pulled(0, tags=WANTED))
+async def test_filtered_messages_are_committed_after_a_reset_too() -> None:
+    """A batch that is in flight at the reset must not delay the commit: its acknowledgement has no effect any more."""
+    assigned = FakeAssignedQueue(pulled(0, tags=WANTED))
     lane = RocketMQLane(PARTITION, assigned)  # type: ignore[arg-type]
     batch = await lane.receive()
     assigned.state.run = 2

@@ -1,4 +1,4 @@
-"""Locked clusters without sockets: settings and URLs, and what is asked before a route is opened."""
+"""Clusters with TLS and access control, without sockets: settings, URLs, and the checks before a route is opened."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ ILLEGAL = refuses(Status.INVALID_PARAMETER, "request queueId[2147483647] is ille
 # --- settings -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_url_with_ssl_is_one_with_tls() -> None:
+def test_the_ssl_scheme_switches_tls_on() -> None:
     plain = RocketMQCluster.from_url("rocketmq://ns:1")
     encrypted = RocketMQCluster.from_url("rocketmq+ssl://ns:1")
     assert (plain.tls, plain.auth) == (None, None)
@@ -49,13 +49,13 @@ def test_a_url_names_options_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["rocketmq+ssl://ns?tls=false", "rocketmq+tls://ns", "rocketmqs://ns"])
-def test_urls_that_contradict_themselves(url: str) -> None:
+def test_contradictory_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="rocketmq\\+ssl://"):
         RocketMQCluster.from_url(url)
 
 
 @pytest.mark.parametrize("auth", [{"access_key": "a"}, {"secret_key": "b"}, {**AUTH, "token": "c"}, {**AUTH, "secret_key": ""}])
-def test_credentials_are_complete(auth: dict[str, Any]) -> None:
+def test_incomplete_or_unknown_credentials_are_refused(auth: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="auth"):
         RocketMQCluster(name_servers="ns", auth=auth)
 
@@ -67,12 +67,12 @@ def test_no_secret_is_shown() -> None:
         assert "the-token" not in shown
 
 
-# --- what is asked before -------------------------------------------------------------------------------------------------
+# --- checks before a route is opened --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
-def healthy(cluster: broker.Cluster) -> None:
-    """Brokers that take everything, and make groups."""
+def permit_everything(cluster: broker.Cluster) -> None:
+    """Make the brokers grant every permission, and create groups automatically."""
     cluster.on[Code.GET_BROKER_CONFIG] = says(b"autoCreateSubscriptionGroup=true\n")
     cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(GroupConfigs({"G": GroupConfig("G")}).encode())
     cluster.on[Code.SEND_MESSAGE_V2] = ILLEGAL
@@ -83,7 +83,7 @@ def healthy(cluster: broker.Cluster) -> None:
 
 
 @asynccontextmanager
-async def opened(**settings: Any) -> AsyncIterator[RocketMQ]:
+async def connected_cluster(**settings: Any) -> AsyncIterator[RocketMQ]:
     made = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers="ns", **settings))
     assert isinstance(made, RocketMQ)
     await made.connect()
@@ -93,17 +93,17 @@ async def opened(**settings: Any) -> AsyncIterator[RocketMQ]:
         await made.close()
 
 
-async def test_every_master_is_asked_for_the_right_to_produce(cluster: broker.Cluster) -> None:
-    async with opened(auth=AUTH) as rocket:
+async def test_the_permission_to_produce_is_checked_at_every_master(cluster: broker.Cluster) -> None:
+    async with connected_cluster(auth=AUTH) as rocket:
         await rocket.check_outbound(OutboundSpec("T"))
     sent = cluster.asked[Code.SEND_MESSAGE_V2]
     assert [SendHeader.decode(request.ext).queue_id for request in sent] == [0x7FFFFFFF] * 2, "no topic has this queue"
-    assert all(SendHeader.decode(request.ext).default_topic == "T" for request in sent), "nor is a topic made"
+    assert all(SendHeader.decode(request.ext).default_topic == "T" for request in sent), "nor does the broker create the topic"
     assert {request.ext["AccessKey"] for request in sent} == {"app"}
 
 
-async def test_an_open_cluster_is_asked_for_no_rights(cluster: broker.Cluster) -> None:
-    async with opened() as rocket:
+async def test_without_credentials_no_permission_is_checked(cluster: broker.Cluster) -> None:
+    async with connected_cluster() as rocket:
         await rocket.check_outbound(OutboundSpec("T"))
         await rocket.check_inbound(InboundSpec(("T",), "G"))
     assert not cluster.asked[Code.SEND_MESSAGE_V2]
@@ -111,16 +111,16 @@ async def test_an_open_cluster_is_asked_for_no_rights(cluster: broker.Cluster) -
     assert not cluster.asked[Code.HEART_BEAT]
 
 
-async def test_rights_to_consume_are_those_that_the_group_needs(cluster: broker.Cluster) -> None:
-    async with opened(auth=AUTH) as rocket:
+async def test_the_permission_to_consume_is_checked_for_the_group(cluster: broker.Cluster) -> None:
+    async with connected_cluster(auth=AUTH) as rocket:
         await rocket.check_inbound(InboundSpec(("T",), "G"))
     asked = (Code.UNLOCK_BATCH_MQ, Code.GET_CONSUMER_LIST_BY_GROUP, Code.QUERY_MESSAGE, Code.GET_MAX_OFFSET)
     assert all(len(cluster.asked[code]) == 2 for code in asked)
     assert cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP][0].ext["consumerGroup"] == "G"
 
 
-async def test_a_sender_that_reads_back_needs_to_read(cluster: broker.Cluster) -> None:
-    async with opened(auth=AUTH) as rocket:
+async def test_an_outbound_with_a_sender_needs_the_permission_to_consume(cluster: broker.Cluster) -> None:
+    async with connected_cluster(auth=AUTH) as rocket:
         await rocket.check_outbound(OutboundSpec("T", sender="one"))
     assert cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP][0].ext["consumerGroup"] == "TOOLS_CONSUMER"
 
@@ -133,35 +133,35 @@ async def test_a_sender_that_reads_back_needs_to_read(cluster: broker.Cluster) -
         (Code.GET_MAX_OFFSET, "Topic:T", "may not query topic 'T'"),
     ],
 )
-async def test_a_right_that_one_broker_does_not_give(cluster: broker.Cluster, code: int, resource: str, words: str) -> None:
+async def test_a_permission_that_one_broker_denies_is_fatal(
+    cluster: broker.Cluster, code: int, resource: str, words: str
+) -> None:
     remark = f"User:app has no permission to access {resource} from 10.0.0.1, no matched policies."
     cluster.at[B, code] = refuses(Status.NO_PERMISSION, remark)
-    async with opened(auth=AUTH) as rocket:
+    async with connected_cluster(auth=AUTH) as rocket:
         with pytest.raises(ClusterError, match=words) as caught:
             await rocket.check_inbound(InboundSpec(("T",), "G"))
     assert caught.value.failure is Failure.FATAL
     assert B in str(caught.value)
 
 
-def refuses_keys(link: Link, request: broker.Command) -> None:
+def refuse_signature(link: Link, request: broker.Command) -> None:
     link.answer(request, Status.NO_PERMISSION, remark="check signature failed.")
 
 
-@pytest.mark.parametrize(("answer", "failure"), [(refuses_keys, Failure.FATAL), (refuses(2, "busy"), None)])
-async def test_who_is_not_let_in_is_told_when_connecting(
-    cluster: broker.Cluster, answer: Answer, failure: Failure | None
-) -> None:
+@pytest.mark.parametrize(("answer", "failure"), [(refuse_signature, Failure.FATAL), (refuses(2, "busy"), None)])
+async def test_refused_credentials_fail_the_connection(cluster: broker.Cluster, answer: Answer, failure: Failure | None) -> None:
     cluster.at[A, Code.HEART_BEAT] = answer
     if failure is None:
-        async with opened(auth=AUTH):
+        async with connected_cluster(auth=AUTH):
             return
     with pytest.raises(ClusterError, match="a:10911 refuses access key 'app'") as caught:
-        async with opened(auth=AUTH):
+        async with connected_cluster(auth=AUTH):
             pass
     assert caught.value.failure is failure
 
 
-async def test_a_broker_that_is_away_when_connecting_is_left_for_later(cluster: broker.Cluster) -> None:
+async def test_connecting_ignores_an_unreachable_broker(cluster: broker.Cluster) -> None:
     cluster.unreachable.add(A)
-    async with opened(auth=AUTH) as rocket:
+    async with connected_cluster(auth=AUTH) as rocket:
         assert await rocket.describe("T") is not None

@@ -1,4 +1,4 @@
-"""With a sender's name, a send whose answer is lost is reported and not sent again: whoever sends asks what is stored."""
+"""A send whose response is lost. With a `sender`, or without `retries_unanswered`, it is reported instead of repeated."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -26,28 +26,30 @@ async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
     await client.close()
 
 
-def outbound_of(client: ClusterClient, sender: str | None, *, repeats: bool) -> RocketMQOutbound:
+def open_outbound(client: ClusterClient, sender: str | None, *, retries_unanswered: bool) -> RocketMQOutbound:
     options = RocketMQOutboundOptions(batch_messages=2)
-    spec = OutboundSpec(TOPIC, max_elapsed_s=10.0, sender=sender, retries_unanswered=repeats, options=options)
+    spec = OutboundSpec(TOPIC, max_elapsed_s=10.0, sender=sender, retries_unanswered=retries_unanswered, options=options)
     producer = client.producer("P", TOPIC, fail_behind=True, max_elapsed_s=spec.resend_s)
     return RocketMQOutbound(None, producer, spec, [QUEUE], max_message_bytes=1000)  # type: ignore[arg-type]
 
 
-def stored_but_not_answered(link: Link, request: Command) -> None:
+def store_without_response(link: Link, request: Command) -> None:
     store(SimpleNamespace(address=link.address, cluster=link.cluster, answer=lambda *_: None), request)  # type: ignore[arg-type]
     for code in SENDS:
         link.cluster.on[code] = store
     link.drop()
 
 
-@pytest.mark.parametrize(("sender", "repeats", "times"), [("somebody", True, 1), (None, False, 1), (None, True, 2)])
-async def test_a_lost_answer_is_reported_at_once_where_it_is_asked_for(
-    cluster: Cluster, client: ClusterClient, sender: str | None, repeats: bool, times: int
+@pytest.mark.parametrize(
+    ("sender", "retries_unanswered", "expected_sends"), [("somebody", True, 1), (None, False, 1), (None, True, 2)]
+)
+async def test_a_send_without_a_response_is_repeated_only_if_that_is_allowed(
+    cluster: Cluster, client: ClusterClient, sender: str | None, retries_unanswered: bool, expected_sends: int
 ) -> None:
-    outbound = outbound_of(client, sender, repeats=repeats)
+    outbound = open_outbound(client, sender, retries_unanswered=retries_unanswered)
     for code in SENDS:
-        cluster.on[code] = stored_but_not_answered
+        cluster.on[code] = store_without_response
     receipt = await receipt_of(send(outbound, b"1"))
-    assert bodies(cluster) == [b"1"] * times
-    assert [failure.failure_kind for failure in receipt.failures] == ([Failure.RETRY] if times == 1 else [])
+    assert bodies(cluster) == [b"1"] * expected_sends
+    assert [failure.failure_kind for failure in receipt.failures] == ([Failure.RETRY] if expected_sends == 1 else [])
     assert not (await receipt_of(send(outbound, b"2"))).failures

@@ -1,4 +1,4 @@
-"""RocketMQ's mapping: what a record says, and what a message becomes."""
+"""The RocketMQ mapping: from records to messages, and from messages to send requests."""
 
 import gc
 
@@ -27,30 +27,30 @@ def record(*pairs: tuple[str, str], body: bytes = b"body", **fields: int) -> Rec
     return Record("T", body, property_string(list(pairs)), **fields)  # type: ignore[arg-type]
 
 
-def sends(*messages: Message, origin: str | None = None, limits: Limits | None = None) -> list[EncodedRequest]:
-    made, failures = encode(messages, origin, limits or Limits(), NOW)
+def encode_all(*messages: Message, origin: str | None = None, limits: Limits | None = None) -> list[EncodedRequest]:
+    requests, failures = encode(messages, origin, limits or Limits(), NOW)
     assert failures == []
-    return made
+    return requests
 
 
 def pairs_of(message: Message, origin: str | None = None) -> list[tuple[str, str]]:
-    """The pairs of the only element of the only batch."""
-    [outgoing] = sends(message, origin=origin)
+    """Return the stored properties of a message that is encoded as a batch of one."""
+    [outgoing] = encode_all(message, origin=origin)
     assert (outgoing.is_batch, outgoing.properties) == (True, b"")
     [(_, _, string)] = decode_batch(outgoing.body)
     return decode_properties(string)
 
 
-def again(message: Message) -> Message:
-    [outgoing] = sends(message)
+def round_trip(message: Message) -> Message:
+    [outgoing] = encode_all(message)
     [(flag, body, string)] = decode_batch(outgoing.body)
     return decode([Record("T", body, string, flag=flag)])[0]
 
 
-# --- in -----------------------------------------------------------------------------------------------------------------
+# --- from records to messages -------------------------------------------------------------------------------------------
 
 
-def test_what_a_native_record_says() -> None:
+def test_a_record_of_a_java_producer_becomes_a_message() -> None:
     [message] = decode(
         [
             record(
@@ -66,32 +66,32 @@ def test_what_a_native_record_says() -> None:
 
 
 @pytest.mark.parametrize("name", [*sorted(fields.IGNORED_NAMES - {"__RMQ.TRANSIENT.*"}), "__RMQ.TRANSIENT.x"])
-def test_the_systems_own_notes_are_never_copied(name: str) -> None:
+def test_properties_that_brokers_add_are_dropped(name: str) -> None:
     [message] = decode([record(("a", "1"), (name, "3"))])
     assert message.properties == (("a", "1"),)
     assert name not in dict(pairs_of(message))
 
 
 @pytest.mark.parametrize("name", sorted(fields.KEPT_NAMES - fields.WRITTEN_NAMES))
-def test_what_a_copy_must_not_repeat_is_kept_but_not_in_force(name: str) -> None:
+def test_properties_that_must_not_act_on_a_copy_are_escaped(name: str) -> None:
     [message] = decode([record((name, "x"))])
     assert message.properties == ((name, "x"),)
     written = pairs_of(message)
     assert name not in dict(written)
-    assert again(message).properties == ((name, "x"),)
+    assert round_trip(message).properties == ((name, "x"),)
 
 
-def test_damage_is_a_defect_of_one_message() -> None:
+def test_a_damaged_record_becomes_a_message_with_a_defect() -> None:
     first, second = decode([Record("T", b"x", b"a\x01\xff\x02"), record(("a", "1"))])
     assert (first.defect, first.payload) == ("its properties are not UTF-8", b"x")
     assert second.defect is None
-    made, failures = encode([second, first, second], None, Limits(), NOW)
-    assert [list(outgoing.indexes) for outgoing in made] == [[0], [2]]
+    requests, failures = encode([second, first, second], None, Limits(), NOW)
+    assert [list(outgoing.indexes) for outgoing in requests] == [[0], [2]]
     assert [(failure.index, failure.failure_kind) for failure in failures] == [(1, Failure.REFUSED)]
 
 
-def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
-    [outgoing] = sends(Message(b"x", (("a", "1"),)))
+def test_a_unique_key_added_by_the_broker_is_dropped() -> None:
+    [outgoing] = encode_all(Message(b"x", (("a", "1"),)))
     [(_, body, string)] = decode_batch(outgoing.body)
     [message] = decode([Record("T", body, string + b"UNIQ_KEY\x01made\x02")])
     assert message.properties == (("a", "1"),)
@@ -100,7 +100,7 @@ def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
 
 
 @pytest.mark.parametrize("time", ["9223372036854775808", "1" * 5000, "-1", "1.5", "\u0661"])
-def test_what_is_no_time_of_delivery(time: str) -> None:
+def test_an_invalid_delivery_time_is_dropped(time: str) -> None:
     [message] = decode([record(("TIMER_DELIVER_MS", time), ("a", "1"))])
     assert (message.deliver_at, message.properties) == (None, (("a", "1"),))
     [message] = decode([record(("TIMER_DELIVER_MS", "9223372036854775807"))])
@@ -108,15 +108,15 @@ def test_what_is_no_time_of_delivery(time: str) -> None:
 
 
 @pytest.mark.parametrize("pair", [("mqbridge.order", "1,+0"), ("mqbridge.order", "\u0660"), ("mqbridge.x.\u0660.c", "2")])
-def test_numbers_that_no_gateway_writes_make_a_users_property(pair: tuple[str, str]) -> None:
+def test_reserved_properties_with_invalid_numbers_stay_user_properties(pair: tuple[str, str]) -> None:
     [message] = decode([record(("b", "1"), ("a", "2"), pair)])
     assert message.properties == (("b", "1"), ("a", "2"), pair)
 
 
-# --- out ----------------------------------------------------------------------------------------------------------------
+# --- from messages to send requests -------------------------------------------------------------------------------------
 
 
-def test_what_a_rocketmq_consumer_sees() -> None:
+def test_fields_of_a_message_become_properties() -> None:
     message = Message(
         b"x", (("a", "1"),), key="k", keys=("i", "j"), msg_type="t", event_time=5, attributes=b"a=1", position=(3, 1)
     )
@@ -129,7 +129,7 @@ def test_what_a_rocketmq_consumer_sees() -> None:
         ("mqbridge.event_time", "5"),
         ("mqbridge.origin", "c|t|b:0|3:1"),
     ]
-    [outgoing] = sends(message)
+    [outgoing] = encode_all(message)
     assert outgoing.born == 5
     assert pairs_of(Message(b"x")) == [("mqbridge.v", "1")]
 
@@ -145,50 +145,50 @@ def test_what_a_rocketmq_consumer_sees() -> None:
         ((("mqbridge.x.0.a", "k"),), [("mqbridge.x.0.mqbridge.x.0.a", "k")]),
     ],
 )
-def test_what_the_property_string_cannot_hold_is_escaped(
+def test_pairs_that_the_property_string_cannot_store_are_escaped(
     pairs: tuple[tuple[str, str], ...], written: list[tuple[str, str]]
 ) -> None:
     message = Message(b"x", pairs)
     assert pairs_of(message) == [*written, ("mqbridge.v", "1")]
-    assert again(message).properties == pairs
+    assert round_trip(message).properties == pairs
 
 
 @pytest.mark.parametrize("payload", [None, b"", b"\x00"])
-def test_a_payload_of_nothing(payload: bytes | None) -> None:
-    [outgoing] = sends(Message(payload))
+def test_missing_and_empty_payloads_are_distinguished(payload: bytes | None) -> None:
+    [outgoing] = encode_all(Message(payload))
     [(_, body, string)] = decode_batch(outgoing.body)
     assert body == b"\x00"
     assert decode([Record("T", body, string)])[0].payload == payload
-    # The placeholder is only believed where it still stands.
+    # If the body is no longer the placeholder, it is the payload.
     assert decode([Record("T", b"changed", string)])[0].payload == b"changed"
 
 
 @pytest.mark.parametrize("keys", [("a",), ("a", "b"), ("a b",), ("",), ("", ""), ("a", ""), ("\x01",)])
 @pytest.mark.parametrize("key", [None, "a", "", "x", b"a"])
-def test_keys_and_key(keys: tuple[str, ...], key: str | bytes | None) -> None:
-    message = again(Message(b"x", keys=keys, key=key))
+def test_any_combination_of_keys_and_key_is_restored(keys: tuple[str, ...], key: str | bytes | None) -> None:
+    message = round_trip(Message(b"x", keys=keys, key=key))
     assert (message.keys, message.key) == (keys, key)
 
 
-def test_a_sharding_key_that_keys_say_too_returns_natively() -> None:
+def test_a_sharding_key_equal_to_an_index_key_is_restored() -> None:
     [message] = decode([record(("KEYS", "k"), ("__SHARDINGKEY", "k"))])
     assert (message.key, message.properties) == ("k", (("mqbridge.rocketmq.sharded", "1"),))
     assert pairs_of(message)[:2] == [("KEYS", "k"), ("__SHARDINGKEY", "k")]
 
 
-def test_a_delayed_message_travels_alone_with_a_timer() -> None:
-    one, late, two = sends(Message(b"a"), Message(b"b", (("z", "1"), ("a", "2")), deliver_at=NOW + 5), Message(b"c"))
+def test_a_delayed_message_is_sent_alone_with_a_timer() -> None:
+    one, late, two = encode_all(Message(b"a"), Message(b"b", (("z", "1"), ("a", "2")), deliver_at=NOW + 5), Message(b"c"))
     assert [list(outgoing.indexes) for outgoing in (one, late, two)] == [[0], [1], [2]]
     assert (late.is_batch, late.body, late.count) == (False, b"b", 1)
     pairs = decode_properties(late.properties)
     assert ("TIMER_DELIVER_MS", str(NOW + 5)) in pairs
     [message] = decode([Record("T", late.body, property_string(sorted(pairs)))])
     assert (message.deliver_at, message.properties) == (NOW + 5, (("z", "1"), ("a", "2")))
-    # Once it was delivered, it is not delayed again.
+    # A message whose delivery time has passed is not delayed again.
     assert ("mqbridge.deliver_at", "5") in pairs_of(Message(b"b", deliver_at=5))
 
 
-def test_what_the_broker_would_refuse_is_refused_with_the_limit() -> None:
+def test_a_message_beyond_a_limit_is_refused_and_the_limit_named() -> None:
     limits = Limits(max_message_bytes=100, max_delay_ms=1000)
     sent = [
         Message(b"x" * 101),
@@ -197,8 +197,8 @@ def test_what_the_broker_would_refuse_is_refused_with_the_limit() -> None:
         Message(b"x", (("a", "\ud800"),)),
         Message(b"fine"),
     ]
-    made, failures = encode(sent, None, limits, NOW)
-    assert [list(outgoing.indexes) for outgoing in made] == [[4]]
+    requests, failures = encode(sent, None, limits, NOW)
+    assert [list(outgoing.indexes) for outgoing in requests] == [[4]]
     assert [(failure.index, failure.failure_kind) for failure in failures] == [(index, Failure.REFUSED) for index in range(4)]
     for failure, word in zip(failures, ["takes 100 ", f"{MAX_BYTES}", "1000 ms", "Unicode"], strict=True):
         assert word in failure.reason
@@ -206,15 +206,15 @@ def test_what_the_broker_would_refuse_is_refused_with_the_limit() -> None:
 
 def test_batches_keep_the_limits_and_the_order() -> None:
     sent = [Message(bytes([n]) * 100) for n in range(50)]
-    assert [outgoing.count for outgoing in sends(*sent, limits=Limits(max_messages=7))] == [7] * 7 + [1]
-    made = sends(*sent, limits=Limits(max_bytes=1000))
-    assert all(len(outgoing.body) <= 1000 for outgoing in made)
-    assert [index for outgoing in made for index in outgoing.indexes] == list(range(50))
-    big = sends(Message(b"a"), Message(b"b" * 5000), Message(b"c"), limits=Limits(max_bytes=1000, max_message_bytes=5000))
+    assert [outgoing.count for outgoing in encode_all(*sent, limits=Limits(max_messages=7))] == [7] * 7 + [1]
+    requests = encode_all(*sent, limits=Limits(max_bytes=1000))
+    assert all(len(outgoing.body) <= 1000 for outgoing in requests)
+    assert [index for outgoing in requests for index in outgoing.indexes] == list(range(50))
+    big = encode_all(Message(b"a"), Message(b"b" * 5000), Message(b"c"), limits=Limits(max_bytes=1000, max_message_bytes=5000))
     assert [(outgoing.count, outgoing.is_batch) for outgoing in big] == [(1, True), (1, False), (1, True)]
 
 
-def test_hops_are_counted_from_the_second_gateway_on() -> None:
+def test_hops_are_stored_from_the_second_gateway_on() -> None:
     first = dict(pairs_of(Message(b"x", position=(1,)), PREFIX))
     assert (first["mqbridge.origin"], "mqbridge.hops" in first) == (PREFIX + "1", False)
     second = dict(pairs_of(Message(b"x", position=(1,), origin="o", hops=1), PREFIX))
@@ -223,8 +223,8 @@ def test_hops_are_counted_from_the_second_gateway_on() -> None:
     assert (kept["mqbridge.origin"], kept["mqbridge.hops"]) == ("o", "4")
 
 
-def test_the_room_left_for_the_broker_is_enough_for_what_it_adds() -> None:
-    """A delayed message that fails and is sent back: the longest names and ids that brokers append."""
+def test_the_bytes_reserved_for_the_broker_suffice() -> None:
+    """The worst case is a delayed message that is sent back: add up the longest names and ids that brokers append."""
     topic, added = "t" * 127, 0
     for name in (Name.CLUSTER, Name.MSG_REGION, Name.REAL_TOPIC, Name.RETRY_TOPIC):
         added += len(name) + len(topic) + 2
@@ -236,18 +236,18 @@ def test_the_room_left_for_the_broker_is_enough_for_what_it_adds() -> None:
 
 
 @given(message=any_messages())
-def test_any_message_comes_back_whole(message: Message) -> None:
+def test_any_message_is_restored_completely(message: Message) -> None:
     message.deliver_at = None
-    assert comparable_fields(again(message)) == comparable_fields(message)
+    assert comparable_fields(round_trip(message)) == comparable_fields(message)
 
 
-def test_encoded_messages_are_let_go_without_garbage_collection() -> None:
+def test_encoding_leaves_no_reference_cycles() -> None:
     messages = [Message(b"x", position=(number,)) for number in range(5)]
     gc.collect()
-    assert len(sends(*messages, origin=PREFIX, limits=Limits(max_messages=2))) == 3
+    assert len(encode_all(*messages, origin=PREFIX, limits=Limits(max_messages=2))) == 3
     assert gc.collect() == 0
 
 
-def test_every_system_name_has_a_row() -> None:
+def test_every_system_property_has_a_rule() -> None:
     rows = {row.native for row in fields.SYSTEM}
     assert rows - {"__RMQ.TRANSIENT.*"} == SYSTEM_NAMES

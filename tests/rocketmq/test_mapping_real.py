@@ -1,4 +1,4 @@
-"""What a real RocketMQ broker makes of what the mapping sends: batches in order, delayed and large messages alone."""
+"""Requests of the mapping at a real RocketMQ broker: batches in order, delayed and large messages sent alone."""
 
 import time
 
@@ -31,7 +31,7 @@ def send(broker: str, topic: str, outgoing: EncodedRequest) -> None:
 
 
 def pull(broker: str, topic: str, count: int) -> list[Record]:
-    """The first `count` records of queue 0, once they are all there."""
+    """Wait until queue 0 has `count` records, and return them."""
     records: list[Record] = []
     deadline = time.monotonic() + SERVER_PATIENCE_S
     while len(records) < count:
@@ -58,7 +58,7 @@ SENT = [
 ]
 
 
-def test_batches_come_back_whole_and_in_order(rocketmq: RocketMQ) -> None:
+def test_batches_are_stored_completely_and_in_order(rocketmq: RocketMQ) -> None:
     topic = rocketmq.take_topic(1)
     sends, failures = encode(SENT, ORIGIN, Limits(), int(time.time() * 1000))
     assert (failures, [outgoing.count for outgoing in sends]) == ([], [len(SENT)])
@@ -67,13 +67,13 @@ def test_batches_come_back_whole_and_in_order(rocketmq: RocketMQ) -> None:
     got = decode(records)
     assert [comparable_fields(message) for message in got] == [comparable_fields(message) for message in SENT]
     assert [message.hops for message in got] == [1] * len(SENT)
-    # As the mapping expects of brokers: they append to what they were given.
+    # The mapping relies on this: brokers append their properties to those of the request.
     names = [name for name, _ in decode_properties(records[0].properties)]
     assert names[0] == "mqbridge.origin"
     assert "CLUSTER" in names[1:]
 
 
-def test_a_message_sent_alone_is_put_in_order_again(rocketmq: RocketMQ) -> None:
+def test_the_property_order_of_a_single_message_is_restored(rocketmq: RocketMQ) -> None:
     topic = rocketmq.take_topic(1)
     limits = Limits(max_message_bytes=100_000)
     large = Message(b"x" * 99_990, SENT[-1].properties + SENT[1].properties, key="k", msg_type="t")
@@ -88,7 +88,7 @@ def test_a_message_sent_alone_is_put_in_order_again(rocketmq: RocketMQ) -> None:
     assert stored != [name for name, _ in SENT[-1].properties], "this broker keeps the order: `mqbridge.order` is not needed"
 
 
-def test_a_delayed_message_comes_when_it_is_due_and_is_not_delayed_again(rocketmq: RocketMQ) -> None:
+def test_a_delayed_message_arrives_at_its_time_and_is_delayed_only_once(rocketmq: RocketMQ) -> None:
     topic = rocketmq.take_topic(1)
     now = int(time.time() * 1000)
     late = Message(b"late", (("z", "1"), ("a", "2")), deliver_at=now + 2000)

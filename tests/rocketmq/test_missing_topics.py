@@ -1,4 +1,4 @@
-"""A topic that no name server knows: missing while there are Brokers, not known while there are none."""
+"""A topic that no name server knows is missing while Brokers are registered; while none is, nothing is known about it."""
 
 import pytest
 
@@ -24,47 +24,47 @@ BROKER = BrokerData("broker-a", "C", {0: A})
 
 
 @pytest.fixture(autouse=True)
-def registered(cluster: broker.Cluster) -> None:
-    """One Broker, which takes its topics along when it goes."""
+def one_broker(cluster: broker.Cluster) -> None:
+    """Register one Broker; without its topics, the name server does not list the Broker either."""
     cluster.brokers, cluster.topics = {"broker-a": {0: A}}, {"T": {"broker-a": 2}}
     cluster.on[Code.GET_BROKER_CLUSTER_INFO] = lambda link, request: link.answer(
         request, body=ClusterInfo({"broker-a": BROKER} if cluster.topics else {}, {"C": ("broker-a",)}).encode()
     )
 
 
-async def described(rocket: Cluster, topic: str) -> int | None:
+async def partition_count(rocket: Cluster, topic: str) -> int | None:
     found = await rocket.describe(topic)
     return None if found is None else len(found.partitions)
 
 
-async def test_a_topic_is_missing_only_while_a_broker_is_there(cluster: broker.Cluster) -> None:
+async def test_a_topic_is_missing_only_while_a_broker_is_registered(cluster: broker.Cluster) -> None:
     async with connected_clusters(CONFIG) as clusters:
         rocket = clusters["rocket"]
-        assert await described(rocket, "T") == 2
-        assert await described(rocket, "other") is None
+        assert await partition_count(rocket, "T") == 2
+        assert await partition_count(rocket, "other") is None
         cluster.topics = {}
         with pytest.raises(ClusterError, match="no master is registered") as caught:
-            await described(rocket, "T")
+            await partition_count(rocket, "T")
         assert caught.value.failure is Failure.RETRY
 
 
-async def test_a_broker_that_is_back_before_it_is_asked_for_brought_its_topics(cluster: broker.Cluster) -> None:
+async def test_a_broker_that_returns_between_two_queries_has_its_topics(cluster: broker.Cluster) -> None:
     async with connected_clusters(CONFIG) as clusters:
         topics, cluster.topics = cluster.topics, {}
 
-        def back_after_this(link: Link, request: broker.Command) -> None:
+        def return_afterwards(link: Link, request: broker.Command) -> None:
             route(link, request)
             cluster.topics, cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = topics, route
 
-        cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = back_after_this
-        assert await described(clusters["rocket"], "T") == 2
+        cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = return_afterwards
+        assert await partition_count(clusters["rocket"], "T") == 2
 
 
-async def test_what_opens_in_that_moment_is_tried_again(cluster: broker.Cluster) -> None:
-    """A route that joins again in an outage does not look at its topics before: it would end by itself."""
+async def test_opening_during_an_outage_is_retried(cluster: broker.Cluster) -> None:
+    """A route that joins again in an outage does not describe its topics first; a FATAL error would end it."""
     async with connected_clusters(CONFIG) as clusters:
         rocket = clusters["rocket"]
-        assert await described(rocket, "T") == 2
+        assert await partition_count(rocket, "T") == 2
         cluster.topics = {}
         with pytest.raises(ClusterError, match="no master is registered") as caught:
             await rocket.inbound(InboundSpec(("T",), "G"))

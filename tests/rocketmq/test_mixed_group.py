@@ -1,4 +1,4 @@
-"""A route in a group whose members subscribe to different things: it shows trouble, keeps out, and goes on when they are gone."""
+"""A route whose group has members with other subscriptions: it reports an error, does not join, and continues once they left."""
 
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.clusters import connected_clusters

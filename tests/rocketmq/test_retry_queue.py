@@ -1,4 +1,4 @@
-"""Retry queues go on, whatever Brokers refuse or have deleted; their lanes end with the queue."""
+"""Reading of a retry queue continues after refusals and deleted messages; its lanes end with the queue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,16 +26,16 @@ QUEUE = Queue("T", "broker-a", 0)
 
 
 class Retries:
-    """A retry queue over a scripted Broker: messages of `orders` are this member's, others are sent back."""
+    """A retry queue of a scripted Broker. This member consumes topic `orders`; messages of other topics are sent back."""
 
     def __init__(self, scene: Scene, assigned: AssignedQueue, send_back: Callable[[Record], Awaitable[None]]) -> None:
         self.scene, self.assigned = scene, assigned
-        self.found: list[RetryLane | MqbridgeError] = []
-        self.queue = RetryQueue(assigned, "c", ["orders"], self.found.append, send_back)
+        self.reported: list[RetryLane | MqbridgeError] = []
+        self.queue = RetryQueue(assigned, "c", ["orders"], self.reported.append, send_back)
 
     async def lane(self) -> RetryLane:
-        await until(lambda: self.found)
-        lane = self.found[0]
+        await until(lambda: self.reported)
+        lane = self.reported[0]
         assert isinstance(lane, RetryLane)
         return lane
 
@@ -47,7 +47,7 @@ def store(scene: Scene, *messages: tuple[str, bytes]) -> None:
         log.records.append(encode_record(Record("T", body, stored, queue_offset=log.end)))
 
 
-async def nobody(record: Record) -> None:
+async def fail_on_send_back(record: Record) -> None:
     raise AssertionError(f"{record} was sent back")
 
 
@@ -62,30 +62,30 @@ async def test_a_refused_send_back_is_retried(scene: Scene, monkeypatch: pytest.
             raise ClusterError("the broker is busy")
         sent.append(record.body)
 
-    one = Retries(scene, await scene.assigned(), send_back)
-    batch = await asyncio.wait_for((await one.lane()).receive(), PATIENCE_S)
+    retries = Retries(scene, await scene.assigned(), send_back)
+    batch = await asyncio.wait_for((await retries.lane()).receive(), PATIENCE_S)
     assert [message.payload for message in batch.messages] == [b"2"]
     assert sent == [b"refused", b"refused", b"1"]
-    await one.queue.release()
+    await retries.queue.release()
 
 
 async def test_a_gap_is_skipped_and_the_queue_continues(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     store(scene, *[("orders", b"%d" % n) for n in range(10)])
     scene.groups.offsets["G", QUEUE] = 2
     scene.groups.log().first = 6
-    one = Retries(scene, await scene.assigned(), nobody)
-    batch = await asyncio.wait_for((await one.lane()).receive(), PATIENCE_S)
+    retries = Retries(scene, await scene.assigned(), fail_on_send_back)
+    batch = await asyncio.wait_for((await retries.lane()).receive(), PATIENCE_S)
     assert (batch.first, batch.next, len(batch.messages)) == ((6,), (10,), 4)
     assert "messages that members sent back are lost" in caplog.text
-    await one.queue.release()
+    await retries.queue.release()
 
 
-async def test_a_gap_waits_for_what_is_out_before_it(scene: Scene) -> None:
-    """Passing over it moves the group's offset: what was handed out before must be stored by then."""
+async def test_a_gap_is_skipped_only_after_the_messages_before_it_are_stored(scene: Scene) -> None:
+    """Skipping the gap commits an offset after it, so all messages delivered before must be stored first."""
     store(scene, *[("orders", b"%d" % n) for n in range(2)])
     assigned = await scene.assigned()
-    one = Retries(scene, assigned, nobody)
-    lane = await one.lane()
+    retries = Retries(scene, assigned, fail_on_send_back)
+    lane = await retries.lane()
     batch = await lane.receive()
     await until(lambda: scene.groups.held)
     store(scene, *[("orders", b"%d" % n) for n in range(2, 10)])
@@ -96,37 +96,37 @@ async def test_a_gap_waits_for_what_is_out_before_it(scene: Scene) -> None:
     assert (assigned.state.gap_at, assigned.committed) == (2, 0)
     lane.acknowledge(batch)
     assert (await asyncio.wait_for(lane.receive(), PATIENCE_S)).first == (6,)
-    await one.queue.release()
+    await retries.queue.release()
 
 
-async def test_what_was_out_before_a_reset_commits_nothing_after_it(scene: Scene) -> None:
-    """An administrator sets the group back: what is read anew counts by itself."""
+async def test_acknowledgements_from_before_a_reset_commit_nothing(scene: Scene) -> None:
+    """An administrator resets the group to an earlier offset; the messages are delivered and acknowledged again."""
     store(scene, *[("orders", b"%d" % n) for n in range(3)])
     assigned = await scene.assigned()
-    one = Retries(scene, assigned, nobody)
-    lane = await one.lane()
+    retries = Retries(scene, assigned, fail_on_send_back)
+    lane = await retries.lane()
     old = await lane.receive()
-    await assigned.reset(0, "as an administrator says so")
+    await assigned.reset(0, "because an administrator reset it")
     again = await asyncio.wait_for(lane.receive(), 5)
     assert (old.next, again.first, again.next) == ((3,), (0,), (3,))
     lane.acknowledge(old)
     assert assigned.committed == 0
     lane.acknowledge(again)
     assert assigned.committed == 3
-    await one.queue.release()
+    await retries.queue.release()
 
 
-async def test_after_revocation_nothing_that_waited_is_handed_out(scene: Scene) -> None:
+async def test_after_a_revocation_no_buffered_message_is_delivered(scene: Scene) -> None:
     store(scene, ("orders", b"1"), ("other", b"-"), ("orders", b"2"))
 
     async def send_back(_: Record) -> None:
         pass
 
-    one = Retries(scene, await scene.assigned(), send_back)
-    lane = await one.lane()
+    retries = Retries(scene, await scene.assigned(), send_back)
+    lane = await retries.lane()
     batch = await lane.receive()
-    await until(lambda: one.queue.assigned.position == 3)
-    await one.assigned.revoke()
+    await until(lambda: retries.queue.assigned.position == 3)
+    await retries.assigned.revoke()
     assert lane.revoked.is_set()
     with pytest.raises(LaneRevoked):
         await lane.receive()
@@ -134,48 +134,48 @@ async def test_after_revocation_nothing_that_waited_is_handed_out(scene: Scene) 
     assert scene.groups.committed("G") in (None, 0)
 
 
-async def test_a_lane_that_waits_hears_of_the_revocation(scene: Scene) -> None:
+async def test_a_revocation_ends_a_waiting_receive(scene: Scene) -> None:
     store(scene, ("orders", b"1"))
-    one = Retries(scene, await scene.assigned(), nobody)
-    lane = await one.lane()
+    retries = Retries(scene, await scene.assigned(), fail_on_send_back)
+    lane = await retries.lane()
     await lane.receive()
     waiting = asyncio.ensure_future(lane.receive())
     await asyncio.sleep(0)
-    await one.assigned.revoke()
+    await retries.assigned.revoke()
     with pytest.raises(LaneRevoked):
         await asyncio.wait_for(waiting, PATIENCE_S)
 
 
-async def test_a_lane_that_is_released_gives_its_queue_back(scene: Scene) -> None:
+async def test_releasing_a_lane_releases_the_queue(scene: Scene) -> None:
     store(scene, ("orders", b"1"))
     consumer = await scene.join()
     assigned = consumer.held[QUEUE]
-    one = Retries(scene, assigned, nobody)
-    lane = await one.lane()
+    retries = Retries(scene, assigned, fail_on_send_back)
+    lane = await retries.lane()
     lane.acknowledge(await lane.receive())
     await lane.release()
     assert scene.groups.committed("G") == 1
     await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
 
 
-async def test_what_ends_a_retry_queue_for_good_is_told_without_a_lane(scene: Scene) -> None:
+async def test_a_fatal_error_is_reported_even_without_a_lane(scene: Scene) -> None:
     scene.cluster.on[Code.PULL_MESSAGE] = refuses(Status.NO_PERMISSION)
-    one = Retries(scene, await scene.assigned(), nobody)
-    await until(lambda: one.found)
-    assert isinstance(one.found[0], ServerRefused)
-    await one.queue.release()
+    retries = Retries(scene, await scene.assigned(), fail_on_send_back)
+    await until(lambda: retries.reported)
+    assert isinstance(retries.reported[0], ServerRefused)
+    await retries.queue.release()
 
 
-async def test_what_waits_for_a_lane_counts_until_it_is_on_another_account(scene: Scene) -> None:
+async def test_bytes_count_against_the_budget_until_the_batch_is_acknowledged_or_rejected(scene: Scene) -> None:
     store(scene, ("orders", bytes(500)), ("others", b"-"), ("orders", bytes(700)))
 
     async def send_back(_: Record) -> None:
         pass
 
     consumer = await scene.join()
-    one = Retries(scene, consumer.held[QUEUE], send_back)
-    lane = await one.lane()
-    await until(lambda: one.queue.assigned.position == 3 and not one.queue.assigned.state.waiting)
+    retries = Retries(scene, consumer.held[QUEUE], send_back)
+    lane = await retries.lane()
+    await until(lambda: retries.queue.assigned.position == 3 and not retries.queue.assigned.state.waiting)
     everything = sum(map(len, scene.groups.log().records))
     assert consumer.budget.held == everything
     first, second = await lane.receive(), await lane.receive()
@@ -184,4 +184,4 @@ async def test_what_waits_for_a_lane_counts_until_it_is_on_another_account(scene
     again = await lane.receive()
     lane.acknowledge(again)
     assert consumer.budget.held == 0
-    await one.queue.release()
+    await retries.queue.release()

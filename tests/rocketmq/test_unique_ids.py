@@ -1,4 +1,4 @@
-"""Every message that is sent has a UNIQ_KEY: its own, or one that is made for it and that no reader takes for the message's."""
+"""Every sent message has a UNIQ_KEY: its own, or an added one, which readers do not report as a property of the message."""
 
 import itertools
 
@@ -23,7 +23,7 @@ NOW = 1_800_000_000_000
 
 
 def stored(sends: list[EncodedRequest]) -> list[Record]:
-    """As a broker stores them."""
+    """Return the records that a broker stores for these requests."""
     return [
         Record("T", body, string, flag=flag)
         for send in sends
@@ -35,16 +35,16 @@ def ids(record: Record) -> list[str]:
     return [value for name, value in decode_properties(record.properties) if name == Name.UNIQ_KEY]
 
 
-def made_of(text: str) -> Reserve:
-    """Ids that begin with a text and go on from one reservation to the next."""
+def reserve_with_prefix(text: str) -> Reserve:
+    """Return a function that reserves ids; each reservation has a new prefix that begins with this text."""
     starts = itertools.count(10)
     return lambda count: (f"{text}{next(starts)}", 0xFFFF - count)
 
 
 @settings(max_examples=300)
 @given(st.lists(any_messages(), min_size=1, max_size=4), st.sampled_from([None, "c|t|b:0|"]))
-def test_ids_change_no_message(messages: list[Message], origin: str | None) -> None:
-    made, failures = encode(messages, origin, Limits(), NOW, made_of("ID"))
+def test_added_ids_change_no_message(messages: list[Message], origin: str | None) -> None:
+    made, failures = encode(messages, origin, Limits(), NOW, reserve_with_prefix("ID"))
     plain, same = encode(messages, origin, Limits(), NOW)
     assert [failure.index for failure in failures] == [failure.index for failure in same]
     assert [comparable_fields(message) for message in decode(stored(made))] == [
@@ -62,14 +62,14 @@ def test_a_message_keeps_its_own_id() -> None:
         Message(b"y", (("a", "1"), (Name.UNIQ_KEY, "mine too"))),
         Message(b"z"),
     ]
-    made, _ = encode(messages, None, Limits(), NOW, made_of("made"))
+    made, _ = encode(messages, None, Limits(), NOW, reserve_with_prefix("made"))
     assert [ids(record) for record in stored(made)] == [["mine"], ["mine too"], ["made10FEFF"]]
     assert [message.property(Name.UNIQ_KEY) for message in decode(stored(made))] == ["mine", "mine too", None]
 
 
 @pytest.mark.parametrize("message", [Message(b"x", deliver_at=NOW + 1), Message(b"x" * 1000)], ids=["delayed", "large"])
-def test_a_message_that_is_sent_alone_has_one(message: Message) -> None:
-    [out], _ = encode([message], None, Limits(max_message_bytes=1010), NOW, made_of("made"))
+def test_a_message_sent_alone_gets_an_id(message: Message) -> None:
+    [out], _ = encode([message], None, Limits(max_message_bytes=1010), NOW, reserve_with_prefix("made"))
     assert not out.is_batch
     [one] = ids(stored([out])[0])
     assert one.startswith("made10")
@@ -77,13 +77,13 @@ def test_a_message_that_is_sent_alone_has_one(message: Message) -> None:
 
 def test_an_id_makes_no_message_too_large() -> None:
     value = "v" * (MAX_PROPERTIES_BYTES - len("name\x01\x02mqbridge.v\x011\x02"))
-    [out], failures = encode([Message(b"x", (("name", value),))], None, Limits(), NOW, made_of("A" * 32))
+    [out], failures = encode([Message(b"x", (("name", value),))], None, Limits(), NOW, reserve_with_prefix("A" * 32))
     assert failures == []
     assert len(ids(stored([out])[0])) == 1
 
 
-def test_more_messages_than_are_reserved_at_once() -> None:
-    made, _ = encode([Message(b"x")] * (2 * IDS_PER_RESERVATION + 1), None, Limits(), NOW, made_of("made"))
+def test_ids_of_several_reservations_are_unique() -> None:
+    made, _ = encode([Message(b"x")] * (2 * IDS_PER_RESERVATION + 1), None, Limits(), NOW, reserve_with_prefix("made"))
     assert len({one for record in stored(made) for one in ids(record)}) == 2 * IDS_PER_RESERVATION + 1
 
 

@@ -1,4 +1,4 @@
-"""Pulls whose bodies may become very large are cut into parts, and nothing of them is lost or read twice."""
+"""Pulls that may decompress to very large bodies are split into parts; no message is lost or read twice."""
 
 import asyncio
 import zlib
@@ -29,7 +29,7 @@ CODECS = (0, 0x100, 0x200, 0x300)
 both_ways = pytest.mark.usefixtures("both_ways")
 
 
-def packed(body: bytes, offset: int, codec: int = 0) -> bytes:
+def compressed_record(body: bytes, offset: int, codec: int = 0) -> bytes:
     data = compress(codec, body)
     return encode_record(Record("T", data, sys_flag=SysFlag.COMPRESSED | codec, queue_offset=offset))
 
@@ -39,7 +39,7 @@ def pulled(records: Sequence[bytes], first: int, next_: int) -> PulledRecords:
 
 
 @both_ways
-def test_what_unpacks_to_more_than_an_answer_may_is_read_in_parts() -> None:
+def test_a_pull_that_decompresses_to_too_much_is_read_in_parts() -> None:
     data = zlib.compress(bytes(MAX_PLAIN_BYTES))
     sys_flag = SysFlag.COMPRESSED
     count = MAX_UNPACKED_BYTES // MAX_PLAIN_BYTES + 1
@@ -59,7 +59,7 @@ def test_what_unpacks_to_more_than_an_answer_may_is_read_in_parts() -> None:
 
 @st.composite
 def records(draw: st.DrawFn) -> tuple[list[bytes], int]:
-    """Records in a row, plain, compressed and inner batches, and the offset behind them."""
+    """Draw consecutive records (plain, compressed, inner batches), and the offset after the last."""
     made, offset = [], draw(st.integers(0, 5))
     for _ in range(draw(st.integers(1, 8))):
         body, sys_flag, count = bytes(draw(st.integers(0, 3000))), 0, 1
@@ -76,7 +76,7 @@ def records(draw: st.DrawFn) -> tuple[list[bytes], int]:
 
 @settings(deadline=None)
 @given(records(), st.integers(0, 3), st.integers(1, 100_000))
-def test_parts_are_the_whole(made: tuple[list[bytes], int], begin: int, limit: int) -> None:
+def test_the_parts_contain_all_messages_once(made: tuple[list[bytes], int], begin: int, limit: int) -> None:
     bodies, end = made
     whole = pulled(bodies, begin, end)
     parts = whole.split(limit)
@@ -91,16 +91,18 @@ def test_parts_are_the_whole(made: tuple[list[bytes], int], begin: int, limit: i
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_no_codec_makes_more_of_its_bytes(codec: int) -> None:
+def test_the_upper_bound_of_the_decompressed_size_holds(codec: int) -> None:
     for size in (0, 1, 1000, 1 << 20):
         assert size <= max_unpacked_bytes(len(compress(codec, bytes(size))), SysFlag.COMPRESSED | codec)
 
 
-def test_a_queue_hands_out_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_delivers_the_parts_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_state, "MAX_UNPACKED_BYTES", 2 * (MAX_PLAIN_BYTES + 512))
     state = QueueState()
     state.start(0, first_start=False)
-    state.answered(state.pull(0.0, with_commit=False), 5, 5, pulled([packed(b"x", offset, 0x200) for offset in range(5)], 0, 5))
+    state.answered(
+        state.pull(0.0, with_commit=False), 5, 5, pulled([compressed_record(b"x", offset, 0x200) for offset in range(5)], 0, 5)
+    )
     ends = []
     while (part := state.take(0.0)) is not None:
         ends.append((part.first, part.next, part.stored))
@@ -108,9 +110,9 @@ def test_a_queue_hands_out_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state.waiting_bytes == 0
 
 
-async def test_a_batch_does_not_join_what_may_become_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pulls_are_not_joined_beyond_the_decompressed_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_module, "MAX_UNPACKED_BYTES", 2 * MAX_PLAIN_BYTES)
-    waiting = [pulled([packed(b"x", offset, 0x200)], offset, offset + 1) for offset in range(5)]
+    waiting = [pulled([compressed_record(b"x", offset, 0x200)], offset, offset + 1) for offset in range(5)]
 
     async def receive() -> PulledRecords:
         return waiting.pop(0)

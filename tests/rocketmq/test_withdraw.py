@@ -1,4 +1,4 @@
-"""Sends that are withdrawn: what waits is never sent, what is on its way is told of by its answer, others go on in order."""
+"""Withdrawn sends: queued requests are never sent, requests on the wire await their responses, other sends keep their order."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,8 +25,8 @@ QUEUE = Queue(TOPIC, "broker-a", 0)
 SENDS = (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 
 
-class Held:
-    """Sends that reached the broker and have no answer."""
+class HeldRequests:
+    """Holds all send requests at the brokers without a response."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -34,11 +34,11 @@ class Held:
         for code in SENDS:
             cluster.on[code] = lambda link, request: self.requests.append((link, request))
 
-    async def one(self) -> None:
+    async def wait_for_one(self) -> None:
         await until(lambda: self.requests)
 
-    def stored(self) -> None:
-        """They are stored, like all that come."""
+    def store_all(self) -> None:
+        """Store and answer the held requests, and all later ones."""
         for link, request in self.requests:
             store(link, request)
         for code in SENDS:
@@ -76,75 +76,75 @@ def failed(receipt: Receipt) -> list[tuple[int, Failure]]:
     return [(failure.index, failure.failure_kind) for failure in receipt.failures]
 
 
-async def test_what_waits_is_taken_back_and_what_is_on_its_way_stays(cluster: Cluster, outbound: RocketMQOutbound) -> None:
-    held = Held(cluster)
-    moved = [send(outbound, b"1"), send(outbound, b"2", b"3")]
+async def test_queued_sends_are_withdrawn_and_sends_on_the_wire_are_not(cluster: Cluster, outbound: RocketMQOutbound) -> None:
+    held = HeldRequests(cluster)
+    withdrawn = [send(outbound, b"1"), send(outbound, b"2", b"3")]
     other = send(outbound, b"4")
-    await held.one()
-    outbound.withdraw(moved)
-    assert failed(await receipt_of(moved[1])) == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    await held.wait_for_one()
+    outbound.withdraw(withdrawn)
+    assert failed(await receipt_of(withdrawn[1])) == [(0, Failure.RETRY), (1, Failure.RETRY)]
     await asyncio.sleep(0.01)
-    assert not moved[0].done(), "a broker may have it"
-    held.stored()
-    assert not (await receipt_of(moved[0])).failures
+    assert not withdrawn[0].done(), "a broker may have it"
+    held.store_all()
+    assert not (await receipt_of(withdrawn[0])).failures
     assert not (await receipt_of(other)).failures
     assert bodies(cluster) == [b"1", b"4"]
 
 
-async def test_a_send_of_several_requests_is_taken_back_in_part(cluster: Cluster, outbound: RocketMQOutbound) -> None:
-    held = Held(cluster)
-    moved = send(outbound, b"1", b"2", b"3", b"4")
-    await held.one()
-    outbound.withdraw([moved])
+async def test_the_queued_requests_of_a_send_are_withdrawn(cluster: Cluster, outbound: RocketMQOutbound) -> None:
+    held = HeldRequests(cluster)
+    withdrawn = send(outbound, b"1", b"2", b"3", b"4")
+    await held.wait_for_one()
+    outbound.withdraw([withdrawn])
     await asyncio.sleep(0.01)
-    assert not moved.done()
-    held.stored()
-    assert failed(await receipt_of(moved)) == [(2, Failure.RETRY), (3, Failure.RETRY)]
+    assert not withdrawn.done()
+    held.store_all()
+    assert failed(await receipt_of(withdrawn)) == [(2, Failure.RETRY), (3, Failure.RETRY)]
     assert bodies(cluster) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("trouble", [hangs_up, refuses(Status.SYSTEM_BUSY), refuses(Status.NO_PERMISSION)])
-async def test_what_is_on_its_way_is_not_sent_again(cluster: Cluster, outbound: RocketMQOutbound, trouble: object) -> None:
-    held = Held(cluster)
-    moved, other = send(outbound, b"1"), send(outbound, b"2")
-    await held.one()
-    outbound.withdraw([moved])
+@pytest.mark.parametrize("failure", [hangs_up, refuses(Status.SYSTEM_BUSY), refuses(Status.NO_PERMISSION)])
+async def test_a_withdrawn_send_is_not_retried(cluster: Cluster, outbound: RocketMQOutbound, failure: object) -> None:
+    held = HeldRequests(cluster)
+    withdrawn, other = send(outbound, b"1"), send(outbound, b"2")
+    await held.wait_for_one()
+    outbound.withdraw([withdrawn])
     for link, request in held.requests:
-        trouble(link, request)  # type: ignore[operator]
+        failure(link, request)  # type: ignore[operator]
     held.requests.clear()
-    held.stored()
-    assert failed(await receipt_of(moved)) == [(0, Failure.RETRY)]
+    held.store_all()
+    assert failed(await receipt_of(withdrawn)) == [(0, Failure.RETRY)]
     assert not (await receipt_of(other)).failures
     assert bodies(cluster) == [b"2"]
 
 
-async def test_what_waits_to_be_sent_again_is_taken_back(cluster: Cluster, outbound: RocketMQOutbound) -> None:
-    """Nothing is kept of it: an outage in which lanes are revoked again and again would fill the memory otherwise."""
+async def test_sends_that_wait_for_a_retry_are_withdrawn(cluster: Cluster, outbound: RocketMQOutbound) -> None:
+    """They are forgotten at once; otherwise an outage with repeated revocations would fill the memory."""
     for code in SENDS:
         cluster.on[code] = hangs_up
-    stays = send(outbound, b"0")
+    kept = send(outbound, b"0")
     await until(lambda: cluster.asked[Code.SEND_BATCH_MESSAGE] or cluster.asked[Code.SEND_MESSAGE_V2])
     cluster.unreachable.add(A)
     for _ in range(20):
-        moved = [send(outbound, b"%d" % n) for n in range(3)]
-        outbound.withdraw([*moved, *moved])
-        assert [failed(receipt) for receipt in await asyncio.gather(*map(receipt_of, moved))] == [[(0, Failure.RETRY)]] * 3
-        outbound.withdraw(moved)  # those that are done are ignored
+        withdrawn = [send(outbound, b"%d" % n) for n in range(3)]
+        outbound.withdraw([*withdrawn, *withdrawn])
+        assert [failed(receipt) for receipt in await asyncio.gather(*map(receipt_of, withdrawn))] == [[(0, Failure.RETRY)]] * 3
+        outbound.withdraw(withdrawn)  # finished sends are ignored
     assert outbound._producer.pending == 1
-    assert outbound._pending.keys() == {stays}
+    assert outbound._pending.keys() == {kept}
     for code in SENDS:
         cluster.on[code] = store
     cluster.unreachable.clear()
-    await receipt_of(stays)
+    await receipt_of(kept)
     assert bodies(cluster) == [b"0"]
     assert not outbound._pending
 
 
-async def test_a_refusal_of_everything_is_told_also_of_what_is_withdrawn(cluster: Cluster, outbound: RocketMQOutbound) -> None:
-    held = Held(cluster)
-    moved = send(outbound, b"x")
-    await held.one()
-    outbound.withdraw([moved])
+async def test_a_withdrawn_send_still_reports_a_refusal(cluster: Cluster, outbound: RocketMQOutbound) -> None:
+    held = HeldRequests(cluster)
+    withdrawn = send(outbound, b"x")
+    await held.wait_for_one()
+    outbound.withdraw([withdrawn])
     for link, request in held.requests:
         refuses(Status.MESSAGE_ILLEGAL)(link, request)
-    assert failed(await receipt_of(moved)) == [(0, Failure.REFUSED)]
+    assert failed(await receipt_of(withdrawn)) == [(0, Failure.REFUSED)]

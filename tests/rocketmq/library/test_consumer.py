@@ -1,4 +1,4 @@
-"""The consumer of messages: seeks, redelivery, and pulls that cannot be decoded, without sockets."""
+"""The public consumer, without sockets: seeks, redelivery, damaged pulls, and opening while the client closes."""
 
 import asyncio
 from typing import Any
@@ -15,29 +15,29 @@ from tests.rocketmq.client.groups import Scene, scene
 __all__ = ["scene"]
 
 
-async def opened(scene: Scene, **settings: Any) -> Consumer:
-    """A consumer of group G on topic T."""
+async def open_consumer_of_t(scene: Scene, **settings: Any) -> Consumer:
+    """Return a consumer in group G that reads topic T."""
     member = await scene.join(**settings)
     return Consumer(GroupMember(scene.clients[-1], member, 16))
 
 
 async def test_a_seek_right_after_opening_moves_every_queue(scene: Scene) -> None:
     scene.groups.append(b"1", b"2")
-    async with await opened(scene) as consumer:
+    async with await open_consumer_of_t(scene) as consumer:
         await consumer.seek("latest")
         scene.groups.append(b"new")
         assert (await consumer.receive(PATIENCE_S)).payload == b"new"
 
 
-async def test_a_seek_without_queues_says_so(scene: Scene) -> None:
-    async with await opened(scene, instance="1#1"), await opened(scene, instance="2#2") as second:
+async def test_a_seek_without_queues_is_an_error(scene: Scene) -> None:
+    async with await open_consumer_of_t(scene, instance="1#1"), await open_consumer_of_t(scene, instance="2#2") as second:
         with pytest.raises(ClusterError, match="holds no queue now"):
             await second.seek("earliest")
 
 
 async def test_a_seek_over_received_messages_is_committed(scene: Scene) -> None:
     scene.groups.append(b"1", b"2", b"3")
-    async with await opened(scene) as consumer:
+    async with await open_consumer_of_t(scene) as consumer:
         for _ in range(3):
             await consumer.receive(PATIENCE_S)
         await consumer.seek("latest")
@@ -46,7 +46,7 @@ async def test_a_seek_over_received_messages_is_committed(scene: Scene) -> None:
 
 async def test_a_second_negative_acknowledgement_replaces_the_first(scene: Scene) -> None:
     scene.groups.append(b"1", b"2")
-    async with await opened(scene) as consumer:
+    async with await open_consumer_of_t(scene) as consumer:
         first = await consumer.receive(PATIENCE_S)
         await consumer.receive(PATIENCE_S)
         assert consumer.negative_acknowledge(first, 60.0)
@@ -57,11 +57,11 @@ async def test_a_second_negative_acknowledgement_replaces_the_first(scene: Scene
             await consumer.receive(0.01)
 
 
-async def test_a_seek_reads_a_queue_again_whose_pull_could_not_be_decoded(scene: Scene) -> None:
+async def test_after_a_damaged_pull_a_seek_reads_the_queue_again(scene: Scene) -> None:
     scene.groups.append(b"1", b"2")
     log = scene.groups.log()
     good, log.records[0] = log.records[0], log.records[0][:4] + bytes(4) + log.records[0][8:]
-    async with await opened(scene) as consumer:
+    async with await open_consumer_of_t(scene) as consumer:
         with pytest.raises(RemoteProtocolError):
             await consumer.receive(PATIENCE_S)
         log.records[0] = good

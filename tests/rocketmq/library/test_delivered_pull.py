@@ -1,4 +1,4 @@
-"""Acknowledgements one by one: the offset that a group commits of a queue."""
+"""Acknowledgement of single messages: which offset of the queue is committed."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,8 @@ from mqbridge.rocketmq.wire.record import Record, encode_record
 QUEUE = Queue("orders", "broker-a", 0)
 
 
-class AssignedQueue:
-    """The part of an assigned queue that acknowledgements touch."""
+class FakeAssignedQueue:
+    """The part of an assigned queue that acknowledgements use; records the commits and the released bytes."""
 
     def __init__(self, queue: Queue = QUEUE) -> None:
         self.queue, self.revoked, self.released = queue, False, 0
@@ -30,7 +30,7 @@ class AssignedQueue:
         self.released += size
 
 
-def pulled(
+def make_pull(
     first: int, *payloads: bytes, next_: int | None = None, queue: Queue = QUEUE, properties: bytes = b""
 ) -> PulledRecords:
     records = [
@@ -41,8 +41,8 @@ def pulled(
 
 
 @pytest.fixture
-def assigned() -> AssignedQueue:
-    return AssignedQueue()
+def assigned() -> FakeAssignedQueue:
+    return FakeAssignedQueue()
 
 
 @pytest.fixture
@@ -57,8 +57,10 @@ def take_all(pull: DeliveredPull) -> list[Any]:
     return messages
 
 
-def test_the_offset_moves_when_all_before_are_acknowledged(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    pull = acknowledger.add(pulled(5, b"a", b"b", b"c"))
+def test_the_offset_passes_messages_once_all_before_are_acknowledged(
+    assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger
+) -> None:
+    pull = acknowledger.add(make_pull(5, b"a", b"b", b"c"))
     a, *_ = take_all(pull)
     assert (a.payload, a.topic, a.partition, a.position) == (b"a", "orders", "broker-a:0", (5,))
     assert acknowledger.acknowledge(pull, 7)
@@ -69,8 +71,8 @@ def test_the_offset_moves_when_all_before_are_acknowledged(assigned: AssignedQue
     assert not acknowledger.acknowledge(pull, 5), "a second acknowledgement"
 
 
-def test_pulls_are_committed_in_their_order(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    first, second = acknowledger.add(pulled(0, b"a")), acknowledger.add(pulled(1, b"b"))
+def test_pulls_are_committed_in_order(assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger) -> None:
+    first, second = acknowledger.add(make_pull(0, b"a")), acknowledger.add(make_pull(1, b"b"))
     take_all(first), take_all(second)
     acknowledger.acknowledge(second, 1)
     assert max(assigned.commits) == 0
@@ -78,25 +80,31 @@ def test_pulls_are_committed_in_their_order(assigned: AssignedQueue, acknowledge
     assert assigned.commits[-1] == 2
 
 
-def test_a_message_that_is_not_handed_out_is_not_passed(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    pull = acknowledger.add(pulled(0, b"a", b"b"))
+def test_the_offset_does_not_pass_a_message_that_is_not_delivered(
+    assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger
+) -> None:
+    pull = acknowledger.add(make_pull(0, b"a", b"b"))
     assert pull.take() is not None
     acknowledger.acknowledge(pull, 0)
     assert assigned.commits[-1] == 1
     assert not acknowledger.acknowledge(pull, 1)
     assert assigned.released == 0
     take_all(pull)
-    assert assigned.released > 0, "its bytes count no longer once all is handed out"
+    assert assigned.released > 0, "its bytes are released once all messages are delivered"
 
 
-def test_a_pull_of_which_a_filter_left_nothing_is_committed(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    pull = acknowledger.add(pulled(3, next_=10))
+def test_a_pull_whose_messages_are_all_filtered_is_committed(
+    assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger
+) -> None:
+    pull = acknowledger.add(make_pull(3, next_=10))
     assert pull.take() is None
     assert (assigned.commits[-1], pull.exhausted.is_set()) == (10, True)
 
 
-def test_a_message_that_is_being_sent_back_is_not_passed(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    pull = acknowledger.add(pulled(0, b"a", b"b"))
+def test_the_offset_does_not_pass_a_message_that_is_being_sent_back(
+    assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger
+) -> None:
+    pull = acknowledger.add(make_pull(0, b"a", b"b"))
     take_all(pull)
     assert acknowledger.begin_send_back(pull, 0)
     assert not acknowledger.acknowledge(pull, 0)
@@ -112,22 +120,24 @@ def test_a_message_that_is_being_sent_back_is_not_passed(assigned: AssignedQueue
     assert assigned.commits[-1] == 2
 
 
-def test_an_acknowledgement_from_before_a_seek_does_nothing(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    before = acknowledger.add(pulled(0, b"a", b"b"))
+def test_an_acknowledgement_from_before_a_seek_has_no_effect(
+    assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger
+) -> None:
+    before = acknowledger.add(make_pull(0, b"a", b"b"))
     assert before.take() is not None
     assigned.state.run = 2
     assert not acknowledger.acknowledge(before, 0)
     assert not acknowledger.begin_send_back(before, 0)
     assert before.take() is None
     assert before.exhausted.is_set()
-    after = acknowledger.add(pulled(0, b"a", b"b"))
+    after = acknowledger.add(make_pull(0, b"a", b"b"))
     take_all(after)
     acknowledger.acknowledge(after, 0)
     assert assigned.commits[-1] == 1
 
 
-def test_a_queue_that_was_taken_away_hands_out_nothing(assigned: AssignedQueue, acknowledger: QueueAcknowledger) -> None:
-    pull = acknowledger.add(pulled(0, b"a", b"b"))
+def test_a_revoked_queue_delivers_nothing(assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger) -> None:
+    pull = acknowledger.add(make_pull(0, b"a", b"b"))
     assert pull.take() is not None
     assigned.revoked, assigned.state.state = True, State.RELEASED
     assert pull.take() is None
@@ -135,9 +145,9 @@ def test_a_queue_that_was_taken_away_hands_out_nothing(assigned: AssignedQueue, 
     assert assigned.commits == []
 
 
-def test_a_retry_queue_names_the_topic_that_a_message_came_from() -> None:
+def test_a_message_of_a_retry_queue_has_its_original_topic() -> None:
     queue = Queue("%RETRY%billing", "broker-a", 0)
-    acknowledger = QueueAcknowledger(AssignedQueue(queue))  # type: ignore[arg-type]
-    pull = acknowledger.add(pulled(0, b"a", queue=queue, properties=b"RETRY_TOPIC\x01orders\x02"))
+    acknowledger = QueueAcknowledger(FakeAssignedQueue(queue))  # type: ignore[arg-type]
+    pull = acknowledger.add(make_pull(0, b"a", queue=queue, properties=b"RETRY_TOPIC\x01orders\x02"))
     (message,) = take_all(pull)
     assert (message.topic, message.partition) == ("orders", "broker-a:0")

@@ -1,4 +1,4 @@
-"""POP: receipts, acknowledgements, and brokers that cannot."""
+"""POP: receipts, acknowledgements, and brokers that do not support it."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -40,7 +40,7 @@ RECEIPTS = [
 ]
 
 
-def brings(*records: Record, header: PopResult = HEADER) -> Answer:
+def returns_messages(*records: Record, header: PopResult = HEADER) -> Answer:
     body = b"".join(map(encode_record, records))
     return lambda link, request: link.answer(request, ext=header.encode(), body=body)
 
@@ -54,14 +54,14 @@ async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
     await client.close()
 
 
-async def test_a_pop_brings_messages_with_receipts(cluster: Cluster, client: ClusterClient) -> None:
-    cluster.on[Code.POP_MESSAGE] = brings(*RECORDS)
+async def test_a_pop_returns_messages_with_receipts(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.on[Code.POP_MESSAGE] = returns_messages(*RECORDS)
     popped = await Popper(client, "G", everything("T"), start=StartOffset.LATEST, poll_ms=2000).pop("broker-a")
     assert [receipt for _, receipt in popped.messages] == RECEIPTS
     assert [one.body for one, _ in popped.messages] == [b"12", b"6", b"10"]
     assert popped.remaining == 7
-    said = PopHeader.decode(cluster.asked[Code.POP_MESSAGE][0].ext)
-    assert (said.queue_id, said.max_msg_nums, said.poll_time, said.init_mode, said.exp, said.order) == (
+    header = PopHeader.decode(cluster.asked[Code.POP_MESSAGE][0].ext)
+    assert (header.queue_id, header.max_msg_nums, header.poll_time, header.init_mode, header.exp, header.order) == (
         -1,
         32,
         2000,
@@ -71,8 +71,10 @@ async def test_a_pop_brings_messages_with_receipts(cluster: Cluster, client: Clu
     )
 
 
-async def test_other_tags_of_the_same_hash_are_left_out(cluster: Cluster, client: ClusterClient) -> None:
-    cluster.on[Code.POP_MESSAGE] = brings(record(10, tag="Aa"), record(12, tag="BB"))
+async def test_messages_with_another_tag_of_the_same_hash_are_acknowledged_and_dropped(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    cluster.on[Code.POP_MESSAGE] = returns_messages(record(10, tag="Aa"), record(12, tag="BB"))
     cluster.on[Code.ACK_MESSAGE] = success
     popped = await Popper(client, "G", tagged("T", ["Aa"])).pop("broker-a")
     assert [one.queue_offset for one, _ in popped.messages] == [10]
@@ -81,7 +83,7 @@ async def test_other_tags_of_the_same_hash_are_left_out(cluster: Cluster, client
     assert len((await Popper(client, "G", tagged("T", ["Aa"])).pop("broker-a")).messages) == 1
 
 
-def test_a_message_that_comes_again_brings_its_receipt() -> None:
+def test_a_redelivered_message_has_its_receipt_as_a_property() -> None:
     again = record(3)
     again.properties = properties.encode([("POP_CK", "1 1000 60000 3 1 broker-a 0 3"), ("TAGS", "a")])
     assert make_receipts("broker-a", PopResult(1, 2, 3, 0, "1 0 1", "1 0 3"), [again]) == [
@@ -89,7 +91,7 @@ def test_a_message_that_comes_again_brings_its_receipt() -> None:
     ]
 
 
-def test_a_message_that_the_answer_does_not_list() -> None:
+def test_a_message_missing_from_the_offset_lists_is_an_error() -> None:
     with pytest.raises(RemoteProtocolError, match="the offset lists of the POP response lack"):
         make_receipts("broker-a", HEADER, [record(10), record(11), record(12)])
     with pytest.raises(RemoteProtocolError, match="the offset lists of the POP response lack"):
@@ -97,41 +99,50 @@ def test_a_message_that_the_answer_does_not_list() -> None:
 
 
 @pytest.mark.parametrize("code", [Status.PULL_NOT_FOUND, Status.POLLING_FULL])
-async def test_nothing_came(cluster: Cluster, client: ClusterClient, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pop_without_messages_returns_none(
+    cluster: Cluster, client: ClusterClient, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "POLLING_FULL_PAUSE_S", 0)
     cluster.on[Code.POP_MESSAGE] = refuses(code)
     assert (await Popper(client, "G", everything("T")).pop("broker-a")).messages == []
 
 
-async def test_a_poll_that_ends_at_once_means_clocks_that_differ(cluster: Cluster, client: ClusterClient) -> None:
+async def test_a_poll_timeout_at_once_is_reported_as_different_clocks(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.POP_MESSAGE] = refuses(Status.POLLING_TIMEOUT)
     with pytest.raises(ServerRefused, match="clock"):
         await Popper(client, "G", everything("T")).pop("broker-a")
     assert (await Popper(client, "G", everything("T"), poll_ms=0).pop("broker-a")).messages == []
 
 
-async def test_an_old_broker_says_so(cluster: Cluster, client: ClusterClient) -> None:
+async def test_a_broker_without_pop_is_fatal(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.POP_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
     with pytest.raises(ServerRefused, match="instead of `pop_consumer`") as caught:
         await Popper(client, "G", everything("T")).pop("broker-a")
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_an_old_version_is_not_even_asked(cluster: Cluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_of_an_old_version_is_not_queried(
+    cluster: Cluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "broker_version", {"a:10911": 409}.get)
     with pytest.raises(ServerRefused, match="409"):
         await Popper(client, "G", everything("T")).pop("broker-a")
     assert cluster.asked[Code.POP_MESSAGE] == []
 
 
-async def test_one_is_acknowledged_alone(cluster: Cluster, client: ClusterClient) -> None:
+async def test_one_message_is_acknowledged_by_a_single_request(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.ACK_MESSAGE] = success
     await Popper(client, "G", everything("T")).acknowledge(RECEIPTS[1:2])
-    said = AckHeader.decode(cluster.asked[Code.ACK_MESSAGE][0].ext)
-    assert (said.topic, said.queue_id, said.offset, said.extra_info) == ("%RETRY%G+T", 0, 6, "5 1000 60000 3 2 broker-a 0 6")
+    header = AckHeader.decode(cluster.asked[Code.ACK_MESSAGE][0].ext)
+    assert (header.topic, header.queue_id, header.offset, header.extra_info) == (
+        "%RETRY%G+T",
+        0,
+        6,
+        "5 1000 60000 3 2 broker-a 0 6",
+    )
 
 
-async def test_many_are_acknowledged_together(cluster: Cluster, client: ClusterClient) -> None:
+async def test_several_messages_are_acknowledged_by_one_request(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.BATCH_ACK_MESSAGE] = success
     await Popper(client, "G", everything("T")).acknowledge(RECEIPTS)
     found = BatchAcks.decode(cluster.asked[Code.BATCH_ACK_MESSAGE][0].body)
@@ -140,7 +151,7 @@ async def test_many_are_acknowledged_together(cluster: Cluster, client: ClusterC
     assert acks == [BatchAck("G", "T", "0", 10, 0, 3, 1000, 60000, 0b101), BatchAck("G", "T", "2", 5, 0, 3, 1000, 60000, 0b10)]
 
 
-async def test_a_broker_that_takes_no_batches_gets_single_ones(cluster: Cluster, client: ClusterClient) -> None:
+async def test_a_broker_without_batch_acknowledgements_gets_single_ones(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.BATCH_ACK_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
     cluster.on[Code.ACK_MESSAGE] = success
     popper = Popper(client, "G", everything("T"))
@@ -151,24 +162,24 @@ async def test_a_broker_that_takes_no_batches_gets_single_ones(cluster: Cluster,
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_batches_say_exactly_the_offsets(offsets: set[int]) -> None:
+def test_a_batch_acknowledgement_contains_exactly_the_offsets(offsets: set[int]) -> None:
     receipts = [RECEIPTS[0]._replace(start=50, offset=50 + one) for one in offsets]
     (ack,) = make_batch_acks("G", "T", receipts)
     assert {bit for bit in range(400) if ack.mask >> bit & 1} == offsets
 
 
-async def test_a_changed_time_gives_a_new_receipt(cluster: Cluster, client: ClusterClient) -> None:
+async def test_changing_the_invisible_time_returns_a_new_receipt(cluster: Cluster, client: ClusterClient) -> None:
     def later(link: Link, request: Command) -> None:
         link.answer(request, ext=ChangeInvisibleResult(2000, 5000, 4).encode())
 
     cluster.on[Code.CHANGE_MESSAGE_INVISIBLETIME] = later
     receipt = await Popper(client, "G", everything("T")).change_invisible(RECEIPTS[0], 5000)
     assert receipt == Receipt(12, 2000, 5000, 4, "0", "broker-a", 0, 12)
-    said = ChangeInvisibleHeader.decode(cluster.asked[Code.CHANGE_MESSAGE_INVISIBLETIME][0].ext)
-    assert (said.invisible_time, said.offset, said.extra_info) == (5000, 12, str(RECEIPTS[0]))
+    header = ChangeInvisibleHeader.decode(cluster.asked[Code.CHANGE_MESSAGE_INVISIBLETIME][0].ext)
+    assert (header.invisible_time, header.offset, header.extra_info) == (5000, 12, str(RECEIPTS[0]))
 
 
-async def test_assignments_of_the_broker(cluster: Cluster, client: ClusterClient) -> None:
+async def test_assignments_are_queried_at_the_broker(cluster: Cluster, client: ClusterClient) -> None:
     found = [Assignment(Queue("T", "broker-a", 0), "POP")]
     body = Assignments(tuple(found)).encode()
     cluster.on[Code.QUERY_ASSIGNMENT] = lambda link, request: link.answer(request, body=body)
@@ -184,7 +195,7 @@ async def test_no_assignment_is_an_error(cluster: Cluster, client: ClusterClient
         await Popper(client, "G", everything("T")).assignments()
 
 
-async def test_each_broker_is_popped_by_itself(cluster: Cluster, client: ClusterClient) -> None:
+async def test_brokers_lists_every_broker_of_the_topic(cluster: Cluster, client: ClusterClient) -> None:
     cluster.topics["T"] = {"broker-b": 1, "broker-a": 1}
     assert await Popper(client, "G", everything("T")).brokers() == ["broker-a", "broker-b"]
     with pytest.raises(ClusterError, match="absent"):
@@ -192,10 +203,10 @@ async def test_each_broker_is_popped_by_itself(cluster: Cluster, client: Cluster
 
 
 @pytest.mark.parametrize("bad", [{"start": StartOffset.TIMESTAMP}, {"max_msgs": 33}, {"max_msgs": 0}])
-def test_what_cannot_be_asked(bad: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(LocalProtocolError):
         Popper(None, "G", everything("T"), **bad)  # type: ignore[arg-type]
 
 
-def test_topics_of_receipts() -> None:
-    assert [popped_topic("G", "T", kind) for kind in "012"] == ["T", "%RETRY%G_T", "%RETRY%G+T"]
+def test_the_topic_of_an_acknowledgement_depends_on_the_retry_marker() -> None:
+    assert [popped_topic("G", "T", retry) for retry in "012"] == ["T", "%RETRY%G_T", "%RETRY%G+T"]

@@ -1,4 +1,4 @@
-"""Messages of programs: how they are encoded, which queue they go to, what travels together."""
+"""The public producer: how messages are encoded, which queue they are sent to, and which share a batch."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ def bodies(cluster: Cluster, address: str = A, queue: int = 0) -> list[bytes]:
     return [body for body, _ in cluster.stored[address, queue]]
 
 
-async def test_every_field_has_its_native_place(cluster: Cluster, producer: Producer):
+async def test_every_field_is_stored_as_a_property_or_in_the_header(cluster: Cluster, producer: Producer):
     body = b"x" * 5000
     receipt = await producer.send(
         body, key="shard", keys=["k1", "k2"], msg_type="tag", properties={"own": "1"}, event_time=99, delay_level=3, flag=7
@@ -46,10 +46,10 @@ async def test_every_field_has_its_native_place(cluster: Cluster, producer: Prod
     (request,) = cluster.asked[SINGLE]
     assert compression.decompress(compression.ZLIB, request.body) == body
     assert receipt.partition == (await producer.partitions())[abs(java_string_hash("shard")) % 4]
-    assert receipt.position == (), "a delayed message is stored elsewhere first"
+    assert receipt.position == (), "a delayed message is stored in another topic first"
 
 
-async def test_a_time_of_delivery_is_a_timer(cluster: Cluster, producer: Producer):
+async def test_deliver_at_becomes_a_timer(cluster: Cluster, producer: Producer):
     at = time.time_ns() // 1_000_000 + 60_000
     cluster.on[Code.GET_BROKER_CONFIG] = refuses(Status.NO_PERMISSION)
     await producer.send(b"x" * 5000, deliver_at=at)
@@ -58,7 +58,7 @@ async def test_a_time_of_delivery_is_a_timer(cluster: Cluster, producer: Produce
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("fields", "problem"),
     [
         ({"delay_level": 1, "deliver_at": 5}, "cannot have both"),
         ({"delay_level": 19}, "levels 1 to 18"),
@@ -66,23 +66,23 @@ async def test_a_time_of_delivery_is_a_timer(cluster: Cluster, producer: Produce
         ({"deliver_at": 1 << 60}, "timerMaxDelaySec"),
     ],
 )
-async def test_a_message_that_rocketmq_cannot_carry_is_refused_before_sending(
-    cluster: Cluster, producer: Producer, words, problem
+async def test_a_message_that_rocketmq_cannot_store_is_refused_before_sending(
+    cluster: Cluster, producer: Producer, fields, problem
 ):
     cluster.on[Code.GET_BROKER_CONFIG] = refuses(Status.NO_PERMISSION)
     with pytest.raises(MappingError, match=problem):
-        await producer.send(b"x", **words)
+        await producer.send(b"x", **fields)
     assert cluster.asked[SINGLE] == cluster.asked[BATCH] == []
 
 
-async def test_wrong_types_are_refused_with_their_message_alone(cluster: Cluster, producer: Producer):
+async def test_a_payload_of_a_wrong_type_fails_its_message_only(cluster: Cluster, producer: Producer):
     done = await asyncio.gather(
         producer.send(b"1"), producer.send("text"), producer.send(b"2", properties={"a": 1}), return_exceptions=True
     )
     assert [type(one).__name__ for one in done] == ["SendReceipt", "TypeError", "TypeError"]
 
 
-async def test_a_key_stays_in_its_queue_and_other_messages_go_round(cluster: Cluster, producer: Producer):
+async def test_a_key_chooses_its_queue_and_other_messages_are_sent_in_turn(cluster: Cluster, producer: Producer):
     for _ in range(8):
         await producer.send(b"x")
     assert {queue: len(stored) for queue, stored in cluster.stored.items()} == {(A, 0): 2, (A, 1): 2, (B, 0): 2, (B, 1): 2}
@@ -93,7 +93,7 @@ async def test_a_key_stays_in_its_queue_and_other_messages_go_round(cluster: Clu
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_sends_side_by_side_travel_together_in_their_order(cluster: Cluster, producer: Producer):
+async def test_concurrent_sends_share_a_batch_in_their_order(cluster: Cluster, producer: Producer):
     receipts = await asyncio.gather(*(producer.send(b"%d" % n, key="k") for n in range(100)))
     assert [receipt.position for receipt in receipts] == [(n,) for n in range(100)]
     assert len({receipt.message_id for receipt in receipts}) == 100
@@ -102,7 +102,7 @@ async def test_sends_side_by_side_travel_together_in_their_order(cluster: Cluste
     assert [body for body, _ in stored] == [b"%d" % n for n in range(100)]
 
 
-async def test_sends_that_come_while_a_request_is_out_go_together_in_the_next(cluster: Cluster, producer: Producer):
+async def test_sends_during_a_request_share_the_next_batch(cluster: Cluster, producer: Producer):
     cluster.on[BATCH] = silent
     sends = [asyncio.ensure_future(producer.send(b"0", partition=ON_A))]
     await until(lambda: cluster.asked[BATCH])
@@ -110,13 +110,13 @@ async def test_sends_that_come_while_a_request_is_out_go_together_in_the_next(cl
     await asyncio.sleep(0.01)
     assert len(cluster.asked[BATCH]) == 1
     cluster.on[BATCH] = store
-    cluster.link_to(A).drop()  # the first is sent again
+    cluster.link_to(A).drop()  # the first request is sent again
     await asyncio.gather(*sends)
     assert bodies(cluster) == [b"%d" % n for n in range(50)]
     assert len(decode_batch(cluster.asked[BATCH][-1].body)) == 49
 
 
-async def test_send_waits_for_room(cluster: Cluster, client: ClusterClient):
+async def test_send_waits_while_too_many_bytes_are_pending(cluster: Cluster, client: ClusterClient):
     producer = Producer(client.producer("P", TOPIC), max_pending_bytes=4000)
     cluster.on[BATCH] = silent
     sends = [asyncio.ensure_future(producer.send(bytes(1000), partition=ON_A)) for _ in range(10)]
@@ -130,7 +130,7 @@ async def test_send_waits_for_room(cluster: Cluster, client: ClusterClient):
     assert len(bodies(cluster)) == 10
 
 
-async def test_a_cancelled_send_that_was_not_encoded_is_not_sent(cluster: Cluster, producer: Producer):
+async def test_cancelling_a_queued_send_does_not_affect_the_others(cluster: Cluster, producer: Producer):
     await producer.send(b"1", partition=ON_A)
     sends = [asyncio.ensure_future(producer.send(b"%d" % n, partition=ON_A)) for n in (2, 3, 4)]
     asyncio.get_running_loop().call_soon(sends[1].cancel)
@@ -152,14 +152,14 @@ async def test_a_batch_is_one_request(cluster: Cluster, producer: Producer):
             await producer.send_batch(wrong)
 
 
-async def test_one_way_waits_for_no_response(cluster: Cluster, producer: Producer):
+async def test_a_oneway_send_waits_for_no_response(cluster: Cluster, producer: Producer):
     cluster.on[SINGLE] = silent
     await producer.send_oneway(OutgoingMessage(b"x"), partition=ON_A)
     await until(lambda: cluster.asked[SINGLE])
     assert cluster.asked[SINGLE][0].is_oneway
 
 
-async def test_messages_without_a_key_leave_a_dead_broker(cluster: Cluster, producer: Producer):
+async def test_messages_without_a_key_move_to_another_broker(cluster: Cluster, producer: Producer):
     await producer.partitions()
     cluster.unreachable.add(A)
     cluster.at[A, BATCH] = hangs_up
@@ -175,7 +175,7 @@ async def test_messages_without_a_key_leave_a_dead_broker(cluster: Cluster, prod
     assert (await waiting).partition == ON_A
 
 
-async def test_close_waits_for_receipts_and_then_fails_what_has_none(cluster: Cluster, producer: Producer):
+async def test_close_waits_for_receipts_then_fails_messages_without_one(cluster: Cluster, producer: Producer):
     cluster.on[BATCH] = silent
     sends = [asyncio.ensure_future(producer.send(b"%d" % n, partition=ON_A)) for n in range(3)]
     await until(lambda: cluster.asked[BATCH])
@@ -191,13 +191,13 @@ async def test_close_waits_for_receipts_and_then_fails_what_has_none(cluster: Cl
 
 
 @pytest.mark.parametrize(
-    "words", [{"keys": [1]}, {"event_time": "now"}, {"delay_level": "1"}], ids=lambda words: next(iter(words))
+    "fields", [{"keys": [1]}, {"event_time": "now"}, {"delay_level": "1"}], ids=lambda fields: next(iter(fields))
 )
-async def test_fields_of_wrong_types_fail_their_message_only(cluster: Cluster, producer: Producer, words):
+async def test_fields_of_wrong_types_fail_their_message_only(cluster: Cluster, producer: Producer, fields):
     await producer.partitions()
     sends = [
         producer.send(b"1", partition=ON_A),
-        producer.send(b"2", partition=ON_A, **words),
+        producer.send(b"2", partition=ON_A, **fields),
         producer.send(b"3", partition=ON_A),
     ]
     first, second, third = await asyncio.gather(*sends, return_exceptions=True)
@@ -206,7 +206,7 @@ async def test_fields_of_wrong_types_fail_their_message_only(cluster: Cluster, p
     await producer.flush()
 
 
-async def test_close_sends_what_waits_for_room(cluster: Cluster, client: ClusterClient):
+async def test_close_sends_messages_that_wait_for_the_window(cluster: Cluster, client: ClusterClient):
     producer = Producer(client.producer("P", TOPIC), max_pending_bytes=4000)
     sends = [asyncio.ensure_future(producer.send(bytes(1000), partition=ON_A)) for _ in range(10)]
     await asyncio.sleep(0)

@@ -46,7 +46,7 @@ async def lag(client: RocketMQClient, group: str, topic: str) -> int:
     return sum(offsets.broker_offset - offsets.consumer_offset for offsets in progress.values())
 
 
-async def test_messages_with_a_type_are_acknowledged_in_any_order(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_filtered_messages_are_acknowledged_in_any_order(rocketmq: RocketMQ, client: RocketMQClient) -> None:
     topic, group = rocketmq.take_topic(4), new_group()
     await send(client, topic, 100)
     async with client.consumer(topic, group, msg_types=["odd"]) as consumer:
@@ -58,7 +58,7 @@ async def test_messages_with_a_type_are_acknowledged_in_any_order(rocketmq: Rock
         assert await lag(client, group, topic) == 0
 
 
-async def test_messages_that_were_not_acknowledged_come_again(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_unacknowledged_messages_are_redelivered_to_the_next_consumer(rocketmq: RocketMQ, client: RocketMQClient) -> None:
     topic, group = rocketmq.take_topic(4), new_group()
     await send(client, topic, 100)
     async with client.consumer(topic, group) as consumer:
@@ -71,7 +71,9 @@ async def test_messages_that_were_not_acknowledged_come_again(rocketmq: RocketMQ
             missing.discard((await consumer.receive(SERVER_PATIENCE_S)).payload)
 
 
-async def test_a_negative_acknowledgement_comes_again_through_the_retry_topic(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_a_negatively_acknowledged_message_returns_through_the_retry_topic(
+    rocketmq: RocketMQ, client: RocketMQClient
+) -> None:
     topic, group = rocketmq.take_topic(1), new_group()
     await send(client, topic, 2)
     async with client.consumer(topic, group, max_redeliveries=3) as consumer:
@@ -87,14 +89,14 @@ async def test_a_negative_acknowledgement_comes_again_through_the_retry_topic(ro
         assert await lag(client, group, topic) == 0
 
 
-async def test_a_dead_letter_is_set_aside(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_a_dead_letter_is_moved_to_its_topic(rocketmq: RocketMQ, client: RocketMQClient) -> None:
     topic, group = rocketmq.take_topic(1), new_group()
     await send(client, topic, 1)
     async with client.consumer(topic, group) as consumer:
         (message,) = await receive(consumer, 1)
         assert await consumer.dead_letter(message)
         assert not await consumer.dead_letter(message)
-    # The topic of the dead letters may not be read as it is made: perm 2.
+    # The broker creates the dead letter topic without the permission to read, so only its name is checked.
     assert f"%DLQ%{group}" in await client.admin.topics()
 
 
@@ -109,7 +111,7 @@ async def test_members_of_one_client_divide_the_queues(rocketmq: RocketMQ, clien
                 await asyncio.sleep(0.05)
 
 
-async def test_a_reader_has_its_own_redeliveries_and_leaves_nothing_behind(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_a_reader_redelivers_by_itself_and_creates_no_group(rocketmq: RocketMQ, client: RocketMQClient) -> None:
     topic = rocketmq.take_topic(2)
     await send(client, topic, 20)
     before = await client.groups.configs()
@@ -142,7 +144,7 @@ async def test_every_broadcasting_consumer_receives_everything(rocketmq: RocketM
             assert {message.payload for message in await receive(consumer, 10)} == {b"%d" % n for n in range(10)}
 
 
-async def test_a_group_begins_and_seeks_by_time(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_a_group_starts_and_seeks_at_a_time(rocketmq: RocketMQ, client: RocketMQClient) -> None:
     topic = rocketmq.take_topic(1)
     await send(client, topic, 5)
     await asyncio.sleep(0.05)
@@ -159,7 +161,7 @@ async def test_a_group_begins_and_seeks_by_time(rocketmq: RocketMQ, client: Rock
         assert (await consumer.receive(SERVER_PATIENCE_S)).payload == b"late"
 
 
-async def test_popped_messages_are_acknowledged_each_by_itself(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_popped_messages_are_acknowledged_one_by_one(rocketmq: RocketMQ, client: RocketMQClient) -> None:
     topic, group = rocketmq.take_topic(4), new_group()
     await send(client, topic, 60)
     async with client.pop_consumer(topic, group, invisible_s=10, poll_s=1) as consumer:
@@ -174,7 +176,7 @@ async def test_popped_messages_are_acknowledged_each_by_itself(rocketmq: RocketM
         consumer.acknowledge(again)
 
 
-async def test_pulls_of_a_group_are_taken_as_they_come(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+async def test_a_pull_consumer_receives_the_pulls_of_a_queue(rocketmq: RocketMQ, client: RocketMQClient) -> None:
     topic = rocketmq.take_topic(1)
     await send(client, topic, 20)
     settings = ConsumerSettings(new_group(), (everything(topic),), retries=False)
@@ -187,7 +189,7 @@ async def test_pulls_of_a_group_are_taken_as_they_come(rocketmq: RocketMQ, clien
             queue.commit(pulled.next)
 
 
-async def test_closing_the_client_closes_what_it_opened(rocketmq: RocketMQ) -> None:
+async def test_closing_the_client_closes_its_producers_and_consumers(rocketmq: RocketMQ) -> None:
     topic = rocketmq.take_topic(1)
     client = RocketMQClient(f"rocketmq://{rocketmq.name_server}")
     producer, consumer = await client.producer(topic), await client.consumer(topic, new_group())

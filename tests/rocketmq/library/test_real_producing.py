@@ -21,7 +21,7 @@ __all__ = ["client"]
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(240)]
 
 
-async def test_every_field_of_a_message_is_stored_natively(rocketmq: RocketMQ, client: ClusterClient):
+async def test_every_field_of_a_message_is_stored(rocketmq: RocketMQ, client: ClusterClient):
     topic = rocketmq.take_topic(4)
     producer = Producer(client.producer("P", topic), compression="zlib")
     body = b"compressible " * 1000
@@ -43,7 +43,7 @@ async def test_every_field_of_a_message_is_stored_natively(rocketmq: RocketMQ, c
     assert await soon(arrived)
 
 
-async def test_pipelined_sends_all_arrive_once(rocketmq: RocketMQ, client: ClusterClient):
+async def test_every_pipelined_send_is_stored_once(rocketmq: RocketMQ, client: ClusterClient):
     topic = rocketmq.take_topic(4)
     producer = Producer(client.producer("P", topic, in_flight_per_queue=64))
     results = await asyncio.gather(*(producer.send(b"%d" % number) for number in range(2000)))
@@ -53,7 +53,7 @@ async def test_pipelined_sends_all_arrive_once(rocketmq: RocketMQ, client: Clust
     await producer.close()
 
 
-async def test_delays(rocketmq: RocketMQ, client: ClusterClient):
+async def test_delay_levels_and_timers_delay_messages(rocketmq: RocketMQ, client: ClusterClient):
     topic = rocketmq.take_topic(1)
     producer = Producer(client.producer("P", topic))
     now = time.time_ns() // 1_000_000
@@ -75,7 +75,8 @@ async def test_delays(rocketmq: RocketMQ, client: ClusterClient):
 
 async def test_transactions(rocketmq: RocketMQ, client: ClusterClient):
     topic = rocketmq.take_topic(1)
-    # The broker writes down what was ended every 3 s: above the time-out of these tests, it would ask about ended ones, too.
+    # By default the broker stores outcomes only every 3 s. The transaction timeout of these tests is shorter, so the broker would
+    # ask for outcomes that it has already received.
     await client.admin.update_broker_config(rocketmq.broker_address, {"transactionOpBatchInterval": 100})
     asked: list[bytes] = []
 
@@ -100,7 +101,7 @@ async def test_transactions(rocketmq: RocketMQ, client: ClusterClient):
     await producer.close()
 
 
-async def test_looking_up_messages(rocketmq: RocketMQ, client: ClusterClient):
+async def test_messages_are_found_by_key_unique_key_and_offset_id(rocketmq: RocketMQ, client: ClusterClient):
     topic = rocketmq.take_topic(2)
     producer = Producer(client.producer("P", topic))
     results = [await producer.send(b"%d" % number, keys=[f"k{number}", "all"]) for number in range(4)]

@@ -1,4 +1,4 @@
-"""Transactions: the half, the word, and the question when the word did not come."""
+"""Transactions: half messages, outcomes, and the checks of brokers that did not receive an outcome."""
 
 import asyncio
 
@@ -19,11 +19,11 @@ from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, refuses, stored_w
 SINGLE, END, CHECK = Code.SEND_MESSAGE_V2, Code.END_TRANSACTION, Code.CHECK_TRANSACTION_STATE
 
 
-def unasked(half: Half) -> State:
+def fail_on_check(half: Half) -> State:
     raise AssertionError(half)
 
 
-def ends(cluster: Cluster) -> list[EndTransactionHeader]:
+def end_transactions(cluster: Cluster) -> list[EndTransactionHeader]:
     return [EndTransactionHeader.decode(command.ext) for command in cluster.asked[END]]
 
 
@@ -35,8 +35,8 @@ def check_request(group: str = "G", topic: str = TOPIC, **more: str) -> Command:
 
 
 @pytest.mark.parametrize("state", State)
-async def test_the_half_the_local_transaction_and_the_word(cluster: Cluster, client: ClusterClient, state: State):
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+async def test_the_outcome_is_sent_after_the_local_transaction(cluster: Cluster, client: ClusterClient, state: State):
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     ran = []
 
     async def execute(message: OutgoingMessage, transaction_id: str) -> State:
@@ -54,7 +54,7 @@ async def test_the_half_the_local_transaction_and_the_word(cluster: Cluster, cli
     assert (pairs.pop("mqbridge.v"), pairs.pop("mqbridge.order")) == ("1", "-"), "as the gateway writes it"
     assert pairs == {"UNIQ_KEY": result.transaction_id, "TAGS": "tag", "TRAN_MSG": "true", "PGROUP": "G"}, "and no DELAY"
     assert said.sys_flag == SysFlag.PREPARED
-    (told,) = ends(cluster)
+    (told,) = end_transactions(cluster)
     assert (told.producer_group, told.topic, told.commit_or_rollback, told.msg_id) == (
         "G",
         TOPIC,
@@ -70,10 +70,10 @@ async def test_the_half_the_local_transaction_and_the_word(cluster: Cluster, cli
     await producer.close()
 
 
-async def test_brokers_know_the_group_before_the_first_half(cluster: Cluster, client: ClusterClient):
+async def test_a_heartbeat_precedes_the_first_half_message(cluster: Cluster, client: ClusterClient):
     await client.pool.get(A)
     await client.pool.get(B)
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     result = await producer.send(OutgoingMessage(b"x"), lambda *_: State.COMMIT)
     asked = [command.code for command in cluster.asked_at[result.half.address]]
     assert asked.index(Code.HEART_BEAT) < asked.index(SINGLE)
@@ -82,27 +82,27 @@ async def test_brokers_know_the_group_before_the_first_half(cluster: Cluster, cl
 
 
 @pytest.mark.parametrize("code", [Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT])
-async def test_a_half_that_is_not_safe_is_rolled_back(cluster: Cluster, client: ClusterClient, code: int):
+async def test_a_half_message_that_may_get_lost_is_rolled_back(cluster: Cluster, client: ClusterClient, code: int):
     cluster.on[SINGLE] = stored_with(code)
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     result = await producer.send(OutgoingMessage(b"x"), lambda *_: pytest.fail("it must not run"))
     await until(lambda: cluster.asked[END])
     assert (result.state, result.half.status) == (State.ROLLBACK, code)
-    assert ends(cluster)[0].commit_or_rollback == State.ROLLBACK.value
+    assert end_transactions(cluster)[0].commit_or_rollback == State.ROLLBACK.value
     await producer.close()
 
 
-async def test_a_half_that_is_refused_runs_nothing(cluster: Cluster, client: ClusterClient):
+async def test_a_refused_half_message_runs_no_local_transaction(cluster: Cluster, client: ClusterClient):
     cluster.on[SINGLE] = refuses(Status.MESSAGE_ILLEGAL)
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     with pytest.raises(ServerRefused):
         await producer.send(OutgoingMessage(b"x"), lambda *_: pytest.fail("it must not run"))
     assert cluster.asked[END] == []
     await producer.close()
 
 
-async def test_a_local_transaction_that_raises_is_undecided(cluster: Cluster, client: ClusterClient):
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+async def test_a_local_transaction_that_raises_sends_unknown(cluster: Cluster, client: ClusterClient):
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
 
     def fails(_message: OutgoingMessage, _id: str) -> State:
         raise ValueError("no such account")
@@ -110,14 +110,14 @@ async def test_a_local_transaction_that_raises_is_undecided(cluster: Cluster, cl
     with pytest.raises(ValueError, match="no such account"):
         await producer.send(OutgoingMessage(b"x"), fails)
     await until(lambda: cluster.asked[END])
-    assert ends(cluster)[0].commit_or_rollback == State.UNKNOWN.value
+    assert end_transactions(cluster)[0].commit_or_rollback == State.UNKNOWN.value
     assert "no such account" in (cluster.asked[END][0].remark or "")
     await producer.close()
 
 
-async def test_a_word_that_cannot_be_sent_is_no_failure(cluster: Cluster, client: ClusterClient, caplog):
+async def test_an_outcome_that_cannot_be_sent_is_logged(cluster: Cluster, client: ClusterClient, caplog):
     caplog.set_level("INFO")
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
 
     def execute(_message: OutgoingMessage, _id: str) -> State:
         for address in (A, B):
@@ -133,24 +133,24 @@ async def test_a_word_that_cannot_be_sent_is_no_failure(cluster: Cluster, client
     await producer.close()
 
 
-async def test_an_id_that_is_none_is_an_error(cluster: Cluster, client: ClusterClient):
+async def test_an_invalid_message_id_of_a_half_message_is_an_error(cluster: Cluster, client: ClusterClient):
     answer = {"msgId": "nonsense", "queueId": "0", "queueOffset": "0"}
 
     def stores(link, request):
         link.answer(request, ext={**answer, "queueId": request.ext["e"]})
 
     cluster.on[SINGLE] = stores
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     with pytest.raises(ClusterError, match="returned an invalid message id"):
         await producer.send(OutgoingMessage(b"x"), lambda *_: State.COMMIT)
     await producer.close()
 
 
-# --- the question ---------------------------------------------------------------------------------------------------------
+# --- checks by brokers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", State)
-async def test_a_question_is_answered_where_it_came_from(cluster: Cluster, client: ClusterClient, state: State):
+async def test_a_check_is_answered_at_the_broker_that_sent_it(cluster: Cluster, client: ClusterClient, state: State):
     asked: list[Half] = []
 
     async def check(half: Half) -> State:
@@ -163,15 +163,15 @@ async def test_a_question_is_answered_where_it_came_from(cluster: Cluster, clien
     await until(lambda: cluster.asked[END])
     (half,) = asked
     assert (half.transaction_id, half.record.body, half.properties["own"]) == ("ID1", b"half", "1")
-    (told,) = ends(cluster)
+    (told,) = end_transactions(cluster)
     assert (told.tran_state_table_offset, told.commit_log_offset, told.commit_or_rollback) == (5, 1000, state.value)
     assert (told.from_transaction_check, told.msg_id, told.producer_group) == (True, "ID1", "G")
     assert [command.code for command in cluster.asked_at[A]][-1] == END
     await producer.close()
 
 
-async def test_questions_for_others_and_nonsense_are_left(cluster: Cluster, client: ClusterClient, caplog):
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+async def test_checks_of_other_groups_and_invalid_checks_are_ignored(cluster: Cluster, client: ClusterClient, caplog):
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     await client.pool.get(A)
     link = cluster.link_to(A)
     link.send(check_request(group="other"))
@@ -189,7 +189,7 @@ async def test_questions_for_others_and_nonsense_are_left(cluster: Cluster, clie
     assert cluster.asked[END] == [], "a closed producer is not asked"
 
 
-async def test_a_check_that_raises_says_nothing_and_is_seen(cluster: Cluster, client: ClusterClient, caplog):
+async def test_a_check_that_raises_is_logged_and_not_answered(cluster: Cluster, client: ClusterClient, caplog):
     def check(half: Half) -> State:
         raise LookupError("the database is down")
 
@@ -201,7 +201,7 @@ async def test_a_check_that_raises_says_nothing_and_is_seen(cluster: Cluster, cl
     await producer.close()
 
 
-async def test_so_many_checks_run_at_once(cluster: Cluster, client: ClusterClient, caplog):
+async def test_the_number_of_concurrent_checks_is_limited(cluster: Cluster, client: ClusterClient, caplog):
     gate = asyncio.Event()
 
     async def check(half: Half) -> State:
@@ -220,12 +220,12 @@ async def test_so_many_checks_run_at_once(cluster: Cluster, client: ClusterClien
     await producer.close()
 
 
-async def test_one_producer_of_a_group_and_topic(cluster: Cluster, client: ClusterClient):
-    producer = TransactionProducer(client, "G", TOPIC, unasked)
+async def test_a_client_has_one_producer_per_group_and_topic(cluster: Cluster, client: ClusterClient):
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     with pytest.raises(LocalProtocolError, match="already"):
-        TransactionProducer(client, "G", TOPIC, unasked)
-    other = TransactionProducer(client, "G", "other", unasked)
+        TransactionProducer(client, "G", TOPIC, fail_on_check)
+    other = TransactionProducer(client, "G", "other", fail_on_check)
     await other.close()
     await producer.close()
-    again = TransactionProducer(client, "G", TOPIC, unasked)
+    again = TransactionProducer(client, "G", TOPIC, fail_on_check)
     await again.close()
