@@ -36,14 +36,14 @@ async def client(tubemq: TubeMQ, open_client: Callable[..., Awaitable[Client]]) 
 
 @pytest.fixture
 def own() -> Iterator[TubeMQ]:
-    """A cluster that a test may stop."""
+    """A TubeMQ server that a test may stop."""
     with TubeMQ({"demo": 2}, pool={}) as server:
         yield server
 
 
 @pytest.fixture
 def unconnected(model: Model, monkeypatch: pytest.MonkeyPatch) -> adapter.TubeMQ:
-    """A cluster whose servers are a model."""
+    """A gateway cluster, not connected yet, whose servers are the test file's model."""
     hurry(monkeypatch)
     monkeypatch.setattr(adapter, "ConnectionPool", lambda **_: model)
     return adapter.TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
@@ -51,7 +51,7 @@ def unconnected(model: Model, monkeypatch: pytest.MonkeyPatch) -> adapter.TubeMQ
 
 @pytest_asyncio.fixture
 async def cluster(unconnected: adapter.TubeMQ) -> AsyncIterator[adapter.TubeMQ]:
-    """The same, connected."""
+    """The cluster `unconnected`, connected."""
     await unconnected.connect()
     yield unconnected
     await unconnected.close()

@@ -44,7 +44,7 @@ class Client:
     async def consumer(
         self, topics: str, group: str = "", *, owners: "dict[str, Reading] | None" = None, **settings: Any
     ) -> "Reading":
-        """`topics` are separated by commas. Members of one group may share `owners`, to notice when two own a partition."""
+        """Open a consumer of `topics`, separated by commas. Members that share `owners` notice when two own a partition."""
         consumer = PackConsumer(self.masters, group or fresh_group(), topics.split(","), heartbeat_s=0.5, **settings)
         await consumer.start()
         self.stack.push_async_callback(consumer.close)
@@ -106,6 +106,6 @@ def fresh_group() -> str:
 
 
 def in_order(messages: list[bytes]) -> bool:
-    """Every first appearance comes in order: what is read again may repeat."""
+    """Check that first appearances are in order; messages that are read again may repeat."""
     seen = list(dict.fromkeys(messages))
     return seen == sorted(seen)

@@ -1,4 +1,4 @@
-"""Requests for bounds leave no held partition at the Broker, and one group however many there are."""
+"""Requests for bounds leave no partition held at the Broker, and only one temporary group."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ PARTITIONS = 3
 
 
 class Cluster(Model):
-    """Counts what it keeps."""
+    """A model that shows which groups its Broker keeps."""
 
     @property
     def groups(self) -> set[str]:
@@ -39,8 +39,8 @@ def model() -> Cluster:
     return made
 
 
-async def test_one_group_however_often_it_is_asked(cluster: TubeMQ, model: Cluster) -> None:
-    """Brokers keep the offsets of every group for good, and a gateway asks at each assignment."""
+async def test_all_requests_for_bounds_share_one_group(cluster: TubeMQ, model: Cluster) -> None:
+    """Brokers keep every group until it is removed, and a gateway requests bounds at each assignment."""
     for deleted in (0, 0, STEP):
         model.broker.deleted = {("demo", number): deleted for number in range(PARTITIONS)}
         assert set((await cluster.bounds("demo")).values()) == {Bounds((deleted, 0), (2 * STEP, 0))}
@@ -49,7 +49,7 @@ async def test_one_group_however_often_it_is_asked(cluster: TubeMQ, model: Clust
     assert group.startswith(READER_GROUP_PREFIX)
 
 
-async def test_questions_side_by_side(cluster: TubeMQ, model: Cluster) -> None:
+async def test_concurrent_requests_for_bounds_share_one_group(cluster: TubeMQ, model: Cluster) -> None:
     asked = await asyncio.gather(*(cluster.bounds("demo") for _ in range(5)))
     assert all(found == asked[0] and len(found) == PARTITIONS for found in asked)
     assert not model.broker.owners
@@ -57,8 +57,8 @@ async def test_questions_side_by_side(cluster: TubeMQ, model: Cluster) -> None:
 
 
 @pytest.mark.parametrize("fault", ["before", "after", "silent", "refused"])
-async def test_a_question_that_fails_leaves_nothing_held(cluster: TubeMQ, model: Cluster, fault: str) -> None:
-    """Whether the Broker has carried it out or not. The next question is not disturbed by what is left of it."""
+async def test_a_failed_request_for_bounds_leaves_no_partition_held(cluster: TubeMQ, model: Cluster, fault: str) -> None:
+    """Whether the Broker has executed the request or not. A registration that is left over does not disturb the next request."""
 
     def register(request: b.RegisterRequestC2B) -> Message:
         is_spoilt = (request.partitionId, request.opType) == (1, rpc.OP_REGISTER)
@@ -80,8 +80,10 @@ async def test_a_question_that_fails_leaves_nothing_held(cluster: TubeMQ, model:
 
 
 @pytest.mark.parametrize("fault", [ConnectionLost("cut"), RequestTimeout("silence"), None])
-async def test_one_group_while_a_broker_is_away(cluster: TubeMQ, model: Cluster, fault: Exception | None) -> None:
-    """Lag is asked for every few seconds: the Brokers that are well must not keep another group of each time."""
+async def test_requests_for_bounds_that_fail_create_no_further_group(
+    cluster: TubeMQ, model: Cluster, fault: Exception | None
+) -> None:
+    """The lag is requested every few seconds; the healthy Brokers must not get a new group each time."""
 
     def register(request: b.RegisterRequestC2B) -> Message:
         if (request.partitionId, request.opType) == (1, rpc.OP_REGISTER):
@@ -98,8 +100,10 @@ async def test_one_group_while_a_broker_is_away(cluster: TubeMQ, model: Cluster,
     assert len(model.groups) == 1
 
 
-async def test_an_error_waits_for_the_questions_beside_it(cluster: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever closes the cluster then leaves none of them behind."""
+async def test_an_error_is_raised_after_all_requests_for_bounds_have_ended(
+    cluster: TubeMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise closing the cluster after the error would leave requests running."""
     go, done = asyncio.Event(), []
 
     async def store_range(_: Any, ref: PartitionRef, __: str) -> tuple[int, int]:
@@ -119,8 +123,8 @@ async def test_an_error_waits_for_the_questions_beside_it(cluster: TubeMQ, monke
     assert done == [0, 2]
 
 
-async def test_a_lease_that_was_left_is_no_obstacle(cluster: TubeMQ, model: Cluster) -> None:
-    """A partition that could not be given back counts as held for half a minute: the next question is another group's."""
+async def test_bounds_of_an_occupied_partition_are_requested_with_a_new_group(cluster: TubeMQ, model: Cluster) -> None:
+    """A partition that could not be released stays held for half a minute, so the next request uses another group."""
     await cluster.bounds("demo")
     (group,) = model.groups
     model.broker.owners[group, "demo", 1] = "somebody"
@@ -129,7 +133,7 @@ async def test_a_lease_that_was_left_is_no_obstacle(cluster: TubeMQ, model: Clus
 
 
 @pytest.mark.parametrize("turn", range(1, 3 * PARTITIONS))
-async def test_whoever_gives_up_waiting_leaves_nothing_held(cluster: TubeMQ, model: Cluster, turn: int) -> None:
+async def test_a_cancelled_request_for_bounds_leaves_no_partition_held(cluster: TubeMQ, model: Cluster, turn: int) -> None:
     asking = asyncio.ensure_future(cluster.bounds("demo"))
     await until(lambda: model.faults.counts[rpc.PARTITION_REGISTER] >= min(turn, PARTITIONS))
     for _ in range(turn):

@@ -15,10 +15,10 @@ def model() -> Model:
     return Model({"demo": 1})
 
 
-async def test_a_cluster_that_is_closed_late_leaves_no_producer_behind(
+async def test_closing_after_the_deadline_stops_the_producers_heartbeats(
     unconnected: TubeMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sweeping takes all the time there is. The producer's heartbeats would go on, over new connections."""
+    """Removing groups takes all the time until the deadline. Heartbeats that continued would open new connections."""
 
     async def sweep(_: Any) -> None:
         await asyncio.Event().wait()

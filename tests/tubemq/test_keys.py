@@ -10,7 +10,7 @@ from mqbridge.tubemq.adapter.config import TubeMQCluster
 from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_TLS_PORT, parse_broker, parse_subscription
 
 
-def test_a_port_that_is_left_out_is_the_one_for_tls() -> None:
+def test_the_default_port_with_tls_is_the_tls_port() -> None:
     assert TubeMQCluster(masters=("a", "b:1")).addresses == [("a", 8715), ("b", 1)]
     assert TubeMQCluster.model_validate({"masters": "a,b:1", "tls": True}).addresses == [("a", 8716), ("b", 1)]
     assert parse_broker("1:10.0.0.5: ", DEFAULT_BROKER_TLS_PORT).port == 8124
@@ -32,12 +32,12 @@ def test_a_url_over_tls() -> None:
 
 
 @pytest.mark.parametrize("auth", [{"user": "app"}, {"password": "x"}, {"user": "two words", "password": "x"}])
-def test_a_user_has_a_name_and_a_password(auth: dict[str, str]) -> None:
+def test_user_and_password_are_both_required(auth: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="auth"):
         TubeMQCluster.model_validate({"masters": "a", "auth": auth})
 
 
-def test_no_secret_shows() -> None:
+def test_no_secret_is_printed() -> None:
     auth = {"user": "app", "password": "hidden-1"}
     found = TubeMQCluster.model_validate({"masters": "a", "auth": auth, "admin_url": "http://b", "admin_token": "hidden-2"})
     cluster = TubeMQ("c", found)

@@ -23,7 +23,7 @@ def pack(offset: int, *bodies: bytes) -> Pack:
 
 
 class Held:
-    """Gives packs in order, the last one again and again; a pack ends 28 behind its offset for each message."""
+    """A held partition that delivers each pack until it is confirmed. A message takes 28 bytes of the index."""
 
     def __init__(self, *packs: Pack) -> None:
         self.packs = deque(packs)
@@ -68,7 +68,7 @@ def bodies(batch: Batch) -> list[bytes | None]:
     return [message.payload for message in batch.messages]
 
 
-async def test_a_move_that_fails_leaves_nothing_out() -> None:
+async def test_a_failed_seek_skips_no_message() -> None:
     held = Held(pack(28, b"0", b"1", b"2"))
     lane = lane_of(held)
     held.fails = 1
@@ -81,8 +81,8 @@ async def test_a_move_that_fails_leaves_nothing_out() -> None:
     assert (batch.first, bodies(batch)) == ((28, 2), [b"2"])
 
 
-async def test_a_pack_that_begins_elsewhere_is_delivered_whole() -> None:
-    """A Broker that lost its memory goes on at its own end: the index counted in a pack that it does not have."""
+async def test_a_pack_at_another_offset_than_the_seek_is_delivered_whole() -> None:
+    """A Broker that lost messages continues at its own end; the index was counted in a pack that no longer exists."""
     held = Held(pack(56, b"new 0", b"new 1", b"new 2"), pack(140, b"new 3"))
     lane = lane_of(held)
     await lane.seek((280, 2))
@@ -92,8 +92,8 @@ async def test_a_pack_that_begins_elsewhere_is_delivered_whole() -> None:
     assert bodies(await lane.receive()) == [b"new 3"]
 
 
-async def test_an_index_beyond_the_pack_counts_on_in_the_next() -> None:
-    """The Broker may have written a part of what was one pack to its file: it comes as two now."""
+async def test_an_index_beyond_the_pack_skips_messages_of_the_next_pack() -> None:
+    """A Broker that has written part of a pack to its file meanwhile delivers two packs instead."""
     held = Held(pack(28, b"0", b"1"), pack(84, b"2", b"3", b"4"))
     lane = lane_of(held)
     await lane.seek((28, 3))
@@ -102,7 +102,7 @@ async def test_an_index_beyond_the_pack_counts_on_in_the_next() -> None:
     assert (batch.first, bodies(batch), held.commits) == ((84, 1), [b"3", b"4"], 2)
 
 
-async def test_a_batch_is_decoded_again() -> None:
+async def test_a_batch_can_be_decoded_twice() -> None:
     held = Held(pack(28, b"some bytes", b"1"))
     lane = lane_of(held)
     await lane.seek((28, 1))

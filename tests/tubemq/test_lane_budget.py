@@ -1,4 +1,4 @@
-"""`max_bytes` bounds the bytes that all lanes of an inbound hold together, however many they are."""
+"""`max_bytes` limits the bytes that all lanes of an inbound hold together, for any number of lanes."""
 
 import asyncio
 from datetime import UTC
@@ -27,7 +27,7 @@ PACK_BYTES = 512 << 10
 
 
 class FullBroker(AnyBroker):
-    """Every get finds a full pack."""
+    """A Broker that responds to every get request with a full pack."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,9 @@ def masters() -> MasterScript:
 
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 16 << 20])
-async def test_all_lanes_together_are_bounded(masters: MasterScript, max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_max_bytes_limits_all_lanes_together(
+    masters: MasterScript, max_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hurry(monkeypatch)
     broker = FullBroker()
     masters.connections = SimpleNamespace(to=lambda *_: broker)  # type: ignore[assignment]
@@ -68,7 +70,7 @@ async def test_all_lanes_together_are_bounded(masters: MasterScript, max_bytes: 
     most, done = 0, 0
 
     async def deliver(number: int, lane: TubeMQLane) -> None:
-        """Waits for the core's own bytes with a batch in its hand, as a route does when its target is slow."""
+        """Wait for the route's byte budget while holding a batch, as a route does when its target is slow."""
         nonlocal most, done
         batch = waiting[number] = await lane.receive()
         most = max(most, sum(one.held_bytes for one in waiting.values()))

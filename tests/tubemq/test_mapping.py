@@ -1,4 +1,4 @@
-"""TubeMQ's mapping: TubeMQ messages round-trip byte for byte, messages of other systems are carried and restored whole."""
+"""TubeMQ's mapping: TubeMQ messages round-trip byte for byte, messages of other systems are restored completely."""
 
 import struct
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ STAMP = "c|t|1:0|28:3"
 
 @pytest.fixture(scope="module", params=["plain", "compiled"], autouse=True)
 def _door(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All of this holds for the plain code and for the compiled module."""
+    """Run every test with the plain code and with the compiled module."""
     if request.param == "compiled" and compiled is None:
         pytest.skip("the compiled module is not installed, or is turned off")
     with pytest.MonkeyPatch.context() as patch:
@@ -66,19 +66,19 @@ def test_attributes_become_properties_of_the_same_names() -> None:
     assert message.position == (280, 0)
 
 
-def test_no_block_is_not_an_empty_block() -> None:
+def test_a_missing_attribute_block_differs_from_an_empty_one() -> None:
     without, empty = decode([transferred(b"x", 0), native(b"", b"x")], 0)
     assert (without.attributes, without.payload) == (None, b"x")
     assert (empty.attributes, empty.payload) == (b"", b"x")
 
 
 @pytest.mark.parametrize("data", [b"\x7f\xff\xff\xffabc", b"\xff\xff\xff\xffabc", b"ab"])
-def test_flag_without_a_block_means_body(data: bytes) -> None:
+def test_data_with_the_flag_but_without_a_block_is_all_body(data: bytes) -> None:
     [message] = decode([transferred(data, 1)], 0)
     assert (message.payload, message.attributes, message.defect) == (data, None, None)
 
 
-def test_wrong_checksum_is_a_defect_and_spares_the_others() -> None:
+def test_a_wrong_checksum_is_a_defect_of_that_message_only() -> None:
     broken = transferred(b"abc", 0)
     broken.checkSum ^= 1
     first, second = decode([broken, transferred(b"fine", 0)], 0)
@@ -95,7 +95,7 @@ def test_wrong_checksum_is_a_defect_and_spares_the_others() -> None:
     body=st.binary(max_size=10),
     stamped=st.booleans(),
 )
-def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: bytes, stamped: bool) -> None:
+def test_a_message_of_an_sdk_keeps_its_attribute_string(attributes: bytes, body: bytes, stamped: bool) -> None:
     [message] = decode([native(attributes, body)], 28, first=3)
     encoded = encode(message, PREFIX if stamped else None)
     if not stamped:
@@ -116,7 +116,7 @@ def test_an_attribute_string_has_the_pairs_of_its_items(items: list[bytes]) -> N
 
 
 @given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())
-def test_a_foreign_message_comes_back_whole(message: Message, stamped: bool) -> None:
+def test_a_message_of_another_system_is_restored_completely(message: Message, stamped: bool) -> None:
     if message.msg_type is None:
         message.msg_type = message.property("$msgType$")
     message.position = POSITION
@@ -142,31 +142,31 @@ def test_an_edited_message_gets_a_new_string_and_keeps_the_old_one() -> None:
         b",,mqbridge.key",
     ],
 )
-def test_a_native_string_that_only_looks_like_ours_is_the_users(attributes: bytes) -> None:
+def test_a_users_string_that_resembles_a_gateways_is_kept(attributes: bytes) -> None:
     [message] = decode([native(attributes)], 0)
     assert (message.attributes, message.payload) == (attributes, b"body")
     assert encode(message, None).data == native(attributes).payLoadData
 
 
-def test_a_type_at_the_end_of_a_native_string() -> None:
+def test_an_appended_message_type_is_read_as_the_type() -> None:
     [message] = decode([native(b"a=1,mqbridge.msg_type=t")], 0)
     assert (message.msg_type, message.attributes) == ("t", b"a=1")
 
 
-def test_a_string_that_would_be_read_as_ours_is_built_anew() -> None:
+def test_a_users_string_with_a_gateways_items_is_built_anew() -> None:
     for attributes in (b"a=1,mqbridge.v=1", b"mqbridge.key=k"):
         pairs = tuple((key, value) for key, _, value in (item.partition("=") for item in attributes.decode().split(",")))
         message = Message(b"x", pairs, attributes=attributes)
         assert comparable_fields(read(encode(message, None))) == comparable_fields(message)
 
 
-def test_a_property_that_looks_like_a_type_is_not_taken_for_one() -> None:
+def test_a_property_named_msgtype_is_not_the_message_type() -> None:
     again = read(encode(Message(b"x", (("$msgType$", "t"),)), None))
     assert (again.msg_type, again.properties) == (None, (("$msgType$", "t"),))
 
 
 @pytest.mark.parametrize("value", ["", " ", "\t", "%", "\u3000"])
-def test_native_readers_never_find_a_blank(value: str) -> None:
+def test_sdks_never_find_a_blank_key_or_value(value: str) -> None:
     encoded = encode(Message(b"x", ((value, value),)), None)
     text = encoded.data[4 : 4 + struct.unpack_from(">i", encoded.data)[0]].decode()
     key, _, written = text.split(",")[0].partition("=")
@@ -186,7 +186,7 @@ def test_hops(origin: str | None, hops: int, then: int, attributes: bytes | None
     assert (kept.origin, kept.hops) == (STAMP, then)
 
 
-def test_views_are_written_plainly_with_the_hops_that_they_have() -> None:
+def test_a_decoded_message_is_written_back_with_its_hops() -> None:
     [message] = decode([native(b"a=1,mqbridge.origin=o,mqbridge.hops=2")], 0)
     for requests in (encode_share([message], None), share.PlainRequests([message], None, UTC)):
         assert requests[0][0] == native(b"a=1,mqbridge.origin=o,mqbridge.hops=2").payLoadData
@@ -200,7 +200,7 @@ def test_lone_surrogates_are_refused() -> None:
     assert requests[1][0] == b"fine"
 
 
-def test_native_readers_find_type_and_time() -> None:
+def test_sdks_find_type_and_time() -> None:
     encoded = encode(Message(b"x", (("a", "1"),), msg_type="t1", event_time=1795219034805), None, UTC)
     text = encoded.data[4 : 4 + struct.unpack_from(">i", encoded.data)[0]]
     assert dict(item.split("=") for item in text.decode().split(","))["$msgType$"] == "t1"
@@ -213,7 +213,7 @@ def test_the_broker_never_gets_an_empty_message() -> None:
     assert read(encode(Message(None), None)).payload is None
 
 
-def test_a_minute_that_comes_twice_is_the_earlier_one() -> None:
-    """When clocks go back, `$msgTime$` does not say which of two hours it means; native readers take the first."""
+def test_an_ambiguous_minute_is_the_earlier_one() -> None:
+    """When clocks are set back, a `$msgTime$` value fits two minutes; SDKs take the first."""
     msg_times = msg_times_of(ZoneInfo("Europe/Berlin"))
     assert msg_times[b"202610250230"] == int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()) * 1000

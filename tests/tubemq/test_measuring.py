@@ -17,5 +17,5 @@ from mqbridge.tubemq.adapter.cluster import index_entries_between
         ((280, 0), (252, 3), 0),
     ],
 )
-def test_an_entry_is_a_unit_and_what_is_counted_behind_the_last_one_another(begin: Position, end: Position, count: int) -> None:
+def test_each_index_entry_is_a_unit_and_messages_after_the_last_are_one_more(begin: Position, end: Position, count: int) -> None:
     assert index_entries_between(begin, end) == ([UnitRange(begin, count, 28)] if count else [])

@@ -1,4 +1,4 @@
-"""A topic not listed to producers: it exists if the Master accepts a group for it, and is missing if it refuses one."""
+"""A topic that the Master does not list to producers exists if the Master accepts a group for it, and is missing otherwise."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.tubemq.client.model import Model
 
 @pytest.fixture
 def model() -> Model:
-    """A Master that has just started: it knows a topic, and no Broker has reported it yet."""
+    """A Master that has just started: it knows the topic, but no Broker has reported the topic yet."""
     made = Model({"demo": 4})
     made.master.published["demo"] = 0
     return made
@@ -30,7 +30,7 @@ async def test_a_topic_that_the_master_does_not_know_is_missing(cluster: TubeMQ)
     assert await cluster.describe("other") is None
 
 
-async def test_whoever_looks_leaves_no_member_behind(cluster: TubeMQ, model: Model) -> None:
+async def test_a_topic_probe_leaves_its_group(cluster: TubeMQ, model: Model) -> None:
     with pytest.raises(ClusterError):
         await cluster.describe("demo")
     groups = {group: members for group, members in model.master.members.items() if group.startswith(PROBE_GROUP_PREFIX)}

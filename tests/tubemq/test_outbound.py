@@ -1,4 +1,4 @@
-"""An outbound over a scripted Broker: order when messages are given up, and withdrawn sends."""
+"""An outbound over a scripted Broker: order when messages are abandoned, and withdrawn sends."""
 
 import asyncio
 from datetime import UTC
@@ -46,8 +46,8 @@ def stored(broker: FakeBroker) -> list[bytes]:
 
 
 @pytest.mark.parametrize("outcome", [RequestTimeout("silent"), ConnectionLost("cut"), 419, 503], ids=str)
-async def test_nothing_overtakes_what_was_given_up_in_time(outcome: Exception | int) -> None:
-    """One send is given up after `max_elapsed`: all that was sent behind it is not stored either, until the receipts are out."""
+async def test_no_later_message_is_stored_after_one_is_abandoned_by_time(outcome: Exception | int) -> None:
+    """After a message is abandoned by `max_elapsed`, no later message of its partition is stored until all receipts are set."""
     broker = FakeBroker(200, *[outcome] * 200)
     outbound = outbound_to(broker, max_elapsed_s=0.01)
     sends = [outbound.send(0, share(b"0", b"1", b"2")), outbound.send(0, share(b"3", b"4")), outbound.send(1, share(b"other"))]
@@ -67,7 +67,7 @@ async def test_nothing_overtakes_what_was_given_up_in_time(outcome: Exception | 
     await outbound.close()
 
 
-async def test_what_was_refused_for_itself_fails_alone() -> None:
+async def test_a_refused_message_fails_alone() -> None:
     broker = FakeBroker(200, 400, 200)
     outbound = outbound_to(broker)
     receipt = await outbound.send(0, share(b"0", b"1", b"2"))
@@ -76,8 +76,8 @@ async def test_what_was_refused_for_itself_fails_alone() -> None:
     await outbound.close()
 
 
-async def test_what_waits_is_taken_back_and_others_go_on() -> None:
-    """One request of the partition is on its way; behind it wait two sends of one source and one of another between them."""
+async def test_withdrawn_queued_messages_fail_and_other_sends_continue() -> None:
+    """One request of the partition is in flight; two sends of one source, and one of another between them, are queued."""
     broker = FakeBroker()
     broker.held = []
     outbound = outbound_to(broker)
@@ -100,7 +100,7 @@ async def test_what_waits_is_taken_back_and_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("outcome", [RequestTimeout("silent"), ConnectionLost("cut"), 419], ids=str)
-async def test_what_is_on_its_way_is_not_sent_again_once_it_is_taken_back(outcome: Exception | int) -> None:
+async def test_withdrawn_messages_in_flight_are_not_retried(outcome: Exception | int) -> None:
     broker = FakeBroker(outcome, 200)
     broker.held = []
     outbound = outbound_to(broker)
@@ -119,8 +119,8 @@ async def test_what_is_on_its_way_is_not_sent_again_once_it_is_taken_back(outcom
     await outbound.close()
 
 
-async def test_what_waits_to_be_sent_again_is_taken_back() -> None:
-    """The Broker is away: everything waits, a recovery is under way, and what is not taken back is stored when it is there."""
+async def test_withdrawn_messages_that_wait_for_a_retry_fail() -> None:
+    """The Broker is unreachable, so all messages wait for the reconnection; then only those not withdrawn are stored."""
     broker = FakeBroker()
     broker.unreachable = 10**9
     outbound = outbound_to(broker)
@@ -139,8 +139,8 @@ async def test_what_waits_to_be_sent_again_is_taken_back() -> None:
     await outbound.close()
 
 
-async def test_refused_ones_of_many_in_flight_are_taken_back() -> None:
-    """They were refused while others are on their way, and wait for those answers before they would be sent again."""
+async def test_withdrawn_messages_refused_among_many_in_flight_fail() -> None:
+    """A refused message waits for the responses to the messages in flight before it would be retried."""
     broker = FakeBroker(419, 200, 200)
     broker.held = []
     outbound = outbound_to(broker, ordered=False, in_flight=3)
@@ -157,7 +157,7 @@ async def test_refused_ones_of_many_in_flight_are_taken_back() -> None:
     await outbound.close()
 
 
-async def test_closing_after_taking_back_has_nothing_left() -> None:
+async def test_closing_after_a_withdrawal_does_not_fail_messages_in_flight() -> None:
     broker = FakeBroker()
     broker.held = []
     outbound = outbound_to(broker)
@@ -171,8 +171,8 @@ async def test_closing_after_taking_back_has_nothing_left() -> None:
         await outbound.send(0, share(b"late"))
 
 
-async def test_what_is_on_its_way_fails_when_the_outbound_is_closed_and_its_answer_is_ignored() -> None:
-    """A Broker that has fallen silent: nobody who waits for a receipt waits longer than the outbound is there."""
+async def test_close_fails_messages_in_flight_and_ignores_their_responses() -> None:
+    """The Broker no longer responds: no receipt stays pending after the outbound is closed."""
     broker = FakeBroker()
     broker.held = []
     outbound = outbound_to(broker)
@@ -190,7 +190,7 @@ async def test_what_is_on_its_way_fails_when_the_outbound_is_closed_and_its_answ
 
 
 @pytest.mark.parametrize(("sender", "times"), [("somebody", 1), (None, 2)])
-async def test_a_lost_answer_is_reported_at_once_with_a_sender(sender: str | None, times: int) -> None:
+async def test_with_a_sender_a_lost_response_is_reported_without_a_retry(sender: str | None, times: int) -> None:
     broker = FakeBroker(ConnectionLost("cut"))
     outbound = outbound_to(broker, max_elapsed_s=OutboundSpec("demo", max_elapsed_s=10.0, sender=sender).resend_s)
     receipt = await asyncio.wait_for(outbound.send(0, share(b"0")), PATIENCE_S)

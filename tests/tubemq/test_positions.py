@@ -26,10 +26,10 @@ def store(model: Model, *bodies: bytes) -> None:
 
 @pytest.mark.parametrize("group", [None, "g"], ids=["without a group", "as a group"])
 @pytest.mark.parametrize("position", [(10 * STEP, 5), (1 * STEP, 5)], ids=["beyond the end", "counts beyond the end"])
-async def test_new_messages_at_a_position_that_was_lost(
+async def test_consuming_from_a_lost_position_shows_all_new_messages(
     cluster: TubeMQ, model: Model, group: str | None, position: tuple[int, int]
 ) -> None:
-    """The position was made before the Broker lost its memory: its index counts messages that are not there any more."""
+    """The position is older than the Broker's loss of messages: its index counts messages that no longer exist."""
     store(model, b"old 0", b"old 1")
     shown: list[Any] = []
     reading = ConsumeRequest("demo", group, (), Start.EARLIEST, exit_at_end=False, count=5, msg_types=frozenset())

@@ -21,7 +21,7 @@ from tests.tubemq.client.model import STEP, Model
 
 @pytest.fixture
 def model() -> Model:
-    """Of four partitions producers know two."""
+    """A topic of four partitions, of which producers are told two."""
     made = Model({"demo": 4})
     made.master.published["demo"] = 2
     return made
@@ -29,7 +29,7 @@ def model() -> Model:
 
 @pytest_asyncio.fixture
 async def lanes(cluster: TubeMQ) -> AsyncIterator[dict[str, InboundLane]]:
-    """The lanes of a member that has all four."""
+    """The lanes of a member that holds all four partitions, by partition name."""
     inbound: Inbound = await cluster.inbound(InboundSpec(("demo",), "g"))
     found: dict[str, InboundLane] = {}
 
@@ -50,7 +50,7 @@ def store(model: Model, partition: int, body: bytes) -> None:
     model.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=partition, data=body, flag=0))
 
 
-async def test_they_are_lanes_as_all_others(model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
+async def test_read_only_partitions_become_lanes(model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
     assert {name: lane.partition.index for name, lane in lanes.items()} == {"1:0": 0, "1:1": 1, "1:2": 2 + 2, "1:3": 2 + 3}
     store(model, 3, b"to be read")
     batch = await asyncio.wait_for(lanes["1:3"].receive(), PATIENCE_S)
@@ -60,14 +60,16 @@ async def test_they_are_lanes_as_all_others(model: Model, cluster: TubeMQ, lanes
     assert described.partitions == ("1:0", "1:1"), "nothing is sent there"
 
 
-async def test_their_bounds_are_told_and_they_can_be_read(model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
+async def test_read_only_partitions_have_bounds_and_can_be_read(
+    model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]
+) -> None:
     store(model, 3, b"to be read")
     assert (await cluster.bounds("demo"))["1:3"].next == (STEP, 0)
     async with aclosing(cluster.read("demo", "1:3", (0, 0), (STEP, 0))) as batches:
         assert [message.payload async for batch in batches for message in batch.messages] == [b"to be read"]
 
 
-async def test_one_that_accepts_messages_again_is_as_any_other(
+async def test_a_partition_that_accepts_messages_again_is_no_longer_read_only(
     model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]
 ) -> None:
     model.master.published["demo"] = 4
@@ -76,8 +78,8 @@ async def test_one_that_accepts_messages_again_is_as_any_other(
     assert [route.index_of(name) for name in route.partitions] == [0, 1, 2, 3]
 
 
-def test_indexes_are_the_same_wherever_they_are_asked() -> None:
-    """Two members are told of different read-only partitions; and a Broker that is new is read-only for a while."""
+def test_partition_indexes_do_not_depend_on_the_known_read_only_partitions() -> None:
+    """Two members know different read-only partitions of a Broker; later this Broker accepts messages."""
     brokers = {number: Broker(number, "10.0.0.5", 8123) for number in (1, 2, 3)}
     one, other = TopicRoute("demo"), TopicRoute("demo")
     for route in (one, other):
@@ -92,7 +94,7 @@ def test_indexes_are_the_same_wherever_they_are_asked() -> None:
     assert one.index_of("2:2") == 5
 
 
-async def test_a_partition_that_nobody_was_told_of_is_an_error(cluster: TubeMQ) -> None:
+async def test_reading_an_unlisted_partition_is_a_fatal_error(cluster: TubeMQ) -> None:
     with pytest.raises(ClusterError, match="no partition 1:7") as error:
         await anext(cluster.read("demo", "1:7", (0, 0)))
     assert error.value.failure is Failure.FATAL

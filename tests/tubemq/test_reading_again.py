@@ -32,7 +32,7 @@ async def read(cluster: TubeMQ, begin: Position, end: Position) -> list[tuple[in
 
 
 @pytest.mark.parametrize("cell", [1, 7, 8, 1000])
-async def test_positions_stay_while_packs_change(
+async def test_positions_do_not_depend_on_the_packs(
     cluster: TubeMQ, model: Model, monkeypatch: pytest.MonkeyPatch, cell: int
 ) -> None:
     monkeypatch.setattr(stable_range_reader, "CELL_ENTRIES", cell)

@@ -74,7 +74,7 @@ async def test_sizes_and_attributes(client: Client, tubemq: TubeMQ) -> None:
     assert [split_payload(*payload)[0] for payload in payloads] == [b"k=v"] * 6 + [None]
 
 
-async def test_what_the_broker_refuses(client: Client, tubemq: TubeMQ) -> None:
+async def test_errors_name_what_the_broker_refused(client: Client, tubemq: TubeMQ) -> None:
     sender = await client.sender(tubemq.take_topic(1))
     for data in (b"", bytes((1 << 20) + (10 << 10) + 1)):
         with pytest.raises(ServerRefused) as caught:
@@ -95,7 +95,7 @@ async def test_an_unknown_topic_is_named(client: Client) -> None:
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_more_topics_than_a_master_takes_at_once(client: Client, tubemq: TubeMQ) -> None:
+async def test_more_topics_than_one_request_to_a_master_may_name(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(2)
     sender = await client.sender(topic)
     names = [f"none_{number:04}" for number in range(MAX_TOPICS + 1)]
@@ -122,7 +122,7 @@ async def test_filter_by_type(client: Client, tubemq: TubeMQ) -> None:
     assert [split_payload(data, 1)[1] for data in reading.got["1:0"]] == [b"%02d" % n for n in range(1, 60, 3)]
 
 
-async def test_confirmed_and_not(client: Client, tubemq: TubeMQ) -> None:
+async def test_a_rejected_pack_is_read_again_and_a_confirmed_one_is_not(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(1)
     sender = await client.sender(topic)
     for number in range(5):
@@ -168,7 +168,7 @@ async def test_a_pack_that_was_not_confirmed_goes_to_the_next_member(client: Cli
     assert second.got["1:0"] == [b"once more"]
 
 
-async def test_a_commit_tells_where_the_next_pack_begins(client: Client, tubemq: TubeMQ) -> None:
+async def test_a_commit_returns_the_offset_of_the_next_pack(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(3)
     sender = await client.sender(topic)
     for number in range(90):
@@ -188,7 +188,7 @@ async def test_a_commit_tells_where_the_next_pack_begins(client: Client, tubemq:
         assert (await partition.fetch()).offset == end
 
 
-async def test_latest_begins_after_what_is_there(client: Client, tubemq: TubeMQ) -> None:
+async def test_latest_begins_after_the_stored_messages(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(1)
     sender = await client.sender(topic)
     await sender.send("1:0", b"old")
@@ -199,7 +199,7 @@ async def test_latest_begins_after_what_is_there(client: Client, tubemq: TubeMQ)
     assert reading.got["1:0"] == [b"new"]
 
 
-async def test_two_members_share_and_hand_over(client: Client, tubemq: TubeMQ) -> None:
+async def test_two_members_share_the_partitions_and_hand_them_over(client: Client, tubemq: TubeMQ) -> None:
     topic, group = tubemq.take_topic(8), fresh_group()
     sender = await client.sender(topic)
     sent: set[bytes] = set()
@@ -254,8 +254,8 @@ async def test_a_range_is_found_among_messages_of_other_partitions(client: Clien
         assert len(await found("1:0", 28 * 100, 28 * 110)) == 10, "cut at both ends, wherever packs end"
 
 
-async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeMQ) -> None:
-    """A get is given up and carried out later, in between: no pack is skipped, because the Broker refuses it by then."""
+async def test_a_late_get_request_skips_no_pack(client: Client, tubemq: TubeMQ) -> None:
+    """An abandoned get request arrives late, between two others. It skips no pack, because the Broker refuses it by then."""
     topic, group = tubemq.take_topic(1), fresh_group()
     sender = await client.sender(topic)
     name, bodies = "1:0", [b"%04d" % n + bytes(2000) for n in range(1500)]
@@ -306,7 +306,7 @@ async def hanging(**_: object) -> tuple[GetMessageResponseB2C, int]:
 
 
 async def flow(client: Client, sender: PartitionSender, stop: asyncio.Event) -> int:
-    """Send numbers to both partitions, a few at a time, until told to stop; how many each got."""
+    """Send numbers to both partitions, a few at a time, until `stop` is set; return how many each partition got."""
     number = 0
     while not stop.is_set():
         await asyncio.gather(*(sender.send(name, b"%06d" % number) for name in sender.route.partitions))
@@ -316,7 +316,9 @@ async def flow(client: Client, sender: PartitionSender, stop: asyncio.Event) -> 
 
 
 @pytest.mark.parametrize("what", ["broker", "master", "both"])
-async def test_a_restart_in_the_middle(own: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]], what: str) -> None:
+async def test_a_broker_restart_loses_no_message(
+    own: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]], what: str
+) -> None:
     client = await open_client(own)
     sender = await client.sender("demo")
     reading = await client.consumer("demo")
@@ -336,7 +338,7 @@ async def test_a_restart_in_the_middle(own: TubeMQ, open_client: Callable[[TubeM
 
 
 async def test_a_broker_that_loses_its_memory(own: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]]) -> None:
-    """Acknowledged messages are gone and their offsets used again: reading goes on, with what there is."""
+    """The Broker lost stored messages and uses their offsets again: reading continues with the new messages."""
     client = await open_client(own)
     sender = await client.sender("demo")
     reading = await client.consumer("demo")
@@ -348,7 +350,7 @@ async def test_a_broker_that_loses_its_memory(own: TubeMQ, open_client: Callable
     await until(lambda: reading.got["1:0"][-1] == b"519")
 
 
-async def test_killed_in_the_middle_with_files_written_at_once(open_client: Callable[[TubeMQ], Awaitable[Client]]) -> None:
+async def test_a_killed_broker_without_memory_store_loses_no_message(open_client: Callable[[TubeMQ], Awaitable[Client]]) -> None:
     with TubeMQ({"demo": 2}, pool={}, memory_store=False) as own:
         async with AsyncExitStack() as stack:
             client = Client(own, stack)
@@ -402,7 +404,7 @@ async def test_the_admin_api(client: Client, tubemq: TubeMQ) -> None:
     assert await admin.committed(topic, fresh_group()) == {}
 
 
-async def test_the_admin_api_says_what_is_wrong(client: Client, tubemq: TubeMQ) -> None:
+async def test_errors_of_the_admin_api_are_explained(client: Client, tubemq: TubeMQ) -> None:
     admin = Admin(tubemq.admin_url, "wrong")
     client.stack.push_async_callback(admin.close)
     with pytest.raises(ServerRefused, match="unauthorized") as caught:

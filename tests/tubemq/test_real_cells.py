@@ -37,7 +37,7 @@ async def cluster(tubemq: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def fill(cluster: Cluster, topic: str, first: int, count: int) -> None:
-    """Numbered messages into both partitions of a store by turns, twice as many into the first; a hundred fill a pack."""
+    """Send numbered messages to both partitions of a store in turn, twice as many to the first; a hundred fill a pack."""
     outbound = await cluster.outbound(OutboundSpec(topic))
     sends = [
         outbound.send(partition, Share(Batch.of([Message(b"%06d" % number + bytes(5000))])))
@@ -59,7 +59,7 @@ async def read(cluster: Cluster, topic: str, name: str, begin: Position, end: Po
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-async def test_positions_do_not_depend_on_where_reading_begins(tubemq: TubeMQ, cluster: Cluster, partition: int) -> None:
+async def test_positions_do_not_depend_on_the_start_of_the_read(tubemq: TubeMQ, cluster: Cluster, partition: int) -> None:
     topic = tubemq.take_topic(2)
     await fill(cluster, topic, 0, COUNT // 2)
     described = await cluster.describe(topic)
@@ -87,8 +87,8 @@ async def test_positions_do_not_depend_on_where_reading_begins(tubemq: TubeMQ, c
         assert [number for piece, _ in pieces for number, _ in piece] == [number for number, _ in whole[first:last]]
 
 
-async def test_positions_counted_within_packs_are_still_understood(tubemq: TubeMQ, cluster: Cluster) -> None:
-    """As lanes make them, and groups have them: an index may go beyond the cell of its offset."""
+async def test_positions_counted_from_packs_can_be_read_from(tubemq: TubeMQ, cluster: Cluster) -> None:
+    """Lanes count positions from the start of a pack, so an index may exceed the cell of its offset."""
     topic = tubemq.take_topic(2)
     await fill(cluster, topic, 0, COUNT)
     described = await cluster.describe(topic)

@@ -1,4 +1,4 @@
-"""Consuming from a real cluster: exact offsets, bound groups, members that balance themselves, pull, push."""
+"""Consuming from a real cluster: exact offsets, bound groups, members that choose their partitions, pull, push."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -51,9 +51,9 @@ def bodies(pack: Pack) -> list[bytes]:
 
 
 async def read(partition: HeldPartition, count: int) -> tuple[int, list[bytes]]:
-    """Where the next pack begins, and the bodies of `count` messages or more; the last pack stays out.
+    """Return the offset of the first pack, and the bodies of `count` or more messages; the last pack is not confirmed.
 
-    They need not come as one pack: the Broker may have written some of them to its file between two sends.
+    The messages may arrive in several packs: the Broker may have written some of them to its file between two sends.
     """
     pack = await partition.fetch()
     offset, found = pack.offset, bodies(pack)
@@ -63,7 +63,7 @@ async def read(partition: HeldPartition, count: int) -> tuple[int, list[bytes]]:
     return offset, found
 
 
-async def test_start_exactly_and_seek(client: Client, tubemq: TubeMQ) -> None:
+async def test_a_member_starts_at_exact_offsets_and_seeks(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(3)
     stored = await filled(client, topic, 30)
     wanted = {name: places[7][0] for name, places in stored.items()}
@@ -88,7 +88,7 @@ async def test_start_exactly_and_seek(client: Client, tubemq: TubeMQ) -> None:
 
 @pytest.mark.parametrize("select_big", [True, False], ids=["big", "small"])
 async def test_a_bound_group(client: Client, tubemq: TubeMQ, select_big: bool) -> None:
-    """Two members list offsets, one partition twice: the largest or the smallest wins; nothing starts before both are there."""
+    """Two members give offsets for one partition: the larger or smaller one is used. Neither reads before both have joined."""
     topic, group = tubemq.take_topic(3), fresh_group()
     stored = await filled(client, topic, 10)
     keys = {name: PartitionKey(1, topic, number) for number, name in enumerate(stored)}
@@ -256,9 +256,9 @@ async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> Non
     ids=["a wait after each pack", "a rate for a reader that is behind"],
 )
 async def test_rules_of_the_master_slow_a_reader_down(client: Client, tubemq: TubeMQ, rules: str) -> None:
-    """After a pack this group waits for minutes; another one goes on reading, and finds nothing many times, meanwhile.
+    """After one pack this group waits for minutes; meanwhile another group reads on, and often finds no message.
 
-    A pack is more than a twelfth of 1 MiB, which the rate allows in 5 s, and leaves more than 21 MiB.
+    A pack is more than the rate allows in 5 s (a twelfth of 1 MiB), and more than 21 MiB are left after it.
     """
     group, topic = fresh_group(), tubemq.take_topic(1)
     tubemq.admin(
@@ -302,8 +302,8 @@ async def test_a_connection_for_each_partition_and_idle_ones_closed(
     assert all(found == [b"%d" % n for n in range(20)] + [b"again"] for found in reading.got.values())
 
 
-async def test_partitions_that_are_closed_while_they_are_read(client: Client, tubemq: TubeMQ) -> None:
-    """The topic no longer accepts readers: the Master takes its partitions away, and hands them out when it does again."""
+async def test_partitions_closed_while_being_read_are_revoked_and_assigned_again(client: Client, tubemq: TubeMQ) -> None:
+    """The Master revokes the partitions of a topic that is closed for consumers, and assigns them again when it is opened."""
     topic = tubemq.take_topic(3)
     sender = await client.sender(topic)
     reading: Reading = await client.consumer(topic)

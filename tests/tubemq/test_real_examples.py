@@ -1,4 +1,4 @@
-"""Every example runs against a real cluster; the one that counts exactly once is killed in the middle, twice."""
+"""Every example runs against a real cluster; the exactly-once example is killed twice while it runs."""
 
 import asyncio
 import os
@@ -91,7 +91,7 @@ async def test_balanced_and_packed(client: Client, tubemq: TubeMQ) -> None:
 
 
 async def test_exactly_once_whatever_is_killed(client: Client, tubemq: TubeMQ, tmp_path: Path) -> None:
-    """A new group for each life: it need not wait until Master and Broker have noticed that the one before was killed."""
+    """Each run has a new group, so it need not wait until Master and Broker notice that the run before was killed."""
     topic, database = tubemq.take_topic(3), tmp_path / "counts.db"
     sender = await client.sender(topic)
 

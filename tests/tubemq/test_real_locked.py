@@ -40,7 +40,7 @@ Check = Callable[..., Told]
 
 
 def cluster_of(server: LockedTubeMQ, **changes: Any) -> dict[str, Any]:
-    """Its settings, some changed or, by None, left out; `tls` and `auth` are changed option by option."""
+    """Return the server's cluster configuration with `changes`: None removes an option; `tls` and `auth` are merged."""
     found: dict[str, Any] = {"system": "tubemq", "masters": server.masters, "heartbeat": "1s", **server.keys}
     for name, value in changes.items():
         found[name] = {**found[name], **value} if name in server.keys and isinstance(value, dict) else value
@@ -63,7 +63,7 @@ def route(cluster: dict[str, Any], source: str, target: str, group: str) -> dict
 
 @pytest.fixture
 def mqbridge(tmp_path: Path) -> Check:
-    """Exit code and output of a command about a configuration, in a process of its own."""
+    """Function that runs a command with a configuration in a process of its own, and returns the exit code and the output."""
     numbers = itertools.count()
 
     def run(command: str, config: dict[str, Any], *options: str) -> Told:
@@ -82,14 +82,14 @@ def topics(tubemq_locked: LockedTubeMQ) -> tuple[str, str]:
     return tubemq_locked.take_topic(1), tubemq_locked.take_topic(1)
 
 
-def test_a_check_passes_with_all_keys(tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check) -> None:
+def test_a_check_passes_with_all_credentials(tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check) -> None:
     admin = {"admin_url": tubemq_locked.admin_url, "admin_token": TOKEN}
     code, told = mqbridge("check", route(cluster_of(tubemq_locked, **admin), *topics, fresh_group()), "--connect")
     assert code == 0, told
 
 
 class Wrong:
-    """Keys that do not fit, by what is wrong with them."""
+    """Wrong credentials and certificates, by what is wrong with them."""
 
     def __init__(self, server: LockedTubeMQ, folder: Path) -> None:
         stranger = Authority(folder / "stranger", "somebody else")
@@ -133,7 +133,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_keys_that_do_not_fit_are_refused_in_one_line(
+def test_wrong_credentials_are_explained_in_one_line(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: Wrong, kind: str
 ) -> None:
     changes, said = wrong.changes[kind]
@@ -143,7 +143,7 @@ def test_keys_that_do_not_fit_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("kind", ["password", "nobody", "authority", "no-certificate"])
-def test_a_route_does_not_start_with_wrong_keys(
+def test_a_route_does_not_start_with_wrong_credentials(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: Wrong, kind: str
 ) -> None:
     changes, said = wrong.changes[kind]
@@ -151,7 +151,7 @@ def test_a_route_does_not_start_with_wrong_keys(
     assert (code, said in told) == (3, True), told
 
 
-def test_a_group_that_is_not_listed_is_found_before_it_joins(
+def test_a_group_that_is_not_listed_is_reported_before_it_joins(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check
 ) -> None:
     closed, target = tubemq_locked.take_topic(1), topics[1]
@@ -191,7 +191,7 @@ async def client(tubemq_locked: LockedTubeMQ, password: Path) -> AsyncIterator[T
 
 
 async def numbers_of(client: TubeMQClient, topic: str) -> dict[str, list[int]]:
-    """What a group of its own reads, by partition, in order; it grows."""
+    """Yield the numbers that a new group reads, by partition, in order; the lists grow while it reads."""
     puller = await client.pack_puller(topic, fresh_group())
     found: dict[str, list[int]] = {}
 
@@ -209,7 +209,7 @@ async def numbers_of(client: TubeMQClient, topic: str) -> dict[str, list[int]]:
 async def test_replacing_certificates_under_load_loses_nothing(
     tubemq_locked: LockedTubeMQ, client: TubeMQClient, password: Path, tmp_path: Path
 ) -> None:
-    """A certificate and a password are replaced in their files, and all connections made anew: nobody restarts the gateway."""
+    """Certificate and password are replaced in their files and all connections are renewed, without a restart of the gateway."""
     source, target = tubemq_locked.take_topic(1), tubemq_locked.take_topic(1)
     own = tubemq_locked.authority.issue("client", file="exchanged")
     settings = cluster_of(tubemq_locked, tls=_files(own), auth={"password": {"file": str(password)}})
@@ -260,7 +260,7 @@ async def _goes_on(arrived: dict[str, list[int]]) -> None:
 
 @pytest.mark.thorough
 async def test_a_broker_takes_the_masters_tokens_only(tubemq_locked: LockedTubeMQ, client: TubeMQClient) -> None:
-    """It begins to check a minute after it registered; a client whose token is refused is let in again with the next one."""
+    """A Broker checks tokens from a minute after its registration on. A refused client is accepted with the next token."""
     topic = tubemq_locked.take_topic(1)
     sender = await client.partition_sender(topic, max_elapsed_s=0.0)
     await sender.send("1:0", b"good")
@@ -286,8 +286,8 @@ async def test_a_broker_takes_the_masters_tokens_only(tubemq_locked: LockedTubeM
     await sender.send("1:0", b"good again")
 
 
-async def test_a_cluster_reads_without_a_group_what_only_listed_groups_may_consume(tubemq_locked: LockedTubeMQ) -> None:
-    """Readers by position speak to Brokers alone, which know nothing of the list."""
+async def test_reading_without_a_group_ignores_the_list_of_allowed_groups(tubemq_locked: LockedTubeMQ) -> None:
+    """A read by position contacts only Brokers, which do not have the list."""
     topic = tubemq_locked.take_topic(1)
     tubemq_locked.authorize(topic, "listed")
     settings = {name: value for name, value in cluster_of(tubemq_locked).items() if name != "system"}

@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 Open = Callable[..., Awaitable[Client]]
 
 
-async def test_a_broker_that_joins_and_one_that_dies(own: TubeMQ, open_client: Open) -> None:
-    """A producer and a consumer that run see the new Broker's partitions; what may go anywhere goes around a dead one."""
+async def test_a_new_broker_is_used_and_a_dead_one_is_avoided(own: TubeMQ, open_client: Open) -> None:
+    """A running producer and consumer use a new Broker's partitions; messages without a key avoid a dead Broker."""
     client = await open_client(own)
     sender = await client.sender("demo")
     reading = await client.consumer("demo")
@@ -141,9 +141,10 @@ CUT_METHODS = [
 
 
 class Cutter:
-    """A proxy before every server: it cuts the connection before the nth request of a method arrives, or before its answer.
+    """A proxy in front of every server: cuts the connection at the nth request of a method.
 
-    "late": before, and the request arrives when `deliver` says so.
+    `plan` has the step by (method, n): before the request arrives, or before its response is sent. With step "late" the request
+    is withheld, and arrives when `deliver` is called.
     """
 
     def __init__(self) -> None:
@@ -170,7 +171,7 @@ class Cutter:
         return step
 
     async def deliver(self) -> bytes:
-        """Let the oldest request that is late arrive. The serialized answer."""
+        """Deliver the oldest withheld request; return the serialized response."""
         target, frame = self.late.pop(0)
         loop = asyncio.get_running_loop()
         answers: asyncio.Future[list[bytes]] = loop.create_future()
@@ -244,7 +245,7 @@ class _Side:
 
 
 class CutSessions(ConnectionPool):
-    """ConnectionPool through the proxy."""
+    """A ConnectionPool whose connections pass through the proxy."""
 
     def __init__(self, ports: dict[int, int]) -> None:
         super().__init__(timeout_s=3.0)
@@ -262,7 +263,7 @@ async def proxied(cutter: Cutter, client: Client, server: TubeMQ, open_client: O
 
 
 async def committed(connection: HeldPartition, _: Pack) -> None:
-    """A commit of its own; one that fails leaves the pack to come again."""
+    """Commit the pack with a request of its own; if that fails, the pack is delivered again."""
     with contextlib.suppress(ClusterError):
         await connection.commit(consumed=True)
 
@@ -276,7 +277,7 @@ def numbered(n: int) -> bytes:
 
 
 async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
-    """There is a backlog of several packs, so that the gets that are cut have found something."""
+    """There is a backlog of several packs, so the get requests that are cut have found messages."""
     cutter = Cutter()
     for method in CUT_METHODS:
         cutter.plan |= {(method, 2): "before", (method, 4): "after", (method, 5): "before"}
@@ -307,7 +308,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     sent = {f"1:{place}": {numbered(n) for n in range(number)} for place in range(3)}
 
     def got(name: str) -> set[bytes]:
-        """By any member of the group that was cut: what the others read while they lived was confirmed by them."""
+        """Return the numbers that any member of the cut group has read: earlier members have confirmed theirs."""
         return {body for member in (first, *others) for body in member.got.get(name, ())}
 
     await until(lambda: all(got(name) == bodies for name, bodies in sent.items()))
@@ -320,10 +321,12 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
         assert in_order(messages)
 
 
-async def test_a_registration_that_comes_late_moves_nothing(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
-    """The first one is given up and arrives while a pack is out. The id of the second is as good as the member's own.
+async def test_a_late_registration_skips_no_pack(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
+    """The first registration is abandoned, and arrives while a pack of the second one is unconfirmed.
 
-    Every pack comes once, heartbeats keep it, and the next member goes on where this one ended.
+    The second registration has another client id than the member; the Broker accepts it all the same.
+
+    Every pack is delivered once, heartbeats keep the registration, and the next member continues where this one ended.
     """
     cutter, topic = Cutter(), tubemq.take_topic(1)
     sender = await client.sender(topic)
@@ -355,10 +358,8 @@ async def test_a_registration_that_comes_late_moves_nothing(client: Client, tube
     assert second.got["1:0"] == [b"the next"]
 
 
-async def test_a_partition_that_comes_back_is_safe_from_a_get_of_its_first_time(
-    client: Client, tubemq: TubeMQ, open_client: Open
-) -> None:
-    """The get that is given up confirms a pack, under the member's own id; it arrives when the member has it once more."""
+async def test_a_late_get_of_an_earlier_assignment_confirms_no_pack(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
+    """An abandoned get that would confirm a pack under the member's id arrives when the member holds the partition again."""
     cutter, topic = Cutter(), tubemq.take_topic(1)
     sender = await client.sender(topic)
     bodies = [numbered(n) for n in range(BACKLOG)]

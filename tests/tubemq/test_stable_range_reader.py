@@ -1,4 +1,4 @@
-"""Positions of messages do not depend on where packs end, nor on where reading begins."""
+"""Positions of messages depend neither on where packs end nor on where the read begins."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ Found = list[tuple[int, MessagePosition]]
 
 
 class Store:
-    """An index in which some entries are ours; packs end anywhere."""
+    """The index of a store, in which some entries are of our partition; packs end at random entries."""
 
     def __init__(self, ours: list[bool], seed: int) -> None:
         self.ours, self._random = ours, random.Random(seed)
@@ -32,7 +32,7 @@ class Store:
     async def read_range(
         self, _masters: Any, _ref: Any, _group: str, begin: MessagePosition, end: MessagePosition
     ) -> AsyncIterator[PackSlice]:
-        """As the real one, which is exact: whole entries up to an offset, and so many messages behind it."""
+        """Like the real `read_range`: yield all messages up to the offset of `end`, and as many after it as its index says."""
         assert begin[1] == 0
         assert begin[0] <= self.end
         at, left = begin[0] // INDEX_ENTRY_BYTES, end[1]
@@ -54,7 +54,7 @@ class Store:
             at = until
 
     async def read(self, begin: MessagePosition, end: MessagePosition) -> tuple[Found, MessagePosition]:
-        """The numbers and positions of the messages, and where reading would go on."""
+        """Return the numbers and positions of the messages, and the position at which a read would continue."""
         found: Found = []
         behind = begin
 
@@ -80,7 +80,7 @@ stores = st.lists(st.booleans(), max_size=60)
 
 
 @given(stores, st.integers(0, 60), st.integers(0, 1 << 30), st.data())
-def test_every_reading_gives_the_same_positions(ours: list[bool], begin: int, seed: int, data: Any) -> None:
+def test_every_read_finds_the_same_positions(ours: list[bool], begin: int, seed: int, data: Any) -> None:
     async def check() -> None:
         store = Store(ours, seed)
         first: MessagePosition = (min(begin, len(ours)) * INDEX_ENTRY_BYTES, 0)
@@ -104,7 +104,7 @@ def test_every_reading_gives_the_same_positions(ours: list[bool], begin: int, se
 
 @given(stores, st.integers(0, 60), st.integers(0, 70), st.integers(0, 1 << 30))
 def test_an_index_may_go_beyond_the_cell_of_its_offset(ours: list[bool], begin: int, skip: int, seed: int) -> None:
-    """Lanes count within packs."""
+    """Lanes count indexes from the start of a pack, not of a cell."""
 
     async def check() -> None:
         store = Store(ours, seed)

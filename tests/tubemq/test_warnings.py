@@ -17,7 +17,7 @@ OLD_AND_NEW = {"1:0": StoredRange(1000, 3000), "1:1": StoredRange(1000, 3000)}
 
 
 class Told(GroupAdmin):
-    """An operator that knows what a test says."""
+    """Operations with the policy, stored ranges and committed offsets that a test gives."""
 
     def __init__(self, policy: str, stored: dict[str, StoredRange], committed: dict[str, int]) -> None:
         self._policy, self._stored, self._committed = policy, stored, committed
@@ -39,7 +39,7 @@ async def warnings(policy: str, stored: dict[str, StoredRange], committed: dict[
     return await TubeMQOperations(Told(policy, stored, committed), names).warnings("t", group)
 
 
-async def test_a_group_in_the_older_half_of_what_is_kept():
+async def test_a_group_in_the_older_half_of_the_stored_range_is_late():
     (warning,) = await warnings("delete,168h", OLD_AND_NEW, {"1:0": 1999, "1:1": 2000})
     assert "group 'g' is late in t" in warning
     assert "(deletePolicy=delete,168h; partition 1:0)" in warning
@@ -48,7 +48,7 @@ async def test_a_group_in_the_older_half_of_what_is_kept():
     assert await warnings("delete,168h", OLD_AND_NEW, {}) == []
 
 
-async def test_nobody_is_late_as_long_as_nothing_was_deleted():
+async def test_no_group_is_late_before_anything_was_deleted():
     assert await warnings("delete,168h", {"1:0": StoredRange(0, 3000)}, {"1:0": 0}) == []
 
 
@@ -61,7 +61,7 @@ async def test_a_target_that_keeps_messages_for_a_short_time(policy, hours):
 
 
 @pytest.mark.parametrize("policy", ["delete,24h", "delete,2d", "delete,", "compact,1h", "delete,x", ""])
-async def test_a_policy_that_is_long_or_not_known_says_nothing(policy):
+async def test_a_long_or_unknown_policy_gives_no_warning(policy):
     assert await warnings(policy, {}, {}, None) == []
 
 

@@ -1,4 +1,4 @@
-"""Members that balance themselves, over a model: what there is, taking, giving back, a Master that forgot, orders to skip."""
+"""Members that choose their partitions, over a model: listing, acquiring and releasing partitions, joining again, skip orders."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -61,7 +61,7 @@ async def test_members_see_all_partitions_and_share_them(join: Any, model: Model
     assert shares == [set(names[::2]), set(names[1::2])]
 
 
-async def test_a_partition_is_taken_read_and_given_back(join: Any, model: Model) -> None:
+async def test_a_partition_is_acquired_read_and_released(join: Any, model: Model) -> None:
     member = await join()
     partition = await member.take(key(1), offset=7 * STEP)
     assert await member.take(key(1)) is partition
@@ -105,7 +105,7 @@ async def test_new_partitions_are_seen(join: Any, model: Model) -> None:
     assert (await (await member.take(key(2))).fetch()).offset == 0
 
 
-async def test_a_master_that_forgot_us_is_told_what_we_hold(join: Any, model: Model) -> None:
+async def test_a_member_that_joins_again_reports_its_partitions(join: Any, model: Model) -> None:
     member = await join()
     await member.take(key(0))
     model.master.forget()
@@ -141,7 +141,7 @@ async def test_a_cut_at_every_step(join: Any, model: Model, method: int, step: s
 
 @pytest.mark.parametrize("code", EVERY_CODE)
 async def test_every_code_in_heartbeats(join: Any, model: Model, code: int) -> None:
-    """Fatal ones are raised by the next call; after the others the member lives on."""
+    """A FATAL code is raised by the next call; after other codes the member continues."""
     member = await join()
     at = model.faults.counts[rpc.BALANCED_HEARTBEAT] + 1
     model.faults.plan[rpc.BALANCED_HEARTBEAT, at] = code

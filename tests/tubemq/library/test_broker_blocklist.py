@@ -22,7 +22,7 @@ def blocklist_of(count: int = 10, *, sent: int = 1) -> BrokerBlocklist:
     return blocklist
 
 
-def test_a_503_for_50_s() -> None:
+def test_a_503_response_blocks_a_broker_for_50_s() -> None:
     blocklist = blocklist_of()
     blocklist.count_failed(BROKERS[0], STOPPING, 0.0)
     assert blocklist.avoided_brokers(49.9) == [BROKERS[0]]
@@ -52,7 +52,7 @@ def test_four_lost_responses_in_a_row_block_a_broker_for_3_s(error: ClusterError
     assert blocklist.avoided_brokers(4.0) == []
 
 
-def test_connects_that_fail_ban_a_share_of_the_addresses() -> None:
+def test_failed_connects_ban_at_most_a_share_of_the_brokers() -> None:
     blocklist = blocklist_of(10)
     for broker in BROKERS[:5]:
         for _ in range(6):
@@ -91,7 +91,7 @@ def compared(good: list[int], sent: list[int]) -> BrokerBlocklist:
     return blocklist
 
 
-def test_far_fewer_answers_than_the_others() -> None:
+def test_a_broker_that_stores_far_fewer_messages_is_avoided() -> None:
     blocklist = compared([100] * 9 + [3], [100] * 10)
     assert blocklist.avoided_brokers(59.9) == [BROKERS[9]]
     assert blocklist.avoided_brokers(60.0) == []
@@ -106,6 +106,6 @@ def test_brokers_that_are_not_compared(good: list[int], sent: list[int]) -> None
     assert compared(good, sent).avoided_brokers(31.0) == []
 
 
-def test_at_most_a_share_is_avoided_for_its_quality() -> None:
+def test_at_most_a_share_of_the_brokers_is_avoided_for_few_stored_messages() -> None:
     blocklist = compared([100] * 6 + [0] * 4, [100] * 10)
     assert len(blocklist.avoided_brokers(31.0)) == round(10 * broker_blocklist.MAX_POOR_SHARE) == 2

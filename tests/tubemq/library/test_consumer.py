@@ -1,4 +1,4 @@
-"""The consumer of messages: acknowledgement by packs, redelivery, seeks, gaps, closing."""
+"""The consumer: acknowledgement by packs, redelivery, seeks, gaps, closing."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -90,7 +90,7 @@ async def test_a_message_that_is_not_acknowledged_stops_its_partition_only(clien
     assert len([message for message in arrived if message.partition == "1:1"]) == COUNT
 
 
-async def test_a_negative_acknowledgement_has_the_rest_of_the_pack_again(client: TubeMQClient, cluster: Model) -> None:
+async def test_a_negative_acknowledgement_redelivers_the_unacknowledged_messages(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES[:10])
     async with client.consumer("single", "g") as consumer:
         first, second, third = await received(consumer, 3, acknowledge=False)
@@ -122,7 +122,7 @@ async def test_seek_to_a_message_and_to_both_ends(client: TubeMQClient, cluster:
 
 
 @pytest.mark.parametrize("steps", range(5))
-async def test_a_seek_keeps_its_index_when_a_get_is_in_flight(client: TubeMQClient, cluster: Model, steps: int) -> None:
+async def test_a_seek_while_a_get_is_in_flight_skips_to_its_index(client: TubeMQClient, cluster: Model, steps: int) -> None:
     store(cluster, "single", 0, BODIES)
     async with client.consumer("single", "g") as consumer:
         messages = await received(consumer, 5)
@@ -132,7 +132,7 @@ async def test_a_seek_keeps_its_index_when_a_get_is_in_flight(client: TubeMQClie
         assert bodies_of(await received(consumer, 8)) == BODIES[2:10]
 
 
-async def test_a_seek_that_fails_keeps_what_is_acknowledged(client: TubeMQClient, cluster: Model) -> None:
+async def test_a_failed_seek_keeps_the_acknowledgements(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES)
     async with client.consumer("single", "g") as consumer:
         messages = await received(consumer, 5)
@@ -147,7 +147,7 @@ async def test_a_seek_that_fails_keeps_what_is_acknowledged(client: TubeMQClient
         assert bodies_of(await received(consumer, 4)) == BODIES[6:10]
 
 
-async def test_what_a_seek_leaves_behind_cannot_be_acknowledged(client: TubeMQClient, cluster: Model) -> None:
+async def test_messages_delivered_before_a_seek_cannot_be_acknowledged(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES)
     async with client.consumer("single", "g") as consumer:
         (message,) = await received(consumer, 1, acknowledge=False)
@@ -157,7 +157,7 @@ async def test_what_a_seek_leaves_behind_cannot_be_acknowledged(client: TubeMQCl
         assert bodies_of(await received(consumer, COUNT)) == BODIES
 
 
-async def test_a_seek_that_cannot_be_done_says_why(client: TubeMQClient, cluster: Model) -> None:
+async def test_an_impossible_seek_is_explained(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES)
     async with client.consumer("single", "g") as consumer:
         with pytest.raises(ClusterError, match="holds no partition yet"):
@@ -172,7 +172,7 @@ async def test_a_seek_that_cannot_be_done_says_why(client: TubeMQClient, cluster
 
 
 @pytest.mark.parametrize("to", ["gap", "earliest"])
-async def test_a_gap_is_raised_once_and_reading_goes_on_behind_it(client: TubeMQClient, cluster: Model, to: str) -> None:
+async def test_a_gap_is_raised_once_and_reading_continues_after_it(client: TubeMQClient, cluster: Model, to: str) -> None:
     store(cluster, "single", 0, BODIES)
     async with client.consumer("single", "g") as consumer:
         await received(consumer, 5)
@@ -189,7 +189,7 @@ async def test_a_gap_is_raised_once_and_reading_goes_on_behind_it(client: TubeMQ
         assert bodies_of(await received(consumer, 8)) == BODIES[12:]
 
 
-async def test_a_seek_that_answers_a_gap_decides_where_reading_goes_on(client: TubeMQClient, cluster: Model) -> None:
+async def test_after_a_gap_a_seek_decides_where_reading_continues(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES)
     async with client.consumer("single", "g") as consumer:
         messages = await received(consumer, COUNT)
@@ -212,7 +212,7 @@ async def test_seek_to_the_earliest_message_of_a_truncated_partition(client: Tub
         assert bodies_of(await received(consumer, 5)) == BODIES[15:]
 
 
-async def test_only_the_wanted_types_are_handed_out(client: TubeMQClient, cluster: Model) -> None:
+async def test_only_messages_of_the_wanted_types_are_delivered(client: TubeMQClient, cluster: Model) -> None:
     types = ["paid", "sent", "paid", "other"] * 5
     store(cluster, "single", 0, BODIES, types)
     async with client.consumer("single", "g", msg_types=["paid", "other"]) as consumer:
@@ -222,7 +222,7 @@ async def test_only_the_wanted_types_are_handed_out(client: TubeMQClient, cluste
         assert cluster.broker.confirmed["g", "single", 0] == COUNT * STEP, "packs without a wanted message, too"
 
 
-async def test_a_damaged_message_is_handed_out_with_its_defect(client: TubeMQClient, cluster: Model) -> None:
+async def test_a_damaged_message_is_delivered_with_its_defect(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES[:2])
     cluster.broker.stored["single", 0][0].checkSum ^= 1
     async with client.consumer("single", "g") as consumer:
@@ -276,7 +276,7 @@ async def test_close_ends_iteration_and_receives(client: TubeMQClient, cluster: 
         await consumer.receive()
 
 
-async def test_a_partition_that_moves_takes_its_unacknowledged_messages_along(client: TubeMQClient, cluster: Model) -> None:
+async def test_unacknowledged_messages_move_with_their_partition(client: TubeMQClient, cluster: Model) -> None:
     for partition in range(3):
         store(cluster, "demo", partition, BODIES)
     async with client.consumer("demo", "g") as first:
@@ -291,7 +291,7 @@ async def test_a_partition_that_moves_takes_its_unacknowledged_messages_along(cl
             assert sorted(bodies_of(again)) == sorted(BODIES * len(moved))
 
 
-async def test_few_packs_wait_in_memory(client: TubeMQClient, cluster: Model) -> None:
+async def test_delivered_packs_free_the_read_budget(client: TubeMQClient, cluster: Model) -> None:
     for partition in range(3):
         store(cluster, "demo", partition, BODIES)
     async with client.consumer("demo", "g", max_bytes=1 << 20) as consumer:

@@ -1,4 +1,4 @@
-"""What the client's page says: every test that it names exists."""
+"""The client's page (docs/clients): the tests, modules and examples that it names exist."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_the_feature_matrix_names_tests_that_exist() -> None:
     assert named - defined == set()
 
 
-def test_modules_and_examples_that_are_named_exist() -> None:
+def test_the_named_modules_and_examples_exist() -> None:
     page = (ROOT / "docs" / "clients" / "tubemq.md").read_text()
     for name in re.findall(r"`([a-z_/]+\.py)`", page):
         folders = [ROOT / "mqbridge" / "tubemq", ROOT / "examples" / "tubemq"]

@@ -24,7 +24,7 @@ LOST, LATE, AWAY = ConnectionLost("cut"), RequestTimeout("late"), Unreachable("a
 
 
 class FakeSession:
-    """A Broker that stores, or responds with `outcome`; with `away` it accepts no connection."""
+    """Connection to a Broker that stores messages, or responds with `outcome`; with `away` it accepts no connection."""
 
     is_writable = True
 
@@ -57,7 +57,7 @@ class FakeSession:
 
 
 class Cluster:
-    """As many Brokers as asked for, with two partitions of the topic each."""
+    """`count` Brokers, each with two partitions of the topic."""
 
     def __init__(self, count: int) -> None:
         self.brokers = {broker.id: FakeSession(broker) for broker in BROKERS[:count]}
@@ -72,7 +72,7 @@ class Cluster:
         return next(session for session in self.brokers.values() if session.broker.host == host)
 
     async def refresh(self) -> None:
-        """Nothing changes."""
+        """Do nothing: the routes of this cluster do not change."""
 
     def open_sender(self, *, max_elapsed_s: float | None = None) -> LoadBalancingSender:
         sender = PartitionSender(self, self, self.route, max_in_flight=1000, max_elapsed_s=0.0)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ async def test_partitions_are_used_round_robin() -> None:
 
 
 @pytest.mark.parametrize("outcome", [503, LOST, LATE, AWAY], ids=str)
-async def test_a_broker_in_trouble_is_left_alone(outcome: int | Exception) -> None:
+async def test_a_broker_with_failures_is_avoided(outcome: int | Exception) -> None:
     cluster = Cluster(3)
     bad = cluster.brokers[2]
     if outcome is AWAY:

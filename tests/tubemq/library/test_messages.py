@@ -49,7 +49,7 @@ def test_texts_that_attributes_cannot_carry_are_refused(message: TubeMessage) ->
         encode(message)
 
 
-def test_other_types_are_left_out_and_damage_is_an_error() -> None:
+def test_messages_of_other_types_are_left_out_and_damaged_ones_raise() -> None:
     pack = [stored(TubeMessage(b"%d" % n, msg_type=kind)) for n, kind in enumerate(("t1", "t2", None, "t1"))]
     assert [message.body for message in decode_all(pack, {"t1"})] == [b"0", b"3"]
     assert len(decode_all(pack)) == 4

@@ -48,7 +48,7 @@ async def test_a_cancelled_opening_leaves_nothing_at_the_master(cluster: Model, 
 
 @pytest.mark.parametrize("opening", OPENINGS, ids=["producer", "consumer"])
 @pytest.mark.parametrize("count", range(8))
-async def test_what_is_opened_while_the_client_closes_is_closed(cluster: Model, opening: Any, count: int) -> None:
+async def test_a_producer_opened_while_the_client_closes_is_closed(cluster: Model, opening: Any, count: int) -> None:
     before = asyncio.all_tasks()
     client = TubeMQClient("tubemq://10.0.0.1", heartbeat_s=0.005)
     task = asyncio.ensure_future(opened(opening(client)))

@@ -1,4 +1,4 @@
-"""Pull and push over a model: every pack, in order, confirmed or again."""
+"""Pull and push over a model: packs arrive in order, and again until they are confirmed."""
 
 import asyncio
 from collections import defaultdict
@@ -68,7 +68,7 @@ async def test_pull_takes_packs_of_all_partitions(member: PackConsumer) -> None:
 
 @pytest.mark.parametrize("what", ["consumer", "puller"])
 @pytest.mark.parametrize("timeout", [None, 60.0])
-async def test_pull_ends_when_it_is_closed(member: PackConsumer, what: str, timeout: float | None) -> None:
+async def test_close_ends_pull(member: PackConsumer, what: str, timeout: float | None) -> None:
     puller = PackPuller(member)
 
     async def to_the_end() -> None:
@@ -107,7 +107,7 @@ async def test_a_puller_may_be_closed_before_it_has_started(member: PackConsumer
         await asyncio.wait_for(puller.pull(), PATIENCE_S)
 
 
-async def test_a_pack_that_is_rejected_or_never_settled_is_pulled_again(member: PackConsumer) -> None:
+async def test_a_rejected_or_unsettled_pack_is_pulled_again(member: PackConsumer) -> None:
     puller = PackPuller(member, settle_s=0.02)
     first = await puller.pull(5.0)
     assert first is not None

@@ -1,4 +1,4 @@
-"""The producer of messages: what it stores, where, and what it refuses."""
+"""The producer: what it stores, in which partition, and which messages it refuses."""
 
 import asyncio
 from typing import Any
@@ -67,7 +67,7 @@ async def test_a_message_that_cannot_be_mapped_is_refused(client: TubeMQClient, 
             await producer.send(b"x", **arguments)
 
 
-async def test_calls_side_by_side_keep_their_order_for_each_key(client: TubeMQClient, cluster: Model) -> None:
+async def test_concurrent_sends_keep_their_order_per_key(client: TubeMQClient, cluster: Model) -> None:
     async with client.producer("demo") as producer:
         receipts = await asyncio.gather(*(producer.send(b"%03d" % n, key=f"k{n % 7}") for n in range(140)))
     assert len({receipt.partition for receipt in receipts}) > 1
@@ -97,7 +97,7 @@ async def test_a_partition_can_be_chosen(client: TubeMQClient, cluster: Model) -
     assert len(cluster.broker.stored["demo", 2]) == 1
 
 
-async def test_a_lost_response_is_not_a_lost_message(client: TubeMQClient, cluster: Model) -> None:
+async def test_a_message_whose_response_is_lost_is_sent_again(client: TubeMQClient, cluster: Model) -> None:
     cluster.faults.plan = {(rpc.SEND, 1): "before", (rpc.SEND, 3): "after", (rpc.SEND, 5): 419}
     async with client.producer("single") as producer:
         for n in range(5):
@@ -117,7 +117,7 @@ async def test_send_waits_for_room_in_the_order_of_the_calls(client: TubeMQClien
     assert [message.payload for message in stored(cluster, "single", 0)] == [b"0", b"1", b"3", b"4"]
 
 
-async def test_close_fails_what_is_not_stored_in_time(client: TubeMQClient, cluster: Model) -> None:
+async def test_close_fails_messages_that_are_not_stored_in_time(client: TubeMQClient, cluster: Model) -> None:
     producer = await client.producer("single")
     cluster.faults.plan = {(rpc.SEND, n): ConnectionLost("away") for n in range(1, 2000)}
     sends = [asyncio.ensure_future(producer.send(b"x", key="k")), asyncio.ensure_future(producer.send(b"y"))]
@@ -170,7 +170,7 @@ def test_a_wrong_time_zone_is_explained() -> None:
         TubeMQClient("tubemq://host", time_zone="Mars/Olympus")
 
 
-async def test_a_close_that_is_cancelled_fails_what_has_no_receipt(client: TubeMQClient, cluster: Model) -> None:
+async def test_a_cancelled_close_fails_messages_without_a_receipt(client: TubeMQClient, cluster: Model) -> None:
     producer = await client.producer("single")
     cluster.away.add((BROKER.host, BROKER.port))
     cluster.to(BROKER.host, BROKER.port).cut(ConnectionLost("cut"))

@@ -1,4 +1,4 @@
-"""The client of messages at a real Master and Broker."""
+"""The library client with a real Master and Broker."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def test_types_attributes_and_chosen_partitions_at_a_real_broker(tubemq: T
 
 
 async def test_seek_and_redelivery_across_packs_at_a_real_broker(tubemq: TubeMQ) -> None:
-    """Messages of 200 kB: a pack has two or three of them."""
+    """Messages have 200 kB, so a pack contains two or three of them."""
     topic = tubemq.take_topic(1)
     bodies = [bytes([number]) * 200_000 for number in range(12)]
     async with TubeMQClient(f"tubemq://{tubemq.masters}", heartbeat_s=0.5) as client:

@@ -104,8 +104,8 @@ def test_nonsense_is_refused_or_awaited(data: bytes, with_token: bool) -> None:
         split_frame(frame)
 
 
-def test_what_is_needed_is_never_beyond_the_frame() -> None:
-    """Else the reader would wait for bytes of a request that the peer sends only after our answer."""
+def test_the_measured_size_never_exceeds_the_frame() -> None:
+    """Otherwise the reader would wait for bytes of the next request, which the peer sends only after our response."""
     frame = frame_of(1, [b"x" * 8192, b"y", b"", b"z" * 3])
     for have in range(len(frame)):
         assert have < measure(frame[:have], 0) <= len(frame)
@@ -129,7 +129,7 @@ def test_limits_are_checked_before_waiting(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(MAX_PAYLOAD_BYTES + 1)], ids=["empty", "too large"])
-def test_what_cannot_be_sent(payload: bytes) -> None:
+def test_empty_and_too_large_payloads_are_refused(payload: bytes) -> None:
     with pytest.raises(LocalProtocolError):
         encode_frame(1, payload)
 

@@ -54,7 +54,7 @@ streams = st.lists(st.one_of(st.just(good), damaged, st.binary(max_size=60)), ma
 
 @given(streams, st.lists(st.integers(1, 50), max_size=40))
 @settings(max_examples=400)
-def test_streams_of_damaged_frames(stream: bytes, steps: list[int]) -> None:
+def test_damaged_streams_raise_only_protocol_errors(stream: bytes, steps: list[int]) -> None:
     cutter = FrameCutter(measure)
     at = 0
     try:
@@ -69,8 +69,8 @@ def test_streams_of_damaged_frames(stream: bytes, steps: list[int]) -> None:
 
 
 @given(st.integers(0, 0xFFFFFFFF), st.lists(st.integers(0, 0xFFFFFFFF), max_size=4))
-def test_no_frame_makes_us_wait_for_more_than_the_largest(blocks: int, sizes: list[int]) -> None:
-    """The lengths that a peer claims are looked at before anything is kept for them."""
+def test_no_frame_is_measured_larger_than_the_largest_one(blocks: int, sizes: list[int]) -> None:
+    """The lengths that a peer claims are checked before memory is used for them."""
     data = pack(">III", TOKEN, 1, blocks) + b"".join(pack(">I", size) for size in sizes[:1])
     try:
         need = measure(data, 0)
@@ -80,7 +80,7 @@ def test_no_frame_makes_us_wait_for_more_than_the_largest(blocks: int, sizes: li
 
 
 def test_memory_of_a_frame_that_never_ends() -> None:
-    """28 MiB of one are kept, once; then it is refused."""
+    """At most 28 MiB of the frame are kept, in one copy; then it is refused."""
     cutter = FrameCutter(measure)
     blocks = (pack(">I", BLOCK_BYTES) + bytes(BLOCK_BYTES)) * 256
     cutter.feed(pack(">III", TOKEN, 1, MAX_BLOCKS))
@@ -123,15 +123,15 @@ def test_texts(parse: object, written: str) -> None:
 
 
 @given(st.binary(max_size=100), st.integers(0, 3))
-def test_message_bytes_are_never_refused_nor_invented(data: bytes, flag: int) -> None:
+def test_any_message_data_is_read_without_loss(data: bytes, flag: int) -> None:
     attributes, body = split_payload(data, flag)
     assert len(attributes or b"") + len(body) <= len(data)
 
 
 @given(streams)
 @settings(max_examples=25)
-def test_a_session_survives_what_a_server_sends(stream: bytes) -> None:
-    """A call ends with an answer or an error, whatever comes."""
+def test_a_call_survives_arbitrary_bytes_of_a_server(stream: bytes) -> None:
+    """A call ends with a response or an error, whatever bytes the server sends."""
 
     async def run() -> None:
         async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

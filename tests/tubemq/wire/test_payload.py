@@ -34,11 +34,11 @@ def test_golden_payload() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"abc", b"a body without a block", b"\xff\xff\xff\xff", b"\x00\x00\x00\x05four"])
 def test_a_flag_without_a_block_is_a_body(data: bytes) -> None:
-    """What Java's Message.clearAttribute() leaves."""
+    """The Java SDK's Message.clearAttribute() leaves such data."""
     assert split_payload(data, 1) == (None, data)
 
 
-def test_codes_say_what_helps() -> None:
+def test_error_codes_have_a_failure_class() -> None:
     error = codes.refusal_error("a message for demo", 419, "memory full")
     assert (error.code, error.failure) == (419, Failure.RETRY)
     assert "419 SERVER_RECEIVE_OVERFLOW" in str(error)

@@ -26,7 +26,7 @@ def test_trailing_zeros_of_cpp_clients(zeros: int) -> None:
     assert rpc.decode_request(REGISTER_PAYLOAD + bytes(zeros)).body == REGISTER_BODY
 
 
-def test_a_good_answer_of_a_java_server() -> None:
+def test_a_successful_response_of_a_java_server() -> None:
     payload = bytes.fromhex("020801" + "0408001803" + "07" + "080d" + "1203") + b"abc"
     assert rpc.decode_response(payload) == (13, b"abc")
     assert rpc.encode_response(13, b"abc") == payload
@@ -42,7 +42,7 @@ def test_a_good_answer_of_a_java_server() -> None:
     ],
     ids=["no version", "with service type", "fields in another order", "an unknown field"],
 )
-def test_other_shapes_of_a_good_answer(payload: bytes) -> None:
+def test_successful_responses_in_other_layouts(payload: bytes) -> None:
     assert rpc.decode_response(payload) == (13, b"abc")
 
 

@@ -13,7 +13,9 @@ SOME = st.tuples(st.binary(max_size=40) | st.sampled_from([127, 128, 16_384, 70_
 
 
 @given(messages=st.lists(st.tuples(SOME, TEXT, TEXT), min_size=1, max_size=4), token=st.none() | st.integers(0, 1 << 62))
-def test_requests_by_hand(messages: list[tuple[tuple[bytes, int], str | None, str | None]], token: int | None) -> None:
+def test_encoded_requests_equal_those_of_protobuf(
+    messages: list[tuple[tuple[bytes, int], str | None, str | None]], token: int | None
+) -> None:
     encoder = SendRequestEncoder("client", "tøpic", 300, -1, -1073741310)
     info = None if token is None else AuthorizedInfo(visitAuthorizedToken=token)
     if info is not None:
@@ -34,7 +36,7 @@ def test_requests_by_hand(messages: list[tuple[tuple[bytes, int], str | None, st
         assert encoder.encode(data, flag, msg_type, msg_time) == expected.SerializeToString()
 
 
-def test_payloads_do_not_stay() -> None:
+def test_the_encoder_does_not_keep_payloads_in_memory() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 

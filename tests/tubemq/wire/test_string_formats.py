@@ -103,7 +103,7 @@ def test_required_offsets_round_trip(offsets: dict[PartitionKey, int]) -> None:
     assert string_formats.parse_start_offsets(string_formats.format_start_offsets(offsets)) == offsets
 
 
-def test_what_is_held() -> None:
+def test_held_partitions_round_trip() -> None:
     refs = [PartitionRef(Broker(1, "h", 1), "demo", 0), PartitionRef(Broker(2, "h", 1), "demo", 10_000)]
     assert string_formats.format_held_partitions("demo", refs) == "demo#1:0,2:10000"
     assert string_formats.parse_held_partitions("demo#1:0,2:10000") == [ref.key for ref in refs]

@@ -26,8 +26,8 @@ def lengths(*data: bytes) -> bytes:
 
 
 @given(items, st.integers(0, 1 << 62))
-def test_what_we_write_comes_back(given_items: list[Item], created: int) -> None:
-    """Messages of one attribute text stay in order; the groups come in the order of their first message."""
+def test_packed_messages_are_unpacked_unchanged(given_items: list[Item], created: int) -> None:
+    """Messages with the same attributes stay in order; groups are in the order of their first messages."""
     found = unpack(tdmsg.pack(given_items, created))
     assert (found.version, found.created) == (2, created)
     texts = list(dict.fromkeys(item.attributes for item in given_items))
@@ -36,7 +36,7 @@ def test_what_we_write_comes_back(given_items: list[Item], created: int) -> None
 
 @pytest.mark.parametrize("snappy", [False, True])
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_plain_versions(version: int, snappy: bool) -> None:
+def test_versions_0_to_2_are_unpacked(version: int, snappy: bool) -> None:
     head = {0: b"", 1: packed(">q", 1_700_000_000_123), 2: packed(">qI", 1_700_000_000_123, 3)}[version]
     count = 2 if version == 2 else None
     groups = group(b"m=1", lengths(b"a", b"bc"), snappy=snappy, count=count) + group(b"m=2", lengths(b"d" * 500), count=count)
@@ -46,7 +46,7 @@ def test_the_plain_versions(version: int, snappy: bool) -> None:
     assert found.created == (None if version == 0 else 1_700_000_000_123)
 
 
-def test_attributes_of_each_message() -> None:
+def test_version_3_has_attributes_of_each_message() -> None:
     inner = lengths(b"a", b"k=1", b"b", b"k=2", b"c")
     body = packed(">q", 5) + packed(">II", 3, 1) + group(b"m=1", packed(">I", len(inner)) + inner)
     assert unpack(b"\x0f\x03" + body + b"\x0f\x03").items == [
@@ -57,7 +57,7 @@ def test_attributes_of_each_message() -> None:
 
 
 @pytest.mark.parametrize(("kind", "flags"), [(0, 0), (0, 4), (1 << 5, 0), (1 << 5, 5), (0, 1)])
-def test_the_binary_version(kind: int, flags: int) -> None:
+def test_version_4_is_unpacked(kind: int, flags: int) -> None:
     inner = lengths(b"a", b"k=1", b"bc", b"k=2") if flags & 1 else lengths(b"a", b"bc")
     body = bytes(cramjam.snappy.compress_raw(inner)) if kind else inner
     shared = b"x=y"
@@ -72,8 +72,8 @@ def test_the_binary_version(kind: int, flags: int) -> None:
     assert found.created == 1_636_438_935_000
 
 
-def test_a_bomb_is_not_unpacked() -> None:
-    """Snappy says how long it will be; many groups together count as well."""
+def test_a_decompression_bomb_is_refused() -> None:
+    """The size that snappy data claims is checked first; the sizes of all groups are added up."""
     bomb = b"\xff\xff\xff\xff\x0f" + b"x"
     body = packed(">I", 1) + packed(">H", 1) + b"m" + packed(">IB", len(bomb) + 1, 1) + bomb
     with pytest.raises(RemoteProtocolError, match="claims to unpack to more"):
@@ -84,12 +84,12 @@ def test_a_bomb_is_not_unpacked() -> None:
 
 
 @pytest.mark.parametrize("item", [Item(b"", b"m"), Item(b"x", b""), Item(b"x", b"m" * 40_000)])
-def test_what_cannot_be_packed(item: Item) -> None:
+def test_messages_that_cannot_be_packed_are_refused(item: Item) -> None:
     with pytest.raises(LocalProtocolError):
         tdmsg.pack([item], 0)
 
 
-def test_other_bodies_are_none() -> None:
+def test_other_bodies_are_not_packed() -> None:
     for body in (b"", b"hello", b"\x0f\x02", b"\x0f\x09xxxxxx\x0f\x09", gzip.compress(b"x" * 100)):
         assert not is_packed(body)
         with pytest.raises(RemoteProtocolError):
