@@ -1,4 +1,4 @@
-"""A broker without sockets: what a client writes is read as frames and answered by a table that each test may change."""
+"""A scripted broker without sockets: it parses the client's frames and responds by a table that each test can change."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,7 +23,7 @@ URL = "pulsar://broker:6650"
 
 
 class Link(ServerLink):
-    """One connection, seen from the broker."""
+    """The broker's end of one connection."""
 
     def __init__(self, broker: "Broker", address: str, endpoint: Endpoint) -> None:
         super().__init__(endpoint, FrameMeter(100 << 20).measure, peername=(address, 6650))
@@ -33,7 +33,7 @@ class Link(ServerLink):
         self.loop.call_soon(self.broker.receive, self, parse_frame(frame))
 
     def send(self, **command: Any) -> None:
-        """Say a command: `link.send(success=pb.CommandSuccess(...))`."""
+        """Send a command, such as `link.send(success=pb.CommandSuccess(...))`."""
         ((name, body),) = command.items()
         number = BaseCommand.DESCRIPTOR.fields_by_name[name].number
         self.send_bytes(encode_command(BaseCommand(type=number, **{name: body})))
@@ -50,7 +50,7 @@ class Link(ServerLink):
 
 
 class Broker:
-    """Answers what a healthy broker would, unless `on[type]` says otherwise; remembers what was asked, by type."""
+    """Responds as a healthy broker does, unless a test sets `on[type]`; `asked` has the received commands by type."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
@@ -116,7 +116,7 @@ def success(link: Link, frame: Frame) -> None:
 
 
 def ends_at(*last: int, cursor: tuple[int, int] | None = None) -> Answer:
-    """The topic's last entry; with a cursor also up to where the subscription is acknowledged."""
+    """Return a response to GET_LAST_MESSAGE_ID with this last entry, and with the subscription's cursor if it is given."""
 
     def answer(link: Link, frame: Frame) -> None:
         body = pb.CommandGetLastMessageIdResponse(
@@ -130,7 +130,7 @@ def ends_at(*last: int, cursor: tuple[int, int] | None = None) -> Answer:
 
 
 def found(link: Link, frame: Frame, url: str, **more: Any) -> None:
-    """Answer a lookup."""
+    """Respond to a lookup with the URL of the topic's owner."""
     answer = pb.CommandLookupTopicResponse(
         request_id=frame.command.lookupTopic.request_id,
         **{"response": pb.CommandLookupTopicResponse.Connect, "brokerServiceUrl": url, **more},

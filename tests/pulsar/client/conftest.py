@@ -1,4 +1,4 @@
-"""The broker without sockets."""
+"""The scripted broker and a client that is connected to it."""
 
 from collections.abc import AsyncIterator
 

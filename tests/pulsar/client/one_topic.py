@@ -1,4 +1,4 @@
-"""A model of a broker with one topic and one subscription: what it delivers, what it remembers, what it owes the application."""
+"""A model of a broker with one topic and one subscription. It checks that every entry is delivered before it is acknowledged."""
 
 from dataclasses import dataclass, field
 
@@ -9,12 +9,12 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.pulsar.client.broker import Broker, Link, found, success
 
 LATE = 3
-"""Entries that were read for a consumer that is gone, and are still sent to it."""
+"""Maximum number of entries that the broker still sends for a registration that has ended."""
 
 
 @dataclass
 class Registration:
-    """The consumer as the broker knows it. `again` comes before `next`."""
+    """The broker's record of the consumer. Entries in `again` are redelivered before the entry `next`."""
 
     link: Link
     id: int
@@ -62,7 +62,7 @@ class OneTopic(Broker):
         return len(self.sizes)
 
     def live(self, link: Link | None = None) -> Registration | None:
-        """The registration, if it is one of this connection."""
+        """Return the registration if its connection is open, and if it is `link` when `link` is given."""
         known = self.registration
         return known if known is not None and known.link.open and link in (None, known.link) else None
 
@@ -93,13 +93,13 @@ class OneTopic(Broker):
             link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=asked.consumer_id, is_active=self.active))
 
     def answer_held(self) -> None:
-        """The answers that were held come now, late as they are."""
+        """Send the responses that were held back."""
         held, self.held = self.held, []
         for link, frame in held:
             self._subscribed(link, frame)
 
     def forget_registration(self) -> None:
-        """What was read for it may still be sent."""
+        """End the registration; entries that were read for it may still be sent."""
         known, self.registration = self.registration, None
         if known is not None and known.link.open and self.persistent:
             self.late += [(known.link, known.epoch, entry) for entry in range(known.next, min(known.next + LATE, self.length))]
@@ -113,7 +113,7 @@ class OneTopic(Broker):
         success(link, frame)
 
     def close_consumer(self) -> None:
-        """As when the topic is unloaded."""
+        """Close the consumer, as a broker does when the topic is unloaded."""
         known = self.live()
         self.forget_registration()
         if known is not None:
@@ -127,7 +127,7 @@ class OneTopic(Broker):
             known.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=known.id, is_active=active))
 
     def migrate(self, *, closes: bool) -> None:
-        """To another cluster, which has smaller ids; the old one closes the consumer, or ends before it has."""
+        """Migrate the topic to another cluster with smaller ids. The old one closes the consumer, or else its connection."""
         known = self.live()
         self.ledger, self.cursor, self.acked = self.ledger - 1, -1, set()
         self.owed = set(range(self.length))
@@ -151,7 +151,7 @@ class OneTopic(Broker):
             known.permits += frame.command.flow.messagePermits
 
     def deliver(self, count: int) -> int:
-        """Send so many entries, if there is credit; how many."""
+        """Send up to `count` entries while there are permits; return the number sent."""
         sent = 0
         while sent < count and (known := self.live()) is not None and known.permits > 0 and (self.active or not self.failover):
             if known.again:
@@ -171,7 +171,7 @@ class OneTopic(Broker):
         return sent
 
     def deliver_late(self, count: int) -> None:
-        """Send what was read for a registration that is over."""
+        """Send entries that were read for a registration that has ended."""
         for _ in range(min(count, len(self.late))):
             link, epoch, entry = self.late.pop(0)
             if link.open:
@@ -184,7 +184,7 @@ class OneTopic(Broker):
         link.message(consumer, *place, payload, **more)
 
     def _redeliver(self, link: Link, frame: Frame) -> None:
-        """What is being read already follows under the new epoch, before the first that is not acknowledged."""
+        """Redeliver. Entries that are already being read come first and with the new epoch, before the unacknowledged ones."""
         if (known := self.live(link)) is not None:
             asked = frame.command.redeliverUnacknowledgedMessages
             known.epoch = asked.consumer_epoch if asked.HasField("consumer_epoch") else known.epoch
@@ -194,7 +194,7 @@ class OneTopic(Broker):
     # --- positions --------------------------------------------------------------------------------------------------
 
     def set_cursor(self, to: int) -> None:
-        """Somebody decides what is acknowledged: what comes behind is owed, also if it was seen before."""
+        """Move the cursor, as an operator does: all entries after it must be delivered, even if they were delivered before."""
         if to < self.cursor:
             self.owed |= set(range(to + 1, self.length))
             self.acked = {entry for entry in self.acked if entry <= to}

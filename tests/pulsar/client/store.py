@@ -1,4 +1,4 @@
-"""A broker without sockets that keeps what it is sent: deduplication, cursors, credit; and connections that are cut."""
+"""A scripted broker that stores entries, with deduplication, cursors and permits, and that can cut connections."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ LEDGER = 7
 
 @dataclass
 class Cursor:
-    """A subscription: everything before `mark` is acknowledged, and what is in `acked`."""
+    """A subscription: all entries before `mark` are acknowledged, and those in `acked`."""
 
     mark: int = 0
     acked: set[int] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Reader:
 
 
 class Store(Broker):
-    """Answers as a deduplicating broker does. `cut` takes the connection away at the n-th command from a client."""
+    """Responds as a deduplicating broker does. The connection is cut at the command number `cut_at` from a client."""
 
     def __init__(self, *, deduplicate: bool = True, max_message_size: int = 1 << 20) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Store(Broker):
         self.names: dict[tuple[Link, int], tuple[str, str]] = {}
         self.readers: list[Reader] = []
         self.schemas: defaultdict[str, list[pb.Schema]] = defaultdict(list)
-        """By topic, each version once."""
+        """Topic -> registered schemas, in the order of their versions."""
         self.seen = 0
         self.cut_at = 0
         self.answer_first = False
@@ -180,7 +180,7 @@ class Store(Broker):
         self._say(link, getLastMessageIdResponse=answer)
 
     def _on_seek(self, link: Link, frame: Frame) -> None:
-        """As the broker does: the cursor goes there, and what was acknowledged behind it is forgotten."""
+        """Move the cursor and forget individual acknowledgements, as brokers do."""
         asked = frame.command.seek
         reader = self._reader(link, asked.consumer_id)
         reader.cursor.mark = reader.next = max(0, ids.entry_id(asked.message_id)[1])

@@ -1,4 +1,4 @@
-"""Registration: access modes, what a close or a migration says about where to go, registrations that get no answer."""
+"""Registration: access modes, the next owner after a close or a migration, and registrations without a response."""
 
 import asyncio
 
@@ -163,7 +163,7 @@ async def test_an_unreachable_assigned_broker_causes_a_lookup(broker: Broker, cl
 
 
 async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(broker: Broker, client):
-    """And it is read there: the ids of its entries are smaller than those that were read before."""
+    """The consumer continues in the new cluster, although the ids of the entries there are smaller."""
 
     async def deliver(ledger: int) -> tuple[int, int]:
         broker.link.message(1, ledger, 0, b"x")

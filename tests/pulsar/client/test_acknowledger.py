@@ -1,4 +1,4 @@
-"""Receipts for acknowledgements, negative acknowledgements, timeouts; and what can be asked about a consumer."""
+"""Receipts for acknowledgements, negative acknowledgements, timeouts; and a consumer's statistics and last message."""
 
 import asyncio
 
@@ -172,7 +172,7 @@ async def test_a_reconnection_clears_redelivery_timers_of_shared_subscriptions(b
 
 
 async def test_redelivery_timers_of_ordered_subscriptions_survive_a_lost_connection(broker: Broker, client):
-    """The broker delivers it again, and it is skipped as handed out: nobody but us can have it come again."""
+    """The consumer skips the entry that the broker redelivers. So only our timer can get it delivered again."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await deliver(broker, consumer, 2)
     consumer.negative_acknowledge(entries[0].id, 0.0)

@@ -1,4 +1,4 @@
-"""Several addresses of the admin interface: who is asked when one cannot be reached; scripted, without sockets."""
+"""Several addresses of the admin interface: which one is tried next if one is unreachable; scripted, without sockets."""
 
 import asyncio
 import re
@@ -60,7 +60,7 @@ async def test_a_call_that_may_have_been_executed_is_repeated_only_if_idempotent
 
 
 async def test_positions_and_policies_are_set_at_the_next_address(web):
-    """They say what shall be, whoever heard it before."""
+    """These calls are idempotent, so they are repeated even if the first address may have executed them."""
     topic = parse_topic("t")
     web.services = {FIRST: fails(httpx.ReadError), OWNER: lambda _: httpx.Response(204)}
     admin = Admin(BOTH, 10.0)
@@ -94,7 +94,7 @@ async def test_a_silent_address_leaves_time_for_the_next(web):
 
 
 async def test_a_slow_modifying_call_gets_the_whole_time(web):
-    """Moving a position may take long: the second of two such calls at a time would be refused, and the first be given up."""
+    """Resetting a cursor may take long, and a second call during that time would be refused."""
     web.before = lambda: asyncio.Event().wait()
     with pytest.raises(RequestTimeout):
         await web.client(BOTH, timeout_s=0.1).call("POST", "/resetcursor", repeats=True)
@@ -122,7 +122,7 @@ async def test_after_a_refusal_no_other_address_is_tried(web):
 
 
 async def test_after_an_unreachable_owner_the_next_address_is_tried(web):
-    """A broker may still send calls to one that has died; nothing was carried out there."""
+    """A broker may still redirect to an owner that has died. The call was not executed there, so it may be repeated."""
     web.services = {FIRST: to(STRANGER), OWNER: fine}
     assert await web.client(BOTH).call("PUT", "/clusters") == {"said": "yes"}
     assert asked(web) == [FIRST, STRANGER, OWNER]

@@ -1,4 +1,4 @@
-"""Credentials of the admin interface: where they go, and what a refusal of them or of a right says; scripted, without sockets."""
+"""Credentials of the admin interface: where they are sent, and errors for refused credentials and missing permissions."""
 
 import asyncio
 import ssl
@@ -25,7 +25,7 @@ PAGE = "<html><title>Error 401 Authentication required</title></html>"
 
 
 class Source(Auth):
-    """Gives `current` where fresh ones are wanted, `stale` otherwise."""
+    """Returns `current` if fresh credentials are requested, `stale` otherwise."""
 
     method = "token"
 
@@ -55,7 +55,7 @@ def client(web: Web, auth: Auth, url: str = FIRST) -> AdminHttp:
 
 
 def demanding(token: str, answer: Answer = fine) -> Answer:
-    """A web service as Pulsar's: who shows something else sees a page."""
+    """Return a web service that, as Pulsar's, responds with an HTML page to any other token."""
 
     def answered(request: httpx.Request) -> httpx.Response:
         if request.headers.get("authorization") == f"Bearer {token}":
@@ -180,7 +180,7 @@ async def test_tls_errors_name_the_option(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("token", ["canary-one\ncanary-two", "canary-\x00", "canary-\u00e9"])
 async def test_credentials_invalid_as_a_header_are_refused_without_showing_them(token: str, web: Web) -> None:
-    """As a token that was written in several lines."""
+    """For example, a token that was written in several lines."""
     web.services = {FIRST: fine}
     with pytest.raises(ClusterError, match=r"a token from the configuration cannot be sent to .*: it must be one line") as caught:
         await client(web, TokenAuth(Secret(token))).call("GET", "/clusters")

@@ -1,4 +1,4 @@
-"""Calls of the admin interface are followed to the broker that answers them, within limits; scripted, without sockets."""
+"""Redirects of the admin interface are followed to the owner, within limits; scripted, without sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +16,7 @@ BASE = "/admin/v2"
 
 
 class Web(httpx.AsyncBaseTransport):
-    """Web services by origin; `seen` is what they were asked."""
+    """Web services by origin; `seen` has the requests that they received."""
 
     def __init__(self) -> None:
         self.seen: list[httpx.Request] = []
@@ -46,7 +46,7 @@ def origin_of(request: httpx.Request) -> str:
 
 
 def to(origin: str, status: int = 307) -> Answer:
-    """Send every call on, as brokers do: the same path, with a query that says the answer is binding."""
+    """Return a service that redirects every call, as brokers do: to the same path, with `authoritative=true` as the query."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == f"{BASE}/brokers":
@@ -111,7 +111,7 @@ async def test_as_many_redirects_as_allowed_are_followed(web):
 
 
 async def test_one_deadline_holds_for_all_steps(web):
-    """No step takes as long as the deadline; a limit for each step alone would follow all of them."""
+    """No single step takes as long as the deadline, so a limit per step would never end the call."""
     web.services = {FIRST: to(OWNER), OWNER: to(FIRST)}
     web.before = lambda: asyncio.sleep(0.05)
     with pytest.raises(RequestTimeout):

@@ -1,4 +1,4 @@
-"""Methods of authentication: what they show to brokers and to the REST interface, and what they tell people."""
+"""Authentication methods: their credentials for brokers and the REST interface, and their texts for users."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from tests.kit.authority import Authority
 
 
 def jwt(**claims: object) -> str:
-    """Unsigned: nobody here verifies it."""
+    """Return an unsigned JWT: nothing in these tests verifies it."""
     parts = ({"alg": "HS256"}, claims)
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + ".c2ln"
 

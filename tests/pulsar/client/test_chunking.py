@@ -1,4 +1,4 @@
-"""Messages in chunks: what the producer makes of them, and what the consumer must not acknowledge, skip or hold too early."""
+"""Chunked messages: how the producer splits them, and what the consumer must not acknowledge, skip or drop too early."""
 
 import asyncio
 from dataclasses import replace
@@ -23,14 +23,14 @@ from tests.pulsar.client.broker import Broker, in_turn, silent, until
 
 TOPIC = "persistent://public/default/t"
 LIMIT = 1 << 20
-"""What the scripted broker takes."""
+"""The scripted broker's maximum message size."""
 LARGE = bytes(range(256)) * (10 * LIMIT // 1024)
 CHUNKED = ProducerSettings("me", chunking=True)
 
 
 @pytest.fixture
 def entries(broker: Broker):
-    """Every SEND as its command and its entry, in order."""
+    """Every SEND as a pair of its command and its entry, in order."""
     seen: list = []
     receive = broker.receive
 
@@ -112,7 +112,7 @@ async def test_a_chunk_that_is_refused_ends_its_message_and_no_other(broker: Bro
 
 
 class Sender:
-    """Delivers chunks of three-chunk messages to consumer 0, each as the next entry of ledger 1."""
+    """Sends chunks of three-chunk messages to consumer 0, each as the next entry of ledger 1."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker, self.next = broker, 0
@@ -324,7 +324,7 @@ async def take(consumer) -> tuple[int, bool]:
 
 @pytest.mark.parametrize("kind", [Subscription("s"), Subscription("r", reader_from=(1, 0))], ids=["ordered", "reader"])
 async def test_a_message_expires_also_after_later_messages(broker: Broker, client, kind):
-    """Its place is before those that were handed out meanwhile, which is no sign that it was handed out itself."""
+    """Its id is before those of the entries delivered meanwhile, but it was not delivered itself."""
     limits = ChunkLimits(expiry_s=0.05)
     consumer = await client.consumer(TOPIC, replace(kind, chunk_limits=limits))
     sender = Sender(broker)
@@ -455,7 +455,7 @@ async def test_earlier_delivered_entries_do_not_acknowledge_a_queued_defective_e
 
 
 async def test_a_range_read_does_not_return_to_an_expired_message(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
-    """It has its place before what was read already: who goes on at `next` would read that again."""
+    """Its id is before entries that were already read. If `next` followed it, they would be read again."""
     limits = ChunkLimits(expiry_s=0.05)
     monkeypatch.setattr(base_client, "reader", lambda start, role: replace(reader(start, role), chunk_limits=limits))
     batches = RangeReader(client, Partition("c", "t", "-1", 0), TOPIC, (1, 0, 0), None, 5.0).batches()
@@ -473,7 +473,7 @@ async def test_a_range_read_does_not_return_to_an_expired_message(broker: Broker
 
 @pytest.mark.parametrize("arrived", [1, 2, 3], ids=["begun", "half", "waiting to be taken"])
 async def test_later_acknowledgements_do_not_include_chunks_to_be_redelivered(broker: Broker, client, arrived: int):
-    """The connection is lost, and with it the chunks; what was handed out before is acknowledged before they are here again."""
+    """The chunks are lost with the connection, and entries delivered before are acknowledged before the chunks arrive again."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     sender.plain(b"first")
@@ -499,7 +499,7 @@ async def test_later_acknowledgements_do_not_include_chunks_to_be_redelivered(br
 
 
 async def test_after_a_redelivery_an_earlier_expired_message_acknowledges_no_chunks(broker: Broker, client):
-    """A message that is given up acknowledges all that was acknowledged before, which lies behind chunks that are yet to come."""
+    """Acknowledging an expired message repeats the last cumulative acknowledgement, which is after chunks to be redelivered."""
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     sender = Sender(broker)
     sender.chunk("a", 0)
@@ -524,7 +524,7 @@ async def test_after_a_redelivery_an_earlier_expired_message_acknowledges_no_chu
 
 
 async def test_chunks_that_are_never_redelivered_delay_no_acknowledgement(broker: Broker, client):
-    """They were deleted meanwhile, by the age of messages for instance: what comes instead says so."""
+    """The chunks were deleted meanwhile, for example by the message TTL. The next entry shows that."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     sender.chunk("a", 0)
@@ -556,7 +556,7 @@ async def test_a_reader_disconnected_twice_resumes_at_the_first_chunk_again(brok
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "redelivered"])
 async def test_acknowledgements_withheld_because_of_chunks_are_sent_on_redelivery(broker: Broker, client, is_lost: bool):
-    """Nothing else comes for a long time: it would count as a backlog until then, and come once more after a restart."""
+    """No other entry arrives for a long time. Otherwise the entry would count as backlog and be redelivered after a restart."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     sender.plain(b"first")

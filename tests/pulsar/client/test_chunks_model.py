@@ -25,13 +25,13 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.wire.cutter import FrameCutter
 
 Stored = tuple[str, int, int]
-"""An entry: the id of its message, the number of its chunk, and how many there are (0: it is no chunk)."""
+"""An entry: the id of its message, its chunk number, and the number of chunks (0: it is no chunk)."""
 DRAIN = 400
-"""Steps that suffice to take and acknowledge all of it."""
+"""Number of steps that suffices to take and acknowledge the whole topic."""
 
 
 def topic_of(random: Random) -> list[Stored]:
-    """Messages of one entry, and messages in chunks: begun side by side, never ended, or sent once more."""
+    """Return plain and chunked messages; chunked ones are interleaved, never completed, or repeated."""
     entries: list[Stored] = []
     begun: list[tuple[str, int, int]] = []
     for number in range(random.randint(5, 25)):
@@ -50,7 +50,7 @@ def topic_of(random: Random) -> list[Stored]:
 
 
 class Life:
-    """The consumer, its broker (which is its connection, too), and the application behind a lane."""
+    """The consumer, its broker (which is also its connection), and the application."""
 
     alive = True
 
@@ -60,7 +60,7 @@ class Life:
         self.hears = True
         self.connected: Life | None = None
         self.batches: list[tuple[int, EntryId, list[tuple[EntryId, ...]], EntryId]] = []
-        """Those that the application has: the run, the last place, all places, and how far it had been handed out."""
+        """Unacknowledged batches of the application: generation, last entry, chunks of all entries, and last delivered entry."""
         self.stored: set[int] = set()
         limits = ChunkLimits(messages=random.choice([1, 2, 10]), expiry_s=3600.0)
         self.state = ConsumerState(in_order=True, failover=False, start=None)

@@ -1,4 +1,4 @@
-"""The consumer's conversations: credit, acknowledgements, reconnections; and its books by themselves."""
+"""The consumer with a scripted broker: permits, acknowledgements, reconnections; and `PendingAcks` alone."""
 
 import asyncio
 
@@ -225,7 +225,7 @@ def topic_ends_at(*place: int):
 
 
 async def test_a_stalled_subscription_is_subscribed_again(broker: Broker, client):
-    """Once: if the topic's last entry then still does not come, it is not one for us (a marker, say)."""
+    """It subscribes again only once. If the last entry still does not arrive, it is not for consumers (for example, a marker)."""
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 9)
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover, silence_s=0.02))
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))

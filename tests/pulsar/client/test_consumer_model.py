@@ -1,4 +1,4 @@
-"""The consumer, with all that it says and hears, against a model of its broker (`one_topic.py`), in virtual time."""
+"""The whole consumer against a model of its broker (`one_topic.py`), in virtual time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -22,15 +22,15 @@ from tests.pulsar.client.one_topic import OneTopic
 
 KINDS = ["exclusive", "failover", "failover", "single acks", "single acks", "earliest reader", "latest reader", "non-persistent"]
 MAX_BYTES, BIG = 8_000, 6_000
-"""Four small entries, or one that is big: with credit for small ones, big ones are too much."""
+"""Room for four small entries or one big entry: permits granted for small entries are too many for big ones."""
 TURN_S, ACKS_S, LONG_S = 0.01, 0.3, 100.0
-"""Long enough for what happens at once, for acknowledgements, for pauses, timeouts and the silence watch."""
+"""Times that suffice for callbacks; for sending acknowledgements; and for backoffs, timeouts and the stall detector."""
 TURNS = 200
-"""More than any conversation needs to be read to its end."""
+"""Number of rounds that suffices to read every conversation to its end."""
 
 
 class ConsumerConversation(RuleBasedStateMachine):
-    """One consumer, from its first SUBSCRIBE to its end. What is wrong shows at the broker, in what is taken, or at the end."""
+    """One consumer from its first SUBSCRIBE to its end. The broker model, `take` and `teardown` make the assertions."""
 
     @initialize(kind=st.sampled_from(KINDS), consumed=st.integers(0, 4))
     def make(self, kind: str, consumed: int) -> None:
@@ -66,7 +66,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.loop.run_until_complete(what)
 
     def do(self, what: Callable[..., Any], *args: Any) -> Any:
-        """Call it within the loop."""
+        """Call `what` within the running loop, and return its result."""
 
         async def call() -> Any:
             return what(*args)
@@ -89,7 +89,7 @@ class ConsumerConversation(RuleBasedStateMachine):
     @precondition(lambda self: self.registered)
     @rule(acks=st.booleans(), forgets=st.integers(0, 3), slow=st.booleans())
     def lose_connection(self, acks: bool, forgets: int, slow: bool) -> None:
-        """A killed broker forgets its last acknowledgements; others are not sent yet."""
+        """Lose the connection. A killed broker also forgets its last acknowledgements; with `acks` some are not sent yet."""
         if acks and self.taken and not self.broker.reads:
             self.acknowledge(forgets)
         self.broker.cursor = max(-1, self.broker.cursor - forgets)
@@ -115,7 +115,7 @@ class ConsumerConversation(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed)
     @rule()
     def outage(self) -> None:
-        """No broker for a while."""
+        """Make all brokers unreachable for a while."""
         self.broker.unreachable = {"broker", "green"}
         self.do(self.broker.link.drop)
         self.do(self.broker.forget_registration)
@@ -178,7 +178,7 @@ class ConsumerConversation(RuleBasedStateMachine):
     @precondition(lambda self: self.settled)
     @rule(count=st.integers(1, 8), acknowledges=st.booleans())
     def consume(self, count: int, acknowledges: bool) -> None:
-        """What usually happens, in one step, so that examples get somewhere."""
+        """Deliver, take and acknowledge in one step, so that examples make progress."""
         for _ in range(2):
             self.deliver(count)
             self.take(count)
@@ -191,7 +191,7 @@ class ConsumerConversation(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed and not self.broker.reads and self.taken)
     @rule(index=st.integers(0, 12))
     def acknowledge(self, index: int) -> None:
-        """One that was taken, perhaps in an older run."""
+        """Acknowledge an entry that was taken, perhaps in an older generation."""
         if not self.taken:
             return
         place = self.taken[min(index, len(self.taken) - 1)]
@@ -217,7 +217,7 @@ class ConsumerConversation(RuleBasedStateMachine):
     @precondition(lambda self: self.settled and self.kind != "non-persistent")
     @rule(acks=st.booleans(), to=st.integers(0, 6), fails=st.sampled_from(["", "before", "after", "silent"]))
     def seek(self, acks: bool, to: int, fails: str) -> None:
-        """Behind what is acknowledged, or before it."""
+        """Seek to an entry after or before the last acknowledged one."""
         self.consume(8, acks)
         self.broker.seek_fails = fails
         self.run(self.consumer.seek((self.broker.ledger, min(to, self.broker.length))))
@@ -228,7 +228,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         acks=st.booleans(), unread=st.sampled_from([0, 12]), back=st.integers(-3, 3), then=st.sampled_from(["", "lost", "active"])
     )
     def lose_activity(self, acks: bool, unread: int, back: int, then: str) -> None:
-        """Another consumer takes over, perhaps with entries on their way to this one; it acknowledges, or seeks."""
+        """Another consumer becomes active, perhaps while entries arrive here; it acknowledges or seeks."""
         self.consume(2, acks)
         self.deliver(unread)
         self.do(self.broker.say_active, False)
@@ -249,7 +249,7 @@ class ConsumerConversation(RuleBasedStateMachine):
     @precondition(lambda self: self.settled and not self.consumer.waiting)
     @rule()
     def long_silence(self) -> None:
-        """The broker delivers all that it may: the silence watch has no reason to subscribe anew."""
+        """The broker delivers everything, so the stall detector has no reason to subscribe again."""
         before = self.consumer.stalls
         for _ in range(TURNS):
             if not self.do(self.broker.deliver, 100):
@@ -262,13 +262,13 @@ class ConsumerConversation(RuleBasedStateMachine):
     @precondition(lambda self: self.settled)
     @rule()
     def stranded(self) -> None:
-        """The broker delivers nothing, whatever there is: the silence watch looks."""
+        """The broker delivers nothing although it has entries, so the stall detector acts."""
         self.pass_time(LONG_S)
 
     @precondition(lambda self: not self.closed)
     @rule(really=st.integers(0, 9))
     def close(self, really: int) -> None:
-        """At any moment. What comes afterwards concerns nobody."""
+        """Close the consumer at any moment, in one of ten cases. Later steps do nothing."""
         if really == 9:
             self.closed = True
             self.run(self.consumer.close())
@@ -305,7 +305,7 @@ class ConsumerConversation(RuleBasedStateMachine):
             self.loop.close()
 
     def _left_alone(self) -> None:
-        """A consumer gets all that is owed, and acknowledging that leaves nothing behind."""
+        """Check that a consumer without faults receives all owed entries, and that acknowledging them leaves no backlog."""
         broker, consumer = self.broker, self.consumer
         self.do(broker.answer_held)
         self.pass_time(LONG_S)
@@ -330,7 +330,7 @@ class ConsumerConversation(RuleBasedStateMachine):
 
 TestConsumerConversation = ConsumerConversation.TestCase
 TestConsumerConversation.settings = settings(max_examples=600, stateful_step_count=20, derandomize=True)
-"""The same runs each time, so that a failure belongs to a change; others are tried by the next one."""
+"""The same examples in every run, so that a failure is caused by a change. The class below draws others."""
 
 
 @pytest.mark.thorough

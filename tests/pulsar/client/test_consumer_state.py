@@ -1,4 +1,4 @@
-"""The state of a consumer against a model of the broker."""
+"""`ConsumerState` against a model of the broker."""
 
 import pytest
 from hypothesis import settings
@@ -12,7 +12,7 @@ from mqbridge.pulsar.wire.ids import LATEST, EntryId, message_id
 
 LENGTH = 8
 Sent = tuple[int, EntryId]
-"""What a broker has on its way: the epoch that it was read for, and the entry."""
+"""An entry that the broker has sent and the consumer has not received, with the epoch for which it was read."""
 
 
 class ConsumerLife(RuleBasedStateMachine):
@@ -23,7 +23,7 @@ class ConsumerLife(RuleBasedStateMachine):
 
     @initialize(kind=st.sampled_from(["exclusive", "failover", "earliest", "latest"]), consumed=st.integers(-2, 5))
     def make(self, kind: str, consumed: int) -> None:
-        """Most examples begin when some entries are consumed, as most of what can go wrong needs that."""
+        """Most examples begin after some entries were consumed, because most faults need that."""
         start = {"earliest": ids.EARLIEST, "latest": LATEST}.get(kind)
         self.kind, self.reads = kind, start is not None
         self.state = ConsumerState(in_order=True, failover=kind == "failover", start=start)
@@ -78,7 +78,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: self.subscribed)
     @rule(forgets=st.integers(0, 3))
     def lose_connection(self, forgets: int) -> None:
-        """A killed broker forgets its last acknowledgements; a cut connection loses those on their way, which looks the same."""
+        """Lose acknowledgements: a killed broker forgets the last ones, and a lost connection loses those in flight."""
         self.cursor = max(-1, self.cursor - forgets)
         self._leave(closed=False)
 
@@ -97,7 +97,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: self.subscribed and self.state.progress is not State.SEEKING)
     @rule()
     def migrate(self) -> None:
-        """The new cluster has smaller ids."""
+        """Migrate the topic to a cluster with smaller ids."""
         self.ledger, self.length, self.cursor = self.ledger - 1, LENGTH, -1
         self.owed = set(range(LENGTH))
         self.state.on_migrated()
@@ -105,7 +105,7 @@ class ConsumerLife(RuleBasedStateMachine):
         self._leave(closed=True)
 
     def _set_cursor(self, to: int) -> None:
-        """Somebody decides what is acknowledged: what comes behind is owed, also if it was seen before."""
+        """Move the cursor, as an operator does: all entries after it must be delivered, even if they were delivered before."""
         if to < self.cursor:
             self.owed |= set(range(to + 1, self.length))
         self.owed -= set(range(to + 1))
@@ -131,7 +131,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: self.late)
     @rule(count=st.integers(1, 8))
     def deliver_late(self, count: int) -> None:
-        """What was read for a registration that is over."""
+        """Deliver entries that were read for a registration that has ended."""
         for _ in range(min(count, len(self.late))):
             self._arrive(*self.late.pop())
 
@@ -155,7 +155,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: self.wire and self.state.accepts_entries)
     @rule(count=st.integers(1, 8), acknowledges=st.booleans())
     def consume(self, count: int, acknowledges: bool) -> None:
-        """What usually happens, in one step, so that examples get somewhere."""
+        """Deliver, take and acknowledge in one step, so that examples make progress."""
         self.deliver(count)
         self.take(count)
         if acknowledges and not self.reads and self.state.progress is State.READING:
@@ -216,7 +216,7 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: self.kind == "failover" and self.state.link is not State.ENDED)
     @rule(back=st.integers(-3, 3))
     def lose_activity(self, back: int) -> None:
-        """Another consumer takes over; it acknowledges, or seeks."""
+        """Another consumer becomes active; it acknowledges or seeks."""
         if self.subscribed:
             self._send_acks()
         self.state.on_deactivated()
@@ -249,7 +249,7 @@ class ConsumerLife(RuleBasedStateMachine):
         assert told <= self.state.acked_up_to <= max(self.state.delivered, ids.EARLIEST)
 
     def teardown(self) -> None:
-        """Left alone, a consumer gets all that is owed."""
+        """Check that a consumer without faults receives all owed entries."""
         if not hasattr(self, "state") or self.state.link is State.ENDED:
             return
         if self.state.role is State.STANDBY:

@@ -1,4 +1,4 @@
-"""Credentials over the life of connections: shown, refreshed when the broker asks, refused; a scripted broker."""
+"""Credentials during the life of connections: sent, refreshed at the broker's request, refused; with a scripted broker."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ CHALLENGE = pb.CommandAuthChallenge(challenge=pb.AuthData(auth_method_name="toke
 
 
 class Source(Auth):
-    """Gives `current`, once `gate` is open; `asked` says whether each time fresh ones were wanted."""
+    """Returns `current` once `gate` is open; `asked` has the value of `fresh` of each call."""
 
     method = "token"
 
@@ -165,7 +165,7 @@ async def test_later_refused_credentials_are_temporary(broker: Broker, caplog, m
 
 
 async def test_all_partitions_share_a_refusal_of_credentials(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tries again by itself, and a source may be asked over the network."""
+    """Each partition retries by itself, but the source of credentials, which may be remote, must not be read by all of them."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 1e6)
     broker.on[BaseCommand.CONNECT] = lets_in(b"one")
@@ -215,7 +215,7 @@ async def test_with_tls_brokers_are_reached_at_their_tls_address(broker: Broker)
 
 
 async def test_our_certificate_may_be_refused_after_the_handshake(broker: Broker, caplog) -> None:
-    """By TLS 1.3: over what would have been the first answer."""
+    """With TLS 1.3 the refusal arrives in place of the first response."""
 
     def refuses_certificate(link: Link, _: object) -> None:
         link.open = False
@@ -273,7 +273,7 @@ async def test_an_error_for_a_missing_permission_names_the_role_and_action(broke
 
 
 async def test_a_failed_permission_check_at_the_broker_is_retried(broker: Broker) -> None:
-    """As while its metadata store is away; it calls that AuthorizationError too."""
+    """For example, while its metadata store is unreachable; the broker then also reports AuthorizationError."""
     client = client_with(Source())
     producer = client.producer(TOPIC)
     await producer.opened()
@@ -323,7 +323,7 @@ async def test_permission_checks_leave_nothing_in_the_cluster(broker: Broker) ->
 
 
 async def test_an_invalid_topic_name_is_left_to_the_broker(broker: Broker) -> None:
-    """Whoever opens it is told: what is around the request must not need a good name."""
+    """The caller gets the broker's error: the code that explains missing permissions must not fail for such a name."""
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
         link,
         frame,

@@ -1,4 +1,4 @@
-"""What consumers hold: the books of their permits, one consumer and many, and the batch that a lane has handed out."""
+"""Flow permits and memory budgets: of one consumer, of several consumers, and with the batches of a lane."""
 
 import asyncio
 from collections import deque
@@ -24,7 +24,7 @@ from tests.pulsar.client.store import Store
 
 TOPIC = "persistent://public/default/t"
 READ = 100
-"""Entries that a broker reads at a time, at most."""
+"""Maximum number of entries that a broker reads at once."""
 
 
 def alone(max_bytes: int, largest: int) -> FlowPermits:
@@ -98,7 +98,7 @@ async def test_a_compressed_entry_is_charged_its_uncompressed_size(broker: Broke
 
 
 def test_after_an_overflow_the_estimate_falls_slowly_until_reset():
-    """Else small entries that come again before them have them given back again, time after time."""
+    """Otherwise the small entries that are redelivered first would cause an overflow again and again."""
 
     def asked_for(sheds: int, *, calm: bool = False) -> int:
         permits = alone(100_000, 500)
@@ -143,7 +143,7 @@ async def test_the_decay_is_normal_again_after_the_dropped_entries(broker: Broke
 
 
 class Simulated:
-    """A consumer with its broker, which has entries without end: it reads as many as it has permits, and sends them whole."""
+    """A consumer and its broker, which never runs out of entries: it reads as many entries as it has permits."""
 
     def __init__(self, budget: ReceiveBudget) -> None:
         self.permits = FlowPermits(budget, 5 << 20)
@@ -171,7 +171,7 @@ class Simulated:
 
 @given(st.data(), st.integers(1, 20), st.sampled_from([64 << 10, 1 << 20]), st.booleans())
 def test_consumers_together_stay_within_the_budget_and_one_entry_each(data, count: int, limit: int, lend: bool):
-    """Whatever the sizes are, and however slowly it is taken."""
+    """This holds for any sizes of entries and for any speed of the application."""
     budget = ReceiveBudget(limit)
     consumers = [Simulated(budget) for _ in range(count)]
     largest = 0
@@ -227,7 +227,7 @@ def test_permits_granted_before_others_joined_count_against_the_budget():
 
 
 def test_the_next_grant_comes_when_half_of_the_limit_is_free():
-    """Else the broker would read a single entry for each that is taken."""
+    """Otherwise the broker would read one entry at a time."""
     budget = ReceiveBudget(1 << 20)
     consumer = Simulated(budget)
     consumer.read(1000, 10_000)
@@ -290,7 +290,7 @@ async def test_a_closed_consumer_leaves_its_share_to_the_others(broker: Broker, 
 
 @pytest.fixture
 async def lane(broker: Broker, client):
-    """A lane that has handed out a batch of three entries."""
+    """Yield a lane, the batch of three entries that it has delivered, and the budget."""
     spec = InboundSpec(("t",), "g", max_bytes=1 << 20)
     budget = ReceiveBudget(spec.max_bytes)
     consumer = await client.consumer(TOPIC, Subscription("g", Types.Exclusive), budget)
@@ -319,7 +319,7 @@ async def test_a_batch_stays_charged_until_the_next_is_requested_or_it_is_done(b
 
 
 async def test_a_batch_takes_a_part_of_the_receiver_queue(broker: Broker, client):
-    """Small messages of their own take several times their bytes: by these alone, everything that is read ahead was one batch."""
+    """A small message takes several times its size in memory. By its size alone, the whole receiver queue would be one batch."""
     consumer = await client.consumer(TOPIC, Subscription("g"), ReceiveBudget(1 << 20))
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 64 << 10)
     for entry in range(400):

@@ -1,4 +1,4 @@
-"""The connection is cut at every step of a whole conversation: nothing hangs, nothing is lost, nothing is there twice."""
+"""The connection is cut at every step of a conversation: nothing hangs, is lost or is duplicated."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 async def converse(kind: int) -> list[bytes]:
-    """Send all payloads and read them back, acknowledging each; what was read."""
+    """Send all payloads, read them back and acknowledge each; return the payloads read."""
     client = scripted_client(operation=10.0)
     sender = client.producer(TOPIC, ProducerSettings("me", chunking=True))
     sent = [sender.send(MessageMetadata(), payload) for payload in PAYLOADS]
@@ -139,7 +139,7 @@ async def schema(client: BaseClient) -> None:
 
 
 OTHERS = {seek: 12, redelivery: 10, reading: 9, schema: 4}
-"""Each with the fewest commands that it takes."""
+"""Conversation -> minimum number of its commands."""
 
 
 @pytest.mark.parametrize("answer_first", [False, True], ids=["unheard", "unanswered"])
@@ -147,7 +147,7 @@ OTHERS = {seek: 12, redelivery: 10, reading: 9, schema: 4}
 async def test_a_cut_at_every_step_of(
     store: Store, other: Callable[[BaseClient], Awaitable[None]], answer_first: bool, monkeypatch
 ):
-    """Until a conversation ends without meeting the cut: each run before was cut."""
+    """Cut at each command in turn, until the conversation ends before the cut."""
     for step in itertools.count(1):
         store = Store(max_message_size=1000)
         store.cut_at, store.answer_first = step, answer_first
@@ -169,7 +169,7 @@ async def test_a_cut_at_every_step_of(
 
 
 class ClosesFirst(Store):
-    """Closes the consumer to seek, as a broker does, and loses the connection before the first answer to SEEK."""
+    """Closes the consumer for a SEEK, as brokers do, and cuts the connection before the first response to SEEK."""
 
     seeks = 0
 
@@ -185,7 +185,7 @@ class ClosesFirst(Store):
 
 
 async def test_a_seek_is_repeated_if_the_consumer_was_closed_and_the_response_lost(store: Store, monkeypatch):
-    """Nobody else would subscribe anew: the seek comes first, and has no connection any more."""
+    """Only the seek itself can subscribe again, because it is in progress and has no connection."""
     store = ClosesFirst()
     monkeypatch.setattr(handshake, "dial", store.dial)
     client = scripted_client()
@@ -203,7 +203,7 @@ async def test_a_seek_is_repeated_if_the_consumer_was_closed_and_the_response_lo
 
 
 def stored(store: Store) -> list[bytes]:
-    """The messages that are complete in the log."""
+    """Return the payloads of the complete messages in the log."""
     joiner, found = ChunkJoiner(ChunkLimits()), []
     for number, data in enumerate(store.logs[TOPIC]):
         entry = decode_entry(data)

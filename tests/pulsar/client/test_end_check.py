@@ -1,4 +1,4 @@
-"""A lane at the end of its topic, and on its way there: what it says of that, and that it reads meanwhile."""
+"""A lane near the end of its topic: whether it has caught up, and that it delivers entries during the check."""
 
 import asyncio
 from typing import Any
@@ -59,7 +59,7 @@ async def test_a_response_older_than_received_entries_is_ignored(broker: Broker,
 
 
 async def test_an_end_check_from_before_a_seek_is_ignored(broker: Broker, lane: PulsarLane):
-    """`receive` is cancelled in the turn in which it began to ask, and the lane is sought in the same turn."""
+    """`receive` is cancelled in the loop iteration in which its check began, and the lane seeks in the same iteration."""
     broker.link.message(0, 1, 0, b"x")
     broker.link.message(0, 1, 1, b"y")
     lane.acknowledge(await asyncio.wait_for(lane.receive(), PATIENCE_S))
@@ -92,7 +92,7 @@ async def test_a_bug_in_an_end_check_reaches_the_reading_task(lane: PulsarLane, 
 
 
 async def test_no_end_check_while_a_redelivery_is_expected(broker: Broker, monkeypatch: pytest.MonkeyPatch):
-    """The newest entry of the topic was handed out, and given back on a shared subscription."""
+    """The topic's newest entry was delivered and rejected on a shared subscription."""
     monkeypatch.setattr(end_check, "REDELIVERY_WAIT_S", 1e6)
     broker.on[LAST] = ends_at(1, 0)
     client = scripted_client()

@@ -1,4 +1,4 @@
-"""Every error code of a broker in every conversation: the client does what the table in `wire/codes.py` says."""
+"""Every error code of a broker for every request: the client does what the table in `wire/codes.py` says."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_each_code_has_a_row():
 @EVERY_CODE
 @pytest.mark.parametrize("before", [False, True], ids=["first", "again"])
 async def test_opening_a_producer(broker: Broker, client, code: Code, before: bool):
-    """Whether it was open before makes no difference: a producer that is ended fails what is sent."""
+    """Whether the producer was open before makes no difference: a producer that has ended fails its entries."""
     no = refuses(code, lambda frame: frame.command.producer.request_id)
     broker.on[BaseCommand.PRODUCER] = in_turn(*[broker._producer] * before, no, broker._producer)
     producer = client.producer(TOPIC)
@@ -145,7 +145,7 @@ async def test_subscribing_again(broker: Broker, client, code: Code):
 
 @EVERY_CODE
 async def test_seeking(broker: Broker, client, code: Code):
-    """The consumer goes on in any case; where nobody knows what the seek did, the cursor tells."""
+    """The consumer continues in any case; if the result of the seek is unknown, the broker's cursor decides."""
     broker.on[BaseCommand.SEEK] = in_turn(refuses(code, lambda frame: frame.command.seek.request_id), success)
     consumer = await client.consumer(TOPIC, Subscription("s"))
     if code.failure in PASSES:
@@ -164,7 +164,7 @@ async def test_seeking(broker: Broker, client, code: Code):
 @EVERY_CODE
 @pytest.mark.parametrize("kind", [Types.Exclusive, Types.Shared], ids=["cumulative", "individual"])
 async def test_acknowledging(broker: Broker, client, code: Code, kind: int):
-    """What was not noted is sent again: a single one soon, a cumulative one when somebody wants a receipt again."""
+    """A failed acknowledgement is sent again: an individual one soon, a cumulative one with the next `confirm_acks`."""
 
     def answer(link: Link, frame: Frame) -> None:
         ack = frame.command.ack

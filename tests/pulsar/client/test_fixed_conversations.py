@@ -1,4 +1,4 @@
-"""Conversations of the model (`test_consumer_model.py`) that show a fault each time, where drawn ones find it sooner or later."""
+"""Fixed conversations of `test_consumer_model.py`: each showed a fault that random ones find only sometimes."""
 
 from collections.abc import Callable
 
@@ -99,7 +99,7 @@ CONVERSATIONS: list[tuple[str, int, Steps]] = [
 
 @pytest.mark.parametrize(("kind", "consumed", "steps"), CONVERSATIONS, ids=[f"{c[2].__name__}, {c[0]}" for c in CONVERSATIONS])
 def test_a_conversation(kind: str, consumed: int, steps: Steps) -> None:
-    """What is wrong shows at the broker, in what is taken, or at the end."""
+    """The broker model, `take` and `teardown` make the assertions."""
     talk = Conversation()
     try:
         talk.make(kind, consumed)

@@ -58,7 +58,7 @@ WHOLE = [
 
 @st.composite
 def damaged(draw) -> bytes:
-    """A whole frame in which some bytes are others, none of them the sizes: these are fuzzed with the cutter."""
+    """Return a complete frame with some bytes changed, but not its sizes: those are fuzzed with the frame cutter."""
     data = bytearray(draw(st.sampled_from(WHOLE)))
     for _ in range(draw(st.integers(0, 4))):
         data[draw(st.integers(8, len(data) - 1))] = draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Entries that are given up: expired, withdrawn, or not to be encoded. None of them is sent afterwards."""
+"""Abandoned entries: expired, withdrawn, or impossible to encode. None of them is sent afterwards."""
 
 import asyncio
 
@@ -35,14 +35,14 @@ def receipt(broker: Broker, sequence: int) -> None:
 
 
 async def settled() -> None:
-    """Long enough for everything that is on its way inside of this process."""
+    """Wait until all pending callbacks of this process have run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 @pytest.fixture
 async def full(broker: Broker, client):
-    """A producer whose window is full of entries without an answer, and `MORE` that wait behind."""
+    """Yield a producer whose window is full of entries without a receipt, with `MORE` entries in the queue; and all futures."""
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC, ProducerSettings(max_elapsed_s=0.2))
     futures = send(producer, *[b"x"] * (MAX_SENDS_IN_FLIGHT + MORE))
@@ -68,7 +68,7 @@ async def test_an_entry_that_expires_in_the_queue_is_never_sent(broker: Broker, 
 
 
 async def test_an_entry_that_expires_in_flight_keeps_its_room_in_the_window(broker: Broker, full):
-    """The broker still works on it: at twice the window it stops reading the connection."""
+    """The broker still processes the entry, and with twice as many entries as the window it stops reading the connection."""
     producer, futures = full
     await until(lambda: all(future.done() for future in futures))
     assert producer.pending == 0
@@ -190,7 +190,7 @@ async def test_a_sequence_id_out_of_range_is_refused_and_delays_no_other_entry(b
 
 
 async def test_used_up_sequence_ids_are_a_fatal_error(broker: Broker, client):
-    """The broker tells the highest one that it has stored when the producer is opened."""
+    """The broker reports the highest stored sequence id when the producer is opened."""
 
     def used_up(link, frame):
         asked = frame.command.producer.request_id
@@ -222,7 +222,7 @@ async def test_an_invalid_highest_sequence_id_of_the_broker_is_ignored(broker: B
 
 
 async def test_unsent_entries_get_ids_above_those_of_another_producer_with_the_name(broker: Broker, client):
-    """Else a broker that deduplicates would take it for a repetition and drop it."""
+    """Otherwise a deduplicating broker would drop the entries as duplicates."""
 
     def reached(last: int):
         def answer(link, frame):
@@ -254,7 +254,7 @@ async def test_metadata_that_cannot_be_encoded_delays_no_other_entry(broker: Bro
 
 
 async def test_an_error_for_an_entry_that_was_never_sent_causes_a_reconnection(broker: Broker, client):
-    """Nobody can tell which entry it means, and for that one no receipt would ever come."""
+    """It is unknown which entry the broker refused, and that entry would never get a receipt."""
 
     def wrong(link, frame):
         asked = frame.command.send

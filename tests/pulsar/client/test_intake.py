@@ -1,4 +1,4 @@
-"""What a MESSAGE becomes: batches of which a part is acknowledged, here or at the broker, and metadata that cannot be true."""
+"""Received MESSAGEs: partly acknowledged batches, here or at the broker, and invalid metadata."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ SHARED = Subscription("s", Types.Shared)
 
 
 def deliver(broker: Broker, entry: int, count: int, *ack_set: int, **more) -> None:
-    """A batch of `count` messages to consumer 0."""
+    """Send a batch of `count` messages to consumer 0."""
     payload = join_batch([(SingleMessageMetadata(), b"%d" % index) for index in range(count)])
     broker.link.message(0, 1, entry, payload, ack_set=ack_set, metadata={"num_messages_in_batch": count}, **more)
 
@@ -35,7 +35,7 @@ def granted(broker: Broker) -> int:
 
 
 async def first_of(broker: Broker, consumer):
-    """The next entry, with a message behind it to wait for, so that nothing at all is an answer too."""
+    """Return the next entry of ledger 1, None if there is none. A message sent after it shows when to stop waiting."""
     broker.link.message(0, 2, 0, b"behind")
     entry = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     if entry.ledger == 1:
@@ -51,7 +51,7 @@ async def first_of(broker: Broker, consumer):
 async def test_an_entry_acknowledged_partly_here_and_partly_at_the_broker_is_complete(
     broker: Broker, client, count, ours, theirs
 ):
-    """Some messages are acknowledged here, the others at the broker: nothing of the entry is left."""
+    """Some messages are acknowledged here and the others at the broker, so the entry is acknowledged."""
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, count)
     place = (await consumer.receive()).id
@@ -89,7 +89,7 @@ def test_an_entry_keeps_its_unacknowledged_messages(case):
 
 
 async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
-    """`ours` is acknowledged here, `theirs` is the mask of what the broker wants to be delivered, None for everything."""
+    """Messages in `ours` are acknowledged here; `theirs` is the broker's mask of unacknowledged messages, None for all."""
     with pytest.MonkeyPatch.context() as patch:
         broker = Broker()
         patch.setattr("mqbridge.pulsar.client.handshake.dial", broker.dial)
@@ -108,7 +108,7 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
 
 
 async def test_a_damaged_entry_is_one_message_even_if_partly_acknowledged(broker: Broker, client):
-    """Its metadata is not known, so the mask of the broker cannot be about it."""
+    """Its number of messages is unknown, so the broker's mask cannot be applied."""
     consumer = await client.consumer(TOPIC, SHARED)
     said = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, 0), ack_set=[6])
     broker.link.send(message=said)

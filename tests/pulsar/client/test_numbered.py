@@ -1,4 +1,4 @@
-"""What a named sender sends to a broker that deduplicates: the whole of the source, once, however it was sent before."""
+"""A named sender at a deduplicating broker stores the whole source exactly once, whatever was sent before."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -33,7 +33,7 @@ NAME = "job"
 
 
 class EmptyCluster:
-    """What a resume asks where the broker knows nothing of the name."""
+    """The cluster that `resume` queries, with an empty topic."""
 
     operations = None
 
@@ -43,7 +43,7 @@ class EmptyCluster:
 
 
 class Senders:
-    """Outbounds into one topic of a broker without sockets."""
+    """Outbounds to one topic of the scripted broker."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -65,12 +65,12 @@ class Senders:
 
     @property
     def stored(self) -> list[Message]:
-        """What the topic holds."""
+        """The messages stored in the topic."""
         return [message for data in self.store.logs[TOPIC] for message in decode(decode_entry(data))]
 
     @property
     def sequences(self) -> list[tuple[int, int]]:
-        """The first and highest sequence ids of what was asked to be stored."""
+        """The first and highest sequence id of each SEND."""
         asked = self.store.asked[BaseCommand.SEND]
         return [(send.sequence_id, max(send.sequence_id, send.highest_sequence_id)) for send in asked]
 
@@ -102,7 +102,7 @@ async def send(outbound: PulsarOutbound, numbers: Iterable[int]) -> Receipt:
 
 
 async def send_all(outbound: PulsarOutbound, numbers: Sequence[int], size: int) -> None:
-    """In shares of that size."""
+    """Send these numbers in shares of `size` messages."""
     for begin in range(0, len(numbers), size):
         assert not (await send(outbound, numbers[begin : begin + size])).failures
 
@@ -134,7 +134,7 @@ async def test_refused_and_filtered_messages_leave_holes(senders: Senders) -> No
 
 @pytest.mark.parametrize("stored", [[], [(7, 10, 0)], [(7, 10, 0), (7, 10, 1)]])
 async def test_a_message_that_was_given_up_late_moves_nothing(senders: Senders, stored: list[Position]) -> None:
-    """Chunks that never became a message are handed out behind entries that came after them."""
+    """Chunks of an incomplete message are delivered after entries with later ids."""
     first = await senders.resumed()
     if stored:
         assert not (await first.send(0, Share(Batch.of([Message(b"0", position=place) for place in stored], SOURCE)))).failures
@@ -167,7 +167,7 @@ async def test_what_is_left_of_entries_carries_their_positions(senders: Senders)
 async def test_a_second_attempt_stores_what_is_missing_whatever_its_batches(
     senders: Senders, stored: int, sizes: tuple[int, int, int]
 ) -> None:
-    """It sends again all of it, not only what `resume` says."""
+    """The second attempt sends the whole source again, not only the part after the position that `resume` returns."""
     numbers = list(range(0, 60, 2))
     first = await senders.resumed(batch_messages=sizes[2])
     await send_all(first, numbers[:stored], sizes[0])
@@ -271,7 +271,7 @@ async def test_a_lost_connection_stores_everything_once(senders: Senders, answer
 
 
 async def test_a_name_that_was_used_while_the_connection_was_away_ends_the_sender(senders: Senders) -> None:
-    """The broker would drop the whole of what waits, for its first messages; and it would count as stored."""
+    """The broker would drop the waiting entries as duplicates, and they would count as stored."""
     outbound = await senders.resumed()
     await send(outbound, range(5))
     senders.store.on[BaseCommand.SEND] = silent

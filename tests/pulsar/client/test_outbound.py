@@ -1,4 +1,4 @@
-"""What an outbound sends, seen from the scripted broker."""
+"""Entries that an outbound sends, as the scripted broker receives them."""
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Partition, Share

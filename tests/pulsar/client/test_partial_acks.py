@@ -1,4 +1,4 @@
-"""Batches of which some messages are acknowledged: kept as long as it means something, and never without bound."""
+"""Masks of partly acknowledged batches: kept as long as they are needed, and never without bound."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_a_cumulative_acknowledgement_completes_earlier_entries():
 
 
 async def test_lost_connections_and_redeliveries_release_entries(broker: Broker, client):
-    """Another consumer of the subscription finishes what this one began: over and over, without a trace."""
+    """Again and again, another consumer acknowledges the rest of an entry, and this consumer is not told."""
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     partial = consumer._acks.partial
     for entry in range(3 * MAX_RELEASED_ENTRIES):

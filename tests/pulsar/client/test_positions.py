@@ -1,4 +1,4 @@
-"""Where a consumer goes on when somebody else decides it: operators, other consumers, other clusters; and readers at the end."""
+"""Positions that someone else decides: operators, other consumers, other clusters; and readers at the end of a topic."""
 
 import asyncio
 from dataclasses import replace
@@ -32,7 +32,7 @@ def close(broker: Broker) -> None:
 
 
 async def take(broker: Broker, consumer, *entries: int, ledger: int = 1) -> list[int]:
-    """Deliver these and take as many."""
+    """Deliver these entries, and take as many; return their numbers."""
     for entry in entries:
         broker.link.message(0, ledger, entry, b"x")
     return [(await asyncio.wait_for(consumer.receive(), PATIENCE_S)).entry for _ in entries]
@@ -138,7 +138,7 @@ async def test_a_reader_at_the_end_misses_nothing_while_disconnected(broker: Bro
 
 @pytest.mark.parametrize("why", ["full", "silent"])
 async def test_a_reader_at_the_end_misses_nothing_when_it_subscribes_again(broker: Broker, client, why: str):
-    """Because entries became too large for what it may hold, or because nothing came though the topic goes on."""
+    """It does so after an overflow, and after a stall."""
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 8))
     limits = {"max_bytes": 10_000} if why == "full" else {"silence_s": 0.02}
     consumer = await client.consumer(TOPIC, replace(reader(ids.LATEST), **limits))
@@ -232,7 +232,7 @@ async def test_nothing_is_delivered_while_a_seek_has_no_response(broker: Broker,
 
 @pytest.mark.parametrize("what", ["redeliver", "seek"])
 async def test_a_request_during_subscribe_causes_another_subscribe(broker: Broker, client, what):
-    """The answer of the SUBSCRIBE before is nothing to go on from, and the broker is told to forget that consumer."""
+    """The response to the first SUBSCRIBE is outdated, so that consumer is closed at the broker."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1, 2)
     consumer.acknowledge_up_to((1, 0))
@@ -255,7 +255,7 @@ async def test_a_request_during_subscribe_causes_another_subscribe(broker: Broke
 
 
 async def test_a_possible_registration_is_closed_before_the_next_one(broker: Broker, monkeypatch):
-    """Else the broker goes on with the consumer that it knows by this id, and all that it delivers is of an older epoch."""
+    """Otherwise the broker keeps the old consumer with this id, and all entries it delivers have an older epoch."""
     impatient = scripted_client(request=0.2)
     consumer = await impatient.consumer(TOPIC, Subscription("s"))
     broker.on[BaseCommand.SUBSCRIBE] = in_turn(silent, success)
@@ -276,7 +276,7 @@ async def test_a_possible_registration_is_closed_before_the_next_one(broker: Bro
 
 
 async def test_an_owner_with_an_invalid_address_is_looked_up_again(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
-    """A broker that is set up wrongly (`advertisedAddress`): that the name cannot be looked up must not end the looking."""
+    """A misconfigured broker (`advertisedAddress`) returns a host name that cannot be resolved; the lookup must be repeated."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
 
     async def dialled(host: str, port: int, make, **more):
@@ -292,7 +292,7 @@ async def test_an_owner_with_an_invalid_address_is_looked_up_again(broker: Broke
 
 
 async def test_individual_acknowledgements_of_earlier_connections_may_be_lost_too(broker: Broker, client):
-    """A broker that is killed forgets more than what the last session sent."""
+    """A killed broker forgets also acknowledgements that were sent over earlier connections."""
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1)
     consumer.acknowledge((1, 0))

@@ -1,4 +1,4 @@
-"""The producer's conversations: receipts, errors, reconnections."""
+"""The producer with a scripted broker: receipts, errors, reconnections."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ TOPIC = "persistent://public/default/t"
 
 @pytest.fixture
 def frames(broker: Broker):
-    """The bytes of every SEND, in order."""
+    """Return the bytes of every SEND, in order."""
     seen: list[bytes] = []
     receive = broker.receive
 
@@ -201,7 +201,7 @@ async def test_an_expired_entry_fails_and_later_ones_are_stored(broker: Broker, 
 
 
 async def test_with_fails_in_order_an_expired_entry_fails_all_later_ones(broker: Broker, client, frames):
-    """Also what is sent by somebody who has not heard of it yet; the next one is taken when all have."""
+    """Entries that a caller sends before it learns of the failure fail too; later ones are accepted."""
     broker.on[BaseCommand.SEND] = silent
     producer = client.producer(TOPIC, ProducerSettings(max_elapsed_s=0.5, fails_in_order=True))
     (first,) = send(producer, b"a")
