@@ -1,4 +1,4 @@
-"""Clients of the real server."""
+"""Fixtures with clients of a real Pulsar broker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,7 +19,7 @@ from tests.patience import SERVER_PATIENCE_S
 
 @pytest.fixture(scope="module", params=["compiled", "plain"])
 def transcoder(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The compiled module, and the plain code without it."""
+    """Run the test twice: with the compiled module, and with plain Python."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "plain":
             patch.setattr(native, "compiled", None)
@@ -32,7 +32,7 @@ Subscribe = Callable[..., Awaitable[EntryConsumer]]
 
 
 async def no_subscriptions(pulsar: Pulsar, topic: str) -> None:
-    """Wait until none is left but the one that keeps messages.
+    """Wait until the topic has no subscription except the one that retains its messages.
 
     A broker removes that of a closed reader on another thread, perhaps after its answer.
     """

@@ -1,4 +1,4 @@
-"""Entries for tests to send, and what they held when they come back."""
+"""Entries for tests to send, and the payloads of received entries."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.patience import SERVER_PATIENCE_S
 
 
 def batch(payloads: list[bytes]) -> tuple[MessageMetadata, bytes, int]:
-    """What `EntryProducer.send` takes for a batch of these."""
+    """Return the arguments of `EntryProducer.send` for a batch of these payloads."""
     framed = join_batch([(SingleMessageMetadata(), payload) for payload in payloads])
     return MessageMetadata(num_messages_in_batch=len(payloads)), framed, len(payloads)
 
@@ -25,7 +25,7 @@ def payloads(entry: Entry) -> list[bytes]:
 
 
 async def send_all(producer: EntryProducer, first: int, count: int) -> list[SendReceipt]:
-    """Send entries of one numbered message each."""
+    """Send `count` entries, each with one message that contains its number, from `first` on."""
     sent = [producer.send(MessageMetadata(), b"%d" % number) for number in range(first, first + count)]
     return await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
 
@@ -36,7 +36,7 @@ async def take(consumer: EntryConsumer, count: int) -> list[Entry]:
 
 
 async def drain(consumer: EntryConsumer) -> list[Entry]:
-    """Everything there is."""
+    """Receive all entries that the topic still has."""
     found = []
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while await consumer.has_more():

@@ -1,4 +1,4 @@
-"""Routes at a locked Pulsar: their configuration, a command that checks it, and a load whose loss would show."""
+"""Routes at a Pulsar with access control: their configuration, a command that checks it, and messages that show losses."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Mirror:
 
 
 async def mqbridge(*arguments: str) -> tuple[int, str]:
-    """What a command ends with, and what it says."""
+    """Run a command; return its exit status and its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "mqbridge", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -114,7 +114,7 @@ async def mqbridge(*arguments: str) -> tuple[int, str]:
 
 
 def written(config: Mapping[str, Any], folder: Path) -> str:
-    """The path of a configuration's file."""
+    """Write a configuration into a file and return its path."""
     path = folder / f"{uuid4().hex[:8]}.yaml"
     path.write_text(yaml.safe_dump(dict(config)))
     return str(path)

@@ -1,4 +1,4 @@
-"""A TCP proxy before the real broker that takes a connection away at the n-th frame, in either direction."""
+"""A TCP proxy in front of the real broker that closes a connection at the n-th frame, in either direction."""
 
 import asyncio
 import struct
@@ -9,7 +9,7 @@ HEAD = 4
 
 
 class CuttingProxy:
-    """`cut_at` counts frames from clients, or from the broker with `answers`; 0 never cuts. The cut frame is not passed on."""
+    """Closes a connection instead of passing on its frame `cut_at` of the client, or with `answers` of the broker (0: never)."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)

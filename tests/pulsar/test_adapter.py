@@ -1,4 +1,4 @@
-"""The adapter against a real Pulsar: what the conformance suite does not ask, because it is Pulsar's own."""
+"""The adapter against a real Pulsar: behaviour that only Pulsar has, so the conformance suite does not test it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -82,7 +82,7 @@ async def first_lane(inbound):
 
 
 async def groups_are(cluster, topic: str, expected: list[str]) -> None:
-    """Wait for it: a broker removes the subscription of a closed reader on another thread, perhaps after its answer."""
+    """Wait until the topic has these groups: a broker may remove the subscription of a closed reader after its response."""
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while await cluster.operations.groups(topic) != expected:
             await asyncio.sleep(0.01)
@@ -102,7 +102,7 @@ async def groups_are(cluster, topic: str, expected: list[str]) -> None:
         {"service_url": "pulsar://x", "unknown": 1},
     ],
 )
-def test_what_cannot_be_meant_is_refused(wrong):
+def test_contradicting_options_are_refused(wrong):
     with pytest.raises(ValidationError):
         ADAPTER.cluster_model(**wrong)
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_meant_is_refused(wrong):
 
 
 @pytest.mark.cluster
-async def test_topics_are_listed_as_short_as_can_be_and_described_as_asked(pulsar, ends):
+async def test_topics_are_listed_by_their_shortest_names(pulsar, ends):
     cluster, topic = ends.cluster(), name()
     namespace = pulsar.create_namespace("acme", name())
     assert await cluster.describe(topic) is None
@@ -134,7 +134,7 @@ async def test_topics_grow_and_never_shrink(ends):
 
 
 @pytest.mark.cluster
-async def test_a_topic_without_partitions(pulsar, ends):
+async def test_an_unpartitioned_topic_has_the_partition_minus_one(pulsar, ends):
     cluster = ends.cluster()
     topic = pulsar.take_topic().rpartition("/")[2]
     described = await cluster.describe(topic)
@@ -152,7 +152,7 @@ async def test_a_topic_without_partitions(pulsar, ends):
 
 
 @pytest.mark.cluster
-async def test_without_an_admin_url(ends):
+async def test_what_works_without_an_admin_url(ends):
     cluster, topic = ends.cluster(admin=False), name()
     await cluster.create(topic, 1)
     assert (await cluster.describe(topic)).partitions == ("-1",)
@@ -178,7 +178,7 @@ async def test_missing_topics_are_fatal(ends):
 
 
 @pytest.mark.cluster
-async def test_only_what_is_too_large_fails(ends):
+async def test_only_messages_that_are_too_large_fail(ends):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic)
@@ -192,7 +192,7 @@ async def test_only_what_is_too_large_fails(ends):
 
 
 @pytest.mark.cluster
-async def test_resuming_reads_what_is_stored_and_fences_off_who_resumed_before(ends):
+async def test_resume_returns_stored_positions_and_fences_off_earlier_outbounds(ends):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 2)
     stale, outbound = (
@@ -227,7 +227,7 @@ async def test_keys_choose_partitions_as_clients_do(ends):
 
 
 @pytest.mark.cluster
-async def test_waiting_entries_come_as_one_batch(ends):
+async def test_waiting_entries_are_received_as_one_batch(ends):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic, batch_messages=2)
@@ -307,7 +307,7 @@ async def test_failover_moves_the_lane(ends):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["shared", "key_shared"])
-async def test_a_rejected_batch_of_a_shared_subscription_comes_again_alone(ends, kind):
+async def test_only_the_rejected_batch_of_a_shared_subscription_is_redelivered(ends, kind):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic, batch_messages=1)
@@ -381,8 +381,8 @@ async def test_reading_a_range_of_batches_and_chunks(ends, client):
 
 
 @pytest.mark.cluster
-async def test_a_message_in_chunks_belongs_to_the_piece_of_a_range_that_has_its_last_one(pulsar, ends, client):
-    """Wherever the range is cut, and whatever lies between the chunks; also when the next ones are in another ledger."""
+async def test_a_chunked_message_belongs_to_the_range_with_its_last_chunk(pulsar, ends, client):
+    """This holds wherever the range is divided, with other entries between the chunks, and with chunks in two ledgers."""
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     full = pulsar.keep(f"persistent://public/default/{topic}-partition-0")
@@ -420,8 +420,11 @@ async def test_new_partitions_become_lanes(ends):
 
 
 @pytest.mark.cluster
-async def test_a_deleted_topic_takes_its_lanes_with_it_until_it_is_made_again(pulsar, ends):
-    """The broker makes topics that are asked for: nothing may ask. It is looked for late enough to be written to before."""
+async def test_a_deleted_topic_revokes_its_lanes_until_it_is_created_again(pulsar, ends):
+    """Nothing may request the topic, because the broker would auto-create it.
+
+    The check for new partitions runs so late that the test writes to the new topic before it.
+    """
     cluster, topic = ends.cluster(refresh="3s"), name()
     await cluster.create(topic, 1)
     inbound = await ends.inbound(cluster, topic, subscription_type="exclusive", start=Start.LATEST)

@@ -1,4 +1,4 @@
-"""The `auth` of a Pulsar cluster: what may be given, and methods of plugins."""
+"""The `auth` options of a Pulsar cluster: valid and invalid options, and methods of plugins."""
 
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -18,7 +18,7 @@ CANARY = "canary-4711"
 
 
 class Vault(Auth):
-    """A plugin's."""
+    """An authentication method of a plugin."""
 
     method = "token"
 
@@ -39,7 +39,7 @@ def cluster(**options: Any) -> PulsarCluster:
     return PulsarCluster.model_validate({"service_url": URL, **options})
 
 
-def test_the_method_may_be_left_out_where_an_option_says_it() -> None:
+def test_the_method_is_derived_from_token_or_password() -> None:
     made = cluster(auth={"token": "x"}).auth
     assert made is not None
     assert isinstance(made.make(None), TokenAuth)
@@ -48,7 +48,7 @@ def test_the_method_may_be_left_out_where_an_option_says_it() -> None:
     assert isinstance(made.make(None), BasicAuth)
 
 
-def test_a_client_certificate_is_that_of_tls(tmp_path) -> None:
+def test_method_tls_uses_the_certificate_of_the_tls_options(tmp_path) -> None:
     config = cluster(tls={"certificate": str(tmp_path / "own.pem")}, auth={"method": "tls"})
     assert config.auth is not None
     assert isinstance(config.auth.make(config.certificate), TlsAuth)
@@ -68,14 +68,14 @@ def test_a_client_certificate_is_that_of_tls(tmp_path) -> None:
     ],
 )
 @pytest.mark.usefixtures("vault")
-def test_what_cannot_be_meant_is_refused(auth: dict[str, Any], problem: str) -> None:
+def test_contradicting_options_are_refused(auth: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as caught:
         cluster(auth=auth)
     assert problem in str(caught.value)
 
 
 @pytest.mark.usefixtures("vault")
-def test_a_plugin_gets_what_stands_beside_its_name() -> None:
+def test_a_plugin_gets_the_options_besides_the_method() -> None:
     config = cluster(auth={"method": "vault", "role": "app", "password": CANARY, "path": ["a", "b"]})
     assert config.auth is not None
     made = config.auth.make(None)
@@ -85,7 +85,7 @@ def test_a_plugin_gets_what_stands_beside_its_name() -> None:
 
 
 @pytest.mark.usefixtures("vault")
-def test_what_belongs_to_plugins_is_shown_nowhere() -> None:
+def test_plugin_options_are_never_shown() -> None:
     config = cluster(auth={"method": "vault", "role": "app", "client_secret": CANARY, "token": CANARY})
     for shown in (repr(config), str(config), config.model_dump_json(), str(config.model_dump())):
         assert CANARY not in shown
@@ -98,12 +98,12 @@ def test_what_belongs_to_plugins_is_shown_nowhere() -> None:
     assert CANARY not in str(caught.value)
 
 
-def test_what_expires_is_told() -> None:
+def test_expiry_times_are_reported() -> None:
     made = ADAPTER.make_cluster("c", cluster(auth={"token": "opaque"}))
     assert made.expiries == {}
 
 
-def test_tls_is_for_the_urls_that_say_so() -> None:
+def test_tls_settings_must_match_the_scheme_of_the_url() -> None:
     assert cluster().make_tls("c") is not None
     assert PulsarCluster(service_url="pulsar://a").make_tls("c") is None
     assert PulsarCluster(service_url="pulsar://a", admin_url="https://a:8443").make_tls("c") is not None
@@ -123,7 +123,7 @@ def test_tls_is_for_the_urls_that_say_so() -> None:
         ("pulsar://h", None, None, False),
     ],
 )
-async def test_a_token_that_goes_out_in_the_open_is_said(
+async def test_credentials_sent_without_tls_are_logged(
     url: str, admin: str | None, auth: dict[str, str] | None, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = ADAPTER.make_cluster("p", PulsarCluster.model_validate({"service_url": url, "admin_url": admin, "auth": auth}))

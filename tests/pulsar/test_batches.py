@@ -1,4 +1,4 @@
-"""Entries as batches, without decoding them: which message is where, what is left of an entry, what stands in it."""
+"""Batches of entries without decoding: masks of messages, entries restricted to some messages, searches for text."""
 
 import tracemalloc
 
@@ -31,7 +31,7 @@ entries = st.lists(
 
 
 @given(entries, st.data())
-def test_messages_of_a_batch_are_found_in_their_entries(found, data):
+def test_message_indexes_become_masks_of_their_entries(found, data):
     batch = make_batch(PARTITION, found)
     messages = batch.messages
     indexes = sorted(data.draw(st.sets(st.integers(0, len(messages) - 1))))
@@ -47,7 +47,7 @@ def test_messages_of_a_batch_are_found_in_their_entries(found, data):
 
 
 @given(st.integers(1, 20), st.integers(0, 20), st.integers(0, 20), st.integers(0, (1 << 20) - 1))
-def test_what_is_left_of_an_entry(count, begin, end, mask):
+def test_an_entry_is_restricted_to_a_range_of_messages(count, begin, end, mask):
     entry = entry_of(0, count, mask & full_mask(count))
     before = deliverable_mask(entry)
     left = [index for index in range(count) if before >> index & 1 and begin <= index < end]
@@ -56,7 +56,7 @@ def test_what_is_left_of_an_entry(count, begin, end, mask):
         assert [message.position[2] for message in make_batch(PARTITION, [entry]).messages] == left
 
 
-def test_a_batch_is_counted_without_being_decoded():
+def test_counting_a_batch_does_not_decode_it():
     batch = make_batch(PARTITION, [entry_of(3, 5, 0b11100), entry_of(4, 2)])
     assert (batch.count, batch.first, batch.next, batch.is_decoded) == (5, (1, 3, 2), (1, 5, 0), False)
     assert batch.held_bytes > batch.size > 0
@@ -64,7 +64,7 @@ def test_a_batch_is_counted_without_being_decoded():
 
 
 @pytest.mark.parametrize("told", [0, -1])
-def test_an_entry_that_tells_no_possible_number_of_messages_is_one(told):
+def test_an_entry_with_an_impossible_message_count_is_one_message(told):
     entry = Entry(MessageMetadata(num_messages_in_batch=told), b"no framing", ledger=1, entry=2)
     batch = make_batch(PARTITION, [entry])
     assert (batch.count, batch.first) == (1, (1, 2, 0))
@@ -72,16 +72,16 @@ def test_an_entry_that_tells_no_possible_number_of_messages_is_one(told):
     assert masks_by_entry([entry], [0]) == {(1, 2): 1}
 
 
-def test_many_messages_of_an_entry_that_is_due_in_part():
-    """More than an hour's work if each of them is looked for from the first one on."""
+def test_masks_of_a_partly_acknowledged_entry_are_fast():
+    """Searching every message from the beginning of the entry would take more than an hour."""
     count = 100_000
     entry = entry_of(0, count, full_mask(count) & ~1)
     masks = masks_by_entry([entry], range(1, count - 1, 2))
     assert masks == {(1, 0): sum(1 << number for number in range(2, count, 2))}
 
 
-def test_what_a_producer_calls_removed_is_counted_and_delivered():
-    """A number that is counted and not given would shift what every later one of the batch means."""
+def test_messages_marked_as_compacted_are_counted_and_delivered():
+    """A message that is counted but not delivered would shift the indexes of all later messages of the batch."""
     singles = [(SingleMessageMetadata(compacted_out=at == 0), b"%d" % at) for at in range(3)]
     entry = Entry(MessageMetadata(num_messages_in_batch=3), join_batch(singles), ledger=1, entry=2)
     batch = make_batch(PARTITION, [entry])
@@ -90,7 +90,7 @@ def test_what_a_producer_calls_removed_is_counted_and_delivered():
     assert [message.payload for message in decode(entry)] == [b"1", b"2"]
 
 
-def test_nothing_is_allocated_for_what_a_producer_says():
+def test_an_announced_message_count_allocates_nothing():
     entry = Entry(MessageMetadata(num_messages_in_batch=(1 << 31) - 1), b"no framing", ledger=1, entry=2)
     tracemalloc.start()
     try:

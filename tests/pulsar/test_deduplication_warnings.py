@@ -1,4 +1,4 @@
-"""A topic without deduplication is named once, however many producers open at the same time."""
+"""There is one warning about a topic without deduplication, however many producers open at the same time."""
 
 import asyncio
 from typing import cast
@@ -11,7 +11,7 @@ from mqbridge.pulsar.wire.names import TopicName
 
 
 class AdminOfOnePolicy:
-    """Answers a turn of the loop later, as a server does."""
+    """A REST client whose response arrives one loop iteration later, as that of a server would."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -22,7 +22,7 @@ class AdminOfOnePolicy:
 
 
 @pytest.mark.parametrize(("enabled", "count"), [(False, 1), (True, 0)])
-async def test_a_topic_is_named_once(caplog: pytest.LogCaptureFixture, enabled: bool, count: int) -> None:
+async def test_one_warning_for_each_topic(caplog: pytest.LogCaptureFixture, enabled: bool, count: int) -> None:
     warnings = DeduplicationWarnings(cast(Admin, AdminOfOnePolicy(enabled)))
     topic = TopicName("persistent", "public", "default", "orders")
     await asyncio.gather(*(warnings.check(topic) for _ in range(4)))

@@ -1,4 +1,4 @@
-"""Pulsar's mapping: whatever a message says goes through an entry and comes back the same."""
+"""Pulsar's mapping: every message is the same after encoding it into an entry and decoding that."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def decode(entry: Entry) -> Sequence[Message]:
 
 
 def through(sent: Sequence[Message], origin: str | None = None, limits: Limits | None = None) -> list[Message]:
-    """Encode, put the entries on the wire and read them."""
+    """Encode the messages into entries, encode and decode the entries, and return the decoded messages."""
     entries, failures = encode(sent, origin, limits or Limits())
     assert failures == []
     got = []
@@ -53,7 +53,7 @@ def through(sent: Sequence[Message], origin: str | None = None, limits: Limits |
 
 
 @given(sent=st.lists(messages(), min_size=1, max_size=5), stamped=st.booleans())
-def test_any_message_comes_back_whole(sent: list[Message], stamped: bool) -> None:
+def test_any_message_survives_the_round_trip(sent: list[Message], stamped: bool) -> None:
     for message in sent:
         message.position = (28, 3)
         message.msg_type = message.property("$msgType$")
@@ -83,7 +83,7 @@ def test_pulsar_to_tubemq_and_back(message: Message) -> None:
     attributes=st.one_of(st.binary(max_size=30), st.lists(st.sampled_from(ITEMS)).map(b",".join)),
     origin=st.sampled_from([None, ORIGIN]),
 )
-def test_lazy_and_plain_messages_are_written_alike(attributes: bytes, origin: str | None) -> None:
+def test_lazy_and_plain_messages_have_the_same_bytes(attributes: bytes, origin: str | None) -> None:
     messages_ = tubemq.decode([native(attributes), native(b"")], 280)
     short, _ = encode(messages_, origin, Limits())
     long, _ = encode([message.replace() for message in messages_], origin, Limits())
@@ -95,7 +95,7 @@ def test_lazy_and_plain_messages_are_written_alike(attributes: bytes, origin: st
     sent=st.lists(messages(attributes=st.none() | attribute_strings, msg_type=st.none() | st.just("t")), min_size=1, max_size=4),
     origin=st.sampled_from([None, ORIGIN]),
 )
-def test_a_message_in_a_batch_has_the_fields_of_one_that_is_alone(sent: list[Message], origin: str | None) -> None:
+def test_a_message_has_the_same_fields_in_a_batch_and_alone(sent: list[Message], origin: str | None) -> None:
     for number, message in enumerate(sent):
         message.position, message.deliver_at = (28, number), None
         message.origin, message.hops = (None, 0) if number % 2 else ("earlier", number)
@@ -137,7 +137,7 @@ def test_a_type_that_equals_the_first_property_is_still_carried() -> None:
     assert (message.msg_type, message.properties) == ("t", (("a", "t"),))
 
 
-def test_names_of_ours_that_a_user_wrote_stay_what_they_are() -> None:
+def test_user_properties_with_reserved_names_are_kept() -> None:
     pairs = (("mqbridge.null", "1"), ("mqbridge.event_time", "007"), ("mqbridge.hops", "x"), ("mqbridge.v", "1"))
     entry = batch_entry(1)
     single = SingleMessageMetadata()
@@ -152,14 +152,16 @@ def test_names_of_ours_that_a_user_wrote_stay_what_they_are() -> None:
     ("origin", "hops", "stamp", "then"), [(None, 0, True, 1), ("o", 1, True, 2), ("o", 2, True, 3), ("o", 3, False, 3)]
 )
 @pytest.mark.parametrize("deliver_at", [None, 5])
-def test_hops(origin: str | None, hops: int, stamp: bool, then: int, deliver_at: int | None) -> None:
+def test_hops_are_counted_with_each_stamped_origin(
+    origin: str | None, hops: int, stamp: bool, then: int, deliver_at: int | None
+) -> None:
     [message] = through(
         [Message(b"x", origin=origin, hops=hops, position=(1,), deliver_at=deliver_at)], ORIGIN if stamp else None
     )
     assert (message.origin, message.hops) == (ORIGIN + "1" if stamp else "o", then)
 
 
-def test_what_a_pulsar_consumer_sees_of_a_tubemq_message() -> None:
+def test_properties_of_a_tubemq_message_for_pulsar_consumers() -> None:
     entries, _ = encode(tubemq.decode([native(b"$msgType$=t1,$msgTime$=202611202350,k=v1")], 280), ORIGIN, Limits())
     [outgoing] = entries
     size = int.from_bytes(outgoing.payload[:4], "big")
@@ -175,7 +177,7 @@ def test_what_a_pulsar_consumer_sees_of_a_tubemq_message() -> None:
     assert outgoing.payload[4 + size :] == b"body"
 
 
-def test_entries_keep_the_limits_and_the_order() -> None:
+def test_entries_respect_the_limits_and_the_order() -> None:
     sent = [Message(bytes([n]) * 100) for n in range(50)]
     entries, _ = encode(sent, None, Limits(max_messages=7))
     assert [outgoing.count for outgoing in entries] == [7] * 7 + [1]
@@ -186,7 +188,7 @@ def test_entries_keep_the_limits_and_the_order() -> None:
     assert [outgoing.count for outgoing in entries] == [1, 1, 1]
 
 
-def test_a_delayed_message_travels_alone() -> None:
+def test_a_delayed_message_gets_an_entry_of_its_own() -> None:
     entries, _ = encode([Message(b"a"), Message(b"b", deliver_at=5), Message(b"c")], None, Limits())
     assert [outgoing.metadata.HasField("num_messages_in_batch") for outgoing in entries] == [True, False, True]
     assert [list(outgoing.indexes) for outgoing in entries] == [[0], [1], [2]]
@@ -219,14 +221,14 @@ def test_a_broken_batch_is_one_defective_message() -> None:
     assert message.payload == entry.payload
 
 
-def test_a_key_that_is_not_the_base64_it_claims_to_be_stays_text() -> None:
+def test_a_key_with_invalid_base64_stays_text() -> None:
     entry = batch_entry(1)
     entry.payload = join_batch([(SingleMessageMetadata(partition_key="no base64!", partition_key_b64_encoded=True), b"A")])
     [message] = decode(entry)
     assert message.key == "no base64!"
 
 
-def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
+def test_the_size_of_a_compressed_entry_is_its_unpacked_size() -> None:
     entry = Entry(MessageMetadata(compression=1, uncompressed_size=1000), b"x" * 10)
     assert entry.size == 1000
     assert batch_entry(3).size == len(batch_entry(3).payload)

@@ -1,4 +1,4 @@
-"""Ranges of a partition as entries of its ledgers."""
+"""`Cluster.measure`: ranges of a partition as counted entries of its ledgers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 
 ENTRIES = {3: 10, 5: 0, 8: 4, 9: 7}
-"""Of four ledgers."""
+"""Numbers of entries of four ledgers, by ledger id."""
 
 
 def entry(ledger: int, first: int, count: int, index: int = 0) -> UnitRange:
@@ -37,7 +37,7 @@ def entry(ledger: int, first: int, count: int, index: int = 0) -> UnitRange:
         ((9, 3, 0), (8, 1, 0), []),
     ],
 )
-def test_with_the_ledgers_counted(begin: Position, end: Position, expected: list[UnitRange]) -> None:
+def test_ranges_with_known_ledger_sizes(begin: Position, end: Position, expected: list[UnitRange]) -> None:
     assert unit_ranges_between(begin, end, ENTRIES) == expected
 
 
@@ -50,7 +50,7 @@ def test_with_the_ledgers_counted(begin: Position, end: Position, expected: list
         ((3, 2, 0), (9, 0, 0), [UnitRange((3, 2, 0), 1)]),
     ],
 )
-def test_what_nobody_counts_is_one_unit(begin: Position, end: Position, expected: list[UnitRange]) -> None:
+def test_ledgers_of_unknown_size_are_one_unit(begin: Position, end: Position, expected: list[UnitRange]) -> None:
     assert unit_ranges_between(begin, end, None) == expected
 
 
@@ -66,8 +66,8 @@ def test_every_entry_of_the_range_is_one_unit(sizes: list[int], data: Any) -> No
     assert [position_after(unit_ranges, unit, end) for unit in range(count_units(unit_ranges))] == within
 
 
-async def test_an_address_that_is_a_guess_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a given one has to answer."""
+async def test_a_guessed_admin_url_may_be_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a configured `admin_url` must be reachable."""
 
     async def unreachable(*_: Any) -> Any:
         raise Unreachable("nobody answers there")

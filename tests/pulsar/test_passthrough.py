@@ -1,4 +1,4 @@
-"""Entries that the plain code copies have the bytes that their decoded and encoded messages have."""
+"""Entries that plain Python copies without decoding have the same bytes as after decoding and encoding."""
 
 import copy
 from collections.abc import Sequence
@@ -67,7 +67,9 @@ def check(entries: Sequence[Entry], origin: str | None, limits: Limits) -> None:
     origin=ORIGINS,
     limits=LIMITS,
 )
-def test_any_entries(entries: list[Entry], ack_set: tuple[int, ...], origin: str | None, limits: Limits) -> None:
+def test_copied_entries_equal_encoded_ones(
+    entries: list[Entry], ack_set: tuple[int, ...], origin: str | None, limits: Limits
+) -> None:
     for entry in entries[1::2]:
         entry.ack_set = ack_set
     check(entries, origin, limits)
@@ -75,7 +77,7 @@ def test_any_entries(entries: list[Entry], ack_set: tuple[int, ...], origin: str
 
 @settings(max_examples=150)
 @given(entry=ordinary_entries, changed=changes(b"\x00\x01\x02\x18\x28\x40\x48\x80\xa2\xc3\xff"), origin=ORIGINS)
-def test_entries_with_other_bytes_mean_the_same(entry: Entry, changed: Changes, origin: str | None) -> None:
+def test_unusual_metadata_bytes_keep_their_meaning(entry: Entry, changed: Changes, origin: str | None) -> None:
     """Properties without a name or a value are copied as they are."""
     entry.payload = changed(entry.payload)
     other = copy.copy(entry)
@@ -109,7 +111,7 @@ def test_ordinary_batches_are_copied() -> None:
         metadata_of(partition_key="", null_partition_key=True),
     ],
 )
-def test_what_has_to_be_rewritten_or_left_out_is_not_copied(single: SingleMessageMetadata) -> None:
+def test_messages_with_other_fields_are_not_copied(single: SingleMessageMetadata) -> None:
     ordinary = (metadata_of([("a", "1")], partition_key="k"), b"y")
     odd = entry_of((single, b""), ordinary)
     assert _copy_batch(odd, "") is None
@@ -124,7 +126,7 @@ def test_text_that_is_not_utf8_is_not_copied() -> None:
     check([entry], None, Limits())
 
 
-def test_only_without_the_compiled_module_a_batch_is_searched_for_origins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_searched_for_origins_only_in_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "compiled", None)
     batched = entry_of((metadata_of([("mqbridge.origin", "here|t|0|1")]), b"payload"))
     single = Entry(MessageMetadata(), b"payload")

@@ -1,4 +1,4 @@
-"""The client against a real Pulsar."""
+"""Entry producers, consumers and readers against a real Pulsar."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ def path_of(topic: str) -> str:
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 
-async def test_partitions_of_topics_that_exist_and_of_one_that_does_not(pulsar, client):
+async def test_partitions_of_existing_and_missing_topics(pulsar, client):
     assert await client.partitions(pulsar.take_topic(3)) == 3
     assert await client.partitions(pulsar.take_topic()) == 0
     missing = f"persistent://public/default/none-{uuid4().hex}"
@@ -64,7 +64,7 @@ async def test_an_unknown_namespace_and_a_bad_name_are_fatal(client):
 
 
 @pytest.mark.parametrize("codec", sorted(CODEC_NUMBERS))
-async def test_batches_of_every_compression_come_back_in_order(pulsar, client, subscribe, codec):
+async def test_batches_of_every_compression_are_received_in_order(pulsar, client, subscribe, codec):
     topic = pulsar.take_topic()
     sent = [[b"%d-%d " % (entry, number) * 50 for number in range(100)] for entry in range(20)]
     producer = client.producer(topic, codec=CODEC_NUMBERS[codec])
@@ -79,7 +79,7 @@ async def test_batches_of_every_compression_come_back_in_order(pulsar, client, s
     await producer.close()
 
 
-async def test_the_producer_fills_what_is_its_own(pulsar, client, subscribe):
+async def test_the_producer_sets_its_own_metadata_fields(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic, name="me")
     before = time.time_ns() // 1_000_000
@@ -93,7 +93,7 @@ async def test_the_producer_fills_what_is_its_own(pulsar, client, subscribe):
     await producer.close()
 
 
-async def test_a_deduplicating_broker_drops_what_it_has(pulsar, client, subscribe):
+async def test_a_deduplicating_broker_drops_stored_entries(pulsar, client, subscribe):
     namespace = pulsar.create_namespace("acme", f"dedup-{uuid4().hex[:6]}")
     pulsar.admin("POST", f"namespaces/{namespace}/deduplication", True)
     topic = pulsar.create_topic("t", namespace=namespace)
@@ -143,7 +143,7 @@ async def test_many_producers_share_the_window_of_a_connection(pulsar, client, s
     await asyncio.gather(*[producer.close() for producer in producers])
 
 
-async def test_a_taken_producer_name_is_waited_for(pulsar, client):
+async def test_a_producer_waits_while_its_name_is_in_use(pulsar, client):
     topic = pulsar.take_topic()
     holder = client.producer(topic, name="one")
     await holder.opened()
@@ -216,7 +216,7 @@ async def test_a_terminated_topic_is_fatal(pulsar, client):
 # --- subscriptions ----------------------------------------------------------------------------------------------------
 
 
-async def test_an_exclusive_subscription_is_taken_once(pulsar, subscribe):
+async def test_an_exclusive_subscription_refuses_a_second_consumer(pulsar, subscribe):
     topic = pulsar.take_topic()
     await subscribe(topic, "one")
     with pytest.raises(ServerRefused) as caught:
@@ -358,7 +358,7 @@ async def test_acknowledging_cumulatively_inside_a_batch(pulsar, client, subscri
     await producer.close()
 
 
-async def test_rejected_entries_come_again(pulsar, client, subscribe):
+async def test_rejected_entries_are_redelivered(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     await send_all(producer, 0, 10)
@@ -414,7 +414,7 @@ async def test_seeking_by_id_and_by_time(pulsar, client, subscribe):
     await producer.close()
 
 
-async def test_a_reader_begins_where_it_is_told_and_leaves_no_subscription(pulsar, client, subscribe):
+async def test_a_reader_starts_at_its_position_and_leaves_no_subscription(pulsar, client, subscribe):
     topic = pulsar.keep(pulsar.take_topic())
     producer = client.producer(topic)
     await send_all(producer, 0, 10)
@@ -442,7 +442,7 @@ async def test_the_last_id_of_an_empty_topic(pulsar, subscribe):
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_consumer_holds_no_more_than_it_may(pulsar, client, subscribe):
+async def test_a_consumer_stays_within_its_memory_limit(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     sent = [producer.send(*batch([bytes(1000)] * 100)) for _ in range(300)]

@@ -46,7 +46,7 @@ async def test_exclusive_access_keeps_others_out(pulsar, client):
     await first.close()
 
 
-async def test_who_waits_gets_access_when_it_is_free(pulsar, client):
+async def test_a_waiting_producer_gets_access_when_the_first_closes(pulsar, client):
     topic = pulsar.take_topic()
     first = client.producer(topic, ProducerSettings(access=pb.Exclusive))
     await first.opened()
@@ -67,7 +67,7 @@ async def test_who_waits_gets_access_when_it_is_free(pulsar, client):
     await waiting.close()
 
 
-async def test_fencing_takes_the_topic_away(pulsar, client, subscribe):
+async def test_fencing_ends_the_existing_producer(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     other = client_of(pulsar.service_url)
     first = other.producer(topic, ProducerSettings(access=pb.Exclusive))
@@ -84,7 +84,7 @@ async def test_fencing_takes_the_topic_away(pulsar, client, subscribe):
     await other.close()
 
 
-async def test_a_delayed_message_comes_later(pulsar, client, subscribe):
+async def test_a_delayed_message_is_delivered_after_its_delay(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     consumer = await subscribe(topic, type=Types.Shared)
     producer = await open_topic_producer(client, topic)
@@ -103,7 +103,7 @@ async def test_a_delayed_message_comes_later(pulsar, client, subscribe):
 
 
 @pytest.mark.parametrize("schema", [STRING, schemas.json_record(AVRO), schemas.avro(AVRO)], ids=["string", "json", "avro"])
-async def test_a_producers_schema_is_kept_and_its_version_travels(pulsar, client, subscribe, schema):
+async def test_a_producers_schema_is_registered_and_messages_name_its_version(pulsar, client, subscribe, schema):
     topic = pulsar.take_topic()
     assert await client.schema(topic) is None
     producer = client.producer(topic, ProducerSettings(schema=schema))
@@ -138,7 +138,7 @@ async def test_schemas_evolve_and_incompatible_ones_are_refused(pulsar, client):
     await producer.close()
 
 
-async def test_a_topic_with_a_schema_takes_a_producer_without(pulsar, client, subscribe):
+async def test_a_topic_with_a_schema_accepts_a_producer_without(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     await client.register_schema(topic, STRING)
     producer = client.producer(topic)

@@ -1,4 +1,4 @@
-"""The admin interface of a real cluster."""
+"""The REST client at a real broker."""
 
 from uuid import uuid4
 
@@ -116,7 +116,7 @@ async def test_a_terminated_topic(admin, pulsar):
     assert (await admin.internal_stats(topic))["state"] == "Terminated"
 
 
-async def test_a_web_service_that_is_not_there():
+async def test_an_unreachable_rest_interface():
     (port,) = free_ports(1)
     nowhere = Admin(f"http://127.0.0.1:{port}", 1.0)
     with pytest.raises((Unreachable, RequestTimeout)):

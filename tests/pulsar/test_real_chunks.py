@@ -30,7 +30,7 @@ def backlog(pulsar, topic: str, name: str) -> int:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-async def test_a_large_message_comes_back_whole(pulsar, client, subscribe, codec):
+async def test_a_large_message_survives_chunking(pulsar, client, subscribe, codec):
     topic = pulsar.take_topic()
     producer = client.producer(topic, ProducerSettings(codec=CODEC_NUMBERS[codec], chunking=True))
     metadata = MessageMetadata(partition_key="k", event_time=5)
@@ -50,7 +50,7 @@ async def test_a_large_message_comes_back_whole(pulsar, client, subscribe, codec
     await producer.close()
 
 
-async def test_messages_of_two_producers_lie_between_each_other(pulsar, client, subscribe):
+async def test_chunks_of_two_producers_are_interleaved(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     said = [ProducerSettings(name, chunking=True, chunk_bytes=1000) for name in ("one", "two")]
     producers = [client.producer(topic, each) for each in said]
@@ -73,7 +73,7 @@ async def test_messages_of_two_producers_lie_between_each_other(pulsar, client, 
     await other.close()
 
 
-async def test_on_a_shared_subscription_all_chunks_are_acknowledged_or_come_again(pulsar, client, subscribe):
+async def test_on_a_shared_subscription_all_chunks_are_acknowledged_or_redelivered(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic, ProducerSettings(chunking=True, chunk_bytes=100_000))
     await asyncio.gather(*[producer.send(MessageMetadata(), LARGE[: 950_000 + number]) for number in range(2)])
@@ -89,7 +89,7 @@ async def test_on_a_shared_subscription_all_chunks_are_acknowledged_or_come_agai
     await producer.close()
 
 
-async def test_cut_off_between_chunks_nothing_is_lost_and_nothing_comes_twice(pulsar, subscribe):
+async def test_a_connection_cut_between_chunks_loses_and_repeats_nothing(pulsar, subscribe):
     namespace = pulsar.create_namespace("acme", f"chunks-{uuid4().hex[:6]}")
     pulsar.admin("POST", f"namespaces/{namespace}/deduplication", True)
     topic = pulsar.create_topic("t", namespace=namespace)
@@ -117,7 +117,7 @@ async def test_cut_off_between_chunks_nothing_is_lost_and_nothing_comes_twice(pu
     assert [entry.payload for entry in entries] == expected
 
 
-async def test_what_is_acknowledged_while_the_connection_is_lost_covers_no_chunks(pulsar, client, subscribe):
+async def test_acknowledging_without_a_connection_covers_no_chunks(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     consumer = await subscribe(topic, "s")
@@ -141,7 +141,7 @@ async def test_what_is_acknowledged_while_the_connection_is_lost_covers_no_chunk
     await producer.close()
 
 
-async def test_a_message_whose_beginning_is_gone_is_a_defect(pulsar, client, subscribe):
+async def test_a_message_without_its_first_chunks_is_a_defect(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic, ProducerSettings(chunking=True, chunk_bytes=1000))
     receipt = await producer.send(MessageMetadata(), LARGE[:5000])

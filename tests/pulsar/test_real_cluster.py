@@ -1,4 +1,4 @@
-"""Two real brokers of one cluster: redirects, topics that change hands, and a broker that is killed under a route."""
+"""Two real brokers of one cluster: redirects, topics that move to the other broker, and a broker that is killed under a route."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -29,7 +29,7 @@ BUNDLE = "0x00000000_0xffffffff"
 
 
 class Brokers:
-    """The cluster and what tests do with it."""
+    """The cluster, with operations of the tests on it: who owns a topic, and moving it."""
 
     def __init__(self, cluster: PulsarCluster) -> None:
         self.cluster = cluster
@@ -120,7 +120,7 @@ async def client(cluster: PulsarCluster) -> AsyncIterator[BaseClient]:
 
 
 class Numbered:
-    """Numbers in the order in which they arrive: complete when each came, and what came again began a run that came again."""
+    """Checks received numbers: each arrives, and a repetition continues in order from the repeated number."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -167,7 +167,7 @@ async def test_admin_calls_for_topics_of_the_other_broker(brokers):
 
 
 async def test_a_lookup_is_redirected_to_the_leader_and_back(brokers, monkeypatch):
-    """The broker that is not the leader sends the first question on, and the leader may send it back to be binding there."""
+    """A broker that is not the leader redirects the first lookup to the leader, which may redirect it back as authoritative."""
     answers: list[CommandLookupTopicResponse] = []
     request = Connection.request
 
@@ -198,7 +198,7 @@ async def test_a_lookup_is_redirected_to_the_leader_and_back(brokers, monkeypatc
 # --- topics that change hands -----------------------------------------------------------------------------------------
 
 
-async def test_a_topic_is_unloaded_to_the_other_broker_while_in_use(brokers, client):
+async def test_a_topic_in_use_moves_to_the_other_broker(brokers, client):
     first, second = brokers.cluster.brokers
     topic = await brokers.topic(first)
     consumer = await client.consumer(str(topic), Subscription("s", Types.Failover))
@@ -246,8 +246,8 @@ async def ledgers(admin: Admin, topic: TopicName) -> set[int]:
     return {int(one["ledgerId"]) for one in (await admin.internal_stats(topic))["ledgers"]}
 
 
-async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_path):
-    """Source and target are at the broker that is killed; the other one takes both over while messages come.
+async def test_a_route_continues_after_its_broker_was_killed(brokers, client, tmp_path):
+    """The killed broker owns source and target; the other one takes over both while messages arrive.
 
     The target's subscription is made with it, so the ledger that the kill closes is kept for the judge. A topic that nobody
     subscribed to shows that the broker deletes such ledgers. The REST interface is asked at the killed broker first.

@@ -69,7 +69,7 @@ async def test_a_reconnection_does_not_count_as_a_delivery(pulsar, client, subsc
     await producer.close()
 
 
-async def test_what_is_not_acknowledged_in_time_comes_again(pulsar, client, subscribe):
+async def test_entries_are_redelivered_after_the_ack_timeout(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     await send_all(producer, 0, 4)
@@ -91,7 +91,7 @@ async def test_what_is_not_acknowledged_in_time_comes_again(pulsar, client, subs
     await producer.close()
 
 
-async def test_a_redelivered_batch_leaves_out_what_is_acknowledged(pulsar, client, subscribe):
+async def test_a_redelivered_batch_leaves_out_acknowledged_messages(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     await producer.send(*batch([b"%d" % number for number in range(5)]))
@@ -108,7 +108,7 @@ async def test_a_redelivered_batch_leaves_out_what_is_acknowledged(pulsar, clien
 # --- positions --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reader_by_time_and_by_place(pulsar, client, subscribe):
+async def test_a_reader_seeks_by_time_and_by_id(pulsar, client, subscribe):
     topic = pulsar.keep(pulsar.take_topic())
     producer = client.producer(topic)
     for number in range(10):
@@ -130,7 +130,7 @@ async def test_a_reader_by_time_and_by_place(pulsar, client, subscribe):
     await producer.close()
 
 
-async def test_beginning_some_seconds_ago(pulsar, client, subscribe):
+async def test_a_subscription_starts_some_seconds_ago(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     now = time.time_ns() // 1_000_000
@@ -152,7 +152,7 @@ async def test_the_last_message_of_a_topic(pulsar, client, subscribe):
     await producer.close()
 
 
-async def test_compacted_reading_gives_the_newest_of_each_key(pulsar, client, subscribe):
+async def test_read_compacted_returns_the_newest_message_of_each_key(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     keys = ["a", "b", "a", "c", "b"]
@@ -217,7 +217,7 @@ async def test_subscription_properties_are_kept(pulsar, subscribe):
     assert stats["subscriptions"]["p"]["subscriptionProperties"] == {"owner": "me"}
 
 
-async def test_the_end_of_a_terminated_topic_is_told(pulsar, client, subscribe):
+async def test_the_end_of_a_terminated_topic_is_reported(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     await send_all(producer, 0, 2)

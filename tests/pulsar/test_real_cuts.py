@@ -1,4 +1,4 @@
-"""The connection to a real, deduplicating broker is cut at one step after another of every kind of conversation, both ways.
+"""The connection to a real, deduplicating broker is cut at each frame of every kind of conversation, in both directions.
 
 A conversation is held again and again, each time with the cut one frame later, until it ends without meeting it: so each of its
 frames is lost once, and every run but the last is known to have been cut.
@@ -31,11 +31,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 COUNT = 8
 ALL = list(range(COUNT))
 MOST_STEPS = 80
-"""A conversation that is longer than that goes round in circles."""
+"""A conversation with more frames is in an endless loop."""
 
 
 class Scene:
-    """What a conversation is held about: `client` goes through the proxy, `direct` does not."""
+    """The topic and the clients of a conversation: `client` connects through the proxy, `direct` does not."""
 
     def __init__(self, pulsar: Pulsar, namespace: str, topic: str, client: BaseClient, direct: BaseClient) -> None:
         self.pulsar, self.namespace, self.topic, self.client, self.direct = pulsar, namespace, topic, client, direct
@@ -72,7 +72,7 @@ async def confirmed(consumer: EntryConsumer) -> None:
 
 
 async def take_all(consumer: EntryConsumer, kind: int = Types.Exclusive) -> list[int]:
-    """Receive and acknowledge until every number was seen; in the order in which they came."""
+    """Receive and acknowledge until every number was received; return the numbers in the order of arrival."""
     seen: list[int] = []
     while len(set(seen)) < COUNT:
         entry = await consumer.receive()
@@ -88,7 +88,7 @@ async def take_all(consumer: EntryConsumer, kind: int = Types.Exclusive) -> list
 
 
 async def deliver(scene: Scene, kind: int) -> None:
-    """Send, receive, acknowledge, close."""
+    """Send messages, receive and acknowledge them, and close the consumer."""
     producer = scene.client.producer(scene.topic, ProducerSettings("me"))
     sent = [producer.send(MessageMetadata(), b"%d" % number) for number in ALL]
     consumer = await scene.client.consumer(scene.topic, Subscription("me", kind))
@@ -112,7 +112,7 @@ async def shared(scene: Scene) -> None:
 
 
 async def seek(scene: Scene) -> None:
-    """Back to the beginning, and into the middle: nothing from before the seek comes after it."""
+    """Seek to the beginning and into the middle: no entry from before the seek is received after it."""
     await scene.fill()
     consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
     entries = await take(consumer, 5)
@@ -128,7 +128,7 @@ async def seek(scene: Scene) -> None:
 
 
 async def redelivery(scene: Scene) -> None:
-    """What is not acknowledged comes again, in order, and nothing else."""
+    """Unacknowledged entries are redelivered in order, and nothing else is."""
     await scene.fill()
     consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
     entries = await take(consumer, COUNT)
@@ -151,7 +151,7 @@ async def take_rest(consumer: EntryConsumer, wanted: list[int]) -> list[int]:
 
 
 async def refusal(scene: Scene) -> None:
-    """Entries that are refused come again until they are acknowledged."""
+    """Entries with a negative acknowledgement are redelivered until they are acknowledged."""
     await scene.fill()
     consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Shared))
     refused: set[int] = set()
@@ -171,7 +171,7 @@ async def refusal(scene: Scene) -> None:
 
 
 async def reading(scene: Scene) -> None:
-    """A reader sees everything once, in order, and knows the end."""
+    """A reader receives every entry once, in order, and detects the end."""
     await scene.fill()
     consumer = await scene.client.consumer(scene.topic, reader(ids.EARLIEST))
     entries = await take(consumer, COUNT)
@@ -182,7 +182,7 @@ async def reading(scene: Scene) -> None:
 
 
 async def watching(scene: Scene) -> None:
-    """Topics that come while a pattern is watched are consumed, each from its first message."""
+    """Topics created while a pattern is watched are consumed, each from its first message."""
     name = scene.topic.rpartition("/")[2]
     pattern = f"{scene.namespace}/{name}.*"
     consumer = await open_pattern_consumer(scene.client, scene.namespace, pattern, Subscription("me"), refresh_s=0.5)
@@ -200,7 +200,7 @@ async def watching(scene: Scene) -> None:
 
 
 async def schema(scene: Scene) -> None:
-    """A schema is registered once, whoever asks how often, and its version goes with the messages."""
+    """A schema is registered once, however often it is requested, and the messages contain its version."""
     text = schemas.STRING
     version = await scene.client.register_schema(scene.topic, text)
     registered = await scene.client.schema(scene.topic)
@@ -217,7 +217,7 @@ async def schema(scene: Scene) -> None:
 
 
 async def access(scene: Scene) -> None:
-    """A producer that has the topic alone keeps it over a cut; the next one, which waits for it, comes behind it."""
+    """A producer with exclusive access keeps it over a cut; the next one, which waits for access, sends after it."""
     half = COUNT // 2
     first = scene.client.producer(scene.topic, ProducerSettings("first", access=pb.Exclusive))
     await send_all(first, 0, half)
@@ -242,12 +242,12 @@ CONVERSATIONS: dict[Callable[[Scene], Awaitable[None]], int] = {
     schema: 8,
     access: 10,
 }
-"""Each with the fewest frames that it takes in either direction."""
+"""The conversations, each with the minimum number of frames that it takes in either direction."""
 
 
 @pytest.mark.parametrize("converse", CONVERSATIONS, ids=lambda converse: converse.__name__)
 @pytest.mark.parametrize("answers", [False, True], ids=["commands", "answers"])
-async def test_a_cut_at_every_step(pulsar, client, converse, answers):
+async def test_a_connection_cut_at_every_frame(pulsar, client, converse, answers):
     namespace = await asyncio.to_thread(pulsar.create_namespace, "acme", f"cuts-{uuid4().hex[:6]}")
     await asyncio.to_thread(pulsar.admin, "POST", f"namespaces/{namespace}/deduplication", True)
     async with CuttingProxy("127.0.0.1", pulsar.port) as proxy:

@@ -1,4 +1,4 @@
-"""Every example runs against a real server."""
+"""Runs every example against a real broker."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "pulsar"
 
 
 async def run(name: str, *arguments: str) -> str:
-    """What an example prints."""
+    """Run an example and return its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(FOLDER / name), *arguments, cwd=FOLDER.parents[1],
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -58,8 +58,8 @@ async def test_read(pulsar: Pulsar):
     assert (await run("read.py", pulsar.service_url, topic)).startswith(f"{topic}: 10 messages, the last one at (")
 
 
-async def test_read_a_topic_with_partitions(pulsar: Pulsar):
-    """And make no topic of the same name beside them; nor one that is missing."""
+async def test_the_read_example_creates_no_topic(pulsar: Pulsar):
+    """Reading a partitioned topic creates no unpartitioned topic of its name, and reading a missing topic does not create it."""
     topic = pulsar.take_topic(3)
     await run("produce.py", pulsar.service_url, topic)
     lines = (await run("read.py", pulsar.service_url, topic)).splitlines()

@@ -1,4 +1,4 @@
-"""Tokens and certificates of a real broker exchanged under load: nothing is lost, and what is late is said."""
+"""Tokens and certificates are replaced under load at a real broker: nothing is lost, and a late renewal is logged."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tests.pulsar.locked import PARTITIONS, Mirror
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 SHORT_S = 4
-"""How long a token lives here; the broker looks for expired ones every second."""
+"""Lifetime of the test's tokens; the broker checks for expired ones every second."""
 RENEWALS = 3
 SOON = timedelta(days=1)
 PAUSE_S = 0.01
 
 
 class CountingToken(TokenAuth):
-    """Counts how often fresh credentials were wanted."""
+    """Counts how often new credentials were requested."""
 
     fresh = 0
 
@@ -54,7 +54,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Traffic:
-    """A producer and a consumer of one topic, and what both have done."""
+    """A producer and a consumer of one topic, and the numbers that they sent and received."""
 
     def __init__(self, client: BaseClient, topic: str) -> None:
         self.client, self.topic = client, topic
@@ -107,8 +107,8 @@ def client_of(server: LockedPulsar, tls: Tls, auth: TokenAuth | TlsAuth) -> Base
     return BaseClient(parse_service_url(server.service_url, tls=True), tls=tls, auth=auth, timing=Timing(operation=20.0))
 
 
-async def test_a_token_is_exchanged_while_messages_flow(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
-    """The broker asks for fresh credentials on the connections that there are: none is made anew."""
+async def test_a_token_is_renewed_while_messages_flow(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+    """The broker requests new credentials on the existing connections; no new connection is made."""
     file = tmp_path / "token"
     write_atomically(file, pulsar_locked.token(APP, SHORT_S))
     auth = CountingToken(Secret(file=file))
@@ -133,7 +133,7 @@ async def test_a_token_is_exchanged_while_messages_flow(pulsar_locked: LockedPul
     assert traffic.received == sorted(traffic.sent)
 
 
-async def test_a_token_that_is_renewed_too_late_is_said(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+async def test_a_token_that_is_renewed_too_late_is_logged(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
     file = tmp_path / "token"
     write_atomically(file, pulsar_locked.token(APP, SHORT_S))
     mirror = Mirror(pulsar_locked)
@@ -159,13 +159,13 @@ async def test_a_token_that_is_renewed_too_late_is_said(pulsar_locked: LockedPul
 
 @pytest.fixture
 def server() -> Iterator[LockedPulsar]:
-    """One of our own, whose certificate can be exchanged."""
+    """A broker for these tests alone, whose certificate can be replaced."""
     with LockedPulsar() as server:
         yield server
 
 
-async def test_certificates_are_exchanged_under_load(server: LockedPulsar, tmp_path: Path) -> None:
-    """Ours by its files; the server's, of a new authority, by its own, which it reads again by itself."""
+async def test_certificates_are_replaced_under_load(server: LockedPulsar, tmp_path: Path) -> None:
+    """Our certificate is replaced by new files. The server's, from a new authority, is too: the server reads its files again."""
     own = server.certificate(APP, file="exchanged")
     authorities = tmp_path / "authorities.pem"
     old, new = server.authority, Authority(tmp_path / "new", "another authority")

@@ -1,4 +1,4 @@
-"""What keeps the messages of a real topic, subscriptions that are made with it or retention; warnings where nothing does."""
+"""Subscriptions created with a topic, or retention, keep the messages of a real topic; without either there are warnings."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,19 +54,19 @@ async def send(cluster: Pulsar, topic: str, *numbers: int) -> None:
 
 
 async def close_ledgers(admin: Admin, topic: TopicName) -> None:
-    """As a rollover or a restart does, and then let the broker look what it still needs, as it does every two minutes."""
+    """Close the ledgers like a rollover, and let the broker delete those that it does not need, as it does every two minutes."""
     await admin.unload(topic)
     await admin.stats(topic)
     await admin.call("POST", f"{path_of(topic)}/trim")
 
 
 async def first_entry(admin: Admin, topic: TopicName) -> int:
-    """The ledger that the topic begins with."""
+    """Return the id of the topic's first ledger."""
     return int((await admin.internal_stats(topic))["ledgers"][0]["ledgerId"])
 
 
-async def test_a_topic_made_with_a_subscription_keeps_its_messages(cluster, admin, namespace):
-    """Both are written, closed and written again; only the one without a subscription loses what it had."""
+async def test_a_topic_created_with_a_subscription_keeps_its_messages(cluster, admin, namespace):
+    """After their ledgers are closed, both topics are written to again; only the one without a subscription loses messages."""
     kept, lost = (f"persistent://{namespace}/{name}" for name in ("kept", "lost"))
     for topic in (kept, lost):
         await cluster.create(topic, 1)
@@ -102,7 +102,7 @@ async def read(cluster: Pulsar, topic: str, count: int) -> list[int]:
     return found
 
 
-async def test_the_group_is_made_where_it_is_missing_and_stays_elsewhere(cluster, admin, namespace):
+async def test_the_group_is_created_where_missing_and_not_moved_elsewhere(cluster, admin, namespace):
     topic = f"persistent://{namespace}/t"
     await cluster.create(topic, 2)
     await cluster.operations.create_group(topic, "g")
@@ -117,7 +117,7 @@ async def test_the_group_is_made_where_it_is_missing_and_stays_elsewhere(cluster
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-async def test_every_policy_that_keeps_or_deletes_is_looked_at(cluster, admin, namespace, partitions):
+async def test_every_retention_policy_is_checked(cluster, admin, namespace, partitions):
     topic = f"persistent://{namespace}/t"
 
     async def told(group: str | None = None, planned: tuple[str, ...] = ()) -> list[str]:
@@ -148,8 +148,8 @@ async def test_every_policy_that_keeps_or_deletes_is_looked_at(cluster, admin, n
         await admin.set_retention(namespace, 0, 0)
 
 
-async def test_a_readers_subscription_keeps_nothing(cluster, client, namespace):
-    """A reader's is gone with its connection: it must not hide that there is no other."""
+async def test_the_subscription_of_a_reader_retains_nothing(cluster, client, namespace):
+    """A reader's subscription ends with its connection, so it must not hide that there is no other."""
     topic = f"persistent://{namespace}/t"
     await cluster.create(topic, 1)
     await send(cluster, topic, 1)
@@ -160,7 +160,7 @@ async def test_a_readers_subscription_keeps_nothing(cluster, client, namespace):
     await batches.aclose()
 
 
-async def test_what_cannot_be_told_is_said(pulsar, namespace):
+async def test_a_retention_that_cannot_be_checked_is_reported(pulsar, namespace):
     made = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url))
     await made.connect()
     (warning,) = await made.operations.warnings(f"persistent://{namespace}/t")

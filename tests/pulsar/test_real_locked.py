@@ -1,4 +1,4 @@
-"""A real broker that lets nobody in without TLS and credentials: who is let in, and what everybody else is told."""
+"""A real broker that requires TLS and credentials: permitted access, and the errors of refused access."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ def of_token(token: Callable[[LockedPulsar], str]) -> Changed:
 
 
 def of_certificate(**settings: Any) -> Changed:
-    """A client certificate of our authority."""
+    """Return a change of the configuration: a client certificate of our authority."""
 
     def config(server: LockedPulsar, _: Path) -> dict[str, Any]:
         own = server.certificate(APP, file="wrong", **settings)
@@ -92,7 +92,7 @@ async def test_wrong_credentials_end_with_one_clear_line(case: str, pulsar_locke
     assert pulsar_locked.token(APP) not in said
 
 
-async def test_run_ends_as_check_does(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+async def test_run_and_check_end_alike(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
     mirror = Mirror(pulsar_locked)
     for wrong in (pulsar_locked.config({"token": pulsar_locked.token(APP, -5)}), pulsar_locked.config_of(NOBODY)):
         config = mirror.config(wrong, pulsar_locked.config_of(APP))
@@ -115,7 +115,7 @@ async def test_run_ends_as_check_does(pulsar_locked: LockedPulsar, tmp_path: Pat
     ],
 )
 @pytest.mark.parametrize("admin", [True, False], ids=["admin", "no admin"])
-async def test_a_missing_right_is_found_before_the_route_begins(
+async def test_a_missing_permission_is_found_before_the_route_starts(
     source: str, target: str, text: str, admin: bool, pulsar_locked: LockedPulsar, tmp_path: Path
 ) -> None:
     mirror = Mirror(pulsar_locked)
@@ -135,7 +135,7 @@ async def test_a_missing_right_is_found_before_the_route_begins(
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["token", "basic", "tls"])
 @pytest.mark.parametrize("admin", [True, False], ids=["admin", "no admin"])
-async def test_producing_and_consuming_is_all_that_a_route_needs(
+async def test_a_route_needs_only_produce_and_consume(
     method: str, admin: bool, pulsar_locked: LockedPulsar, tmp_path: Path
 ) -> None:
     mirror = Mirror(pulsar_locked)
@@ -154,7 +154,7 @@ async def test_producing_and_consuming_is_all_that_a_route_needs(
     await mirror.judge()
 
 
-async def test_what_looking_finds_is_what_opening_meets(pulsar_locked: LockedPulsar) -> None:
+async def test_checks_and_opening_report_the_same_error(pulsar_locked: LockedPulsar) -> None:
     topic = pulsar_locked.take_topic(2)
     for role, consumes, produces in ((APP, True, True), (CONSUMER, True, False), (PRODUCER, False, True)):
         async with opened("pulsar", pulsar_locked.config_of(role)) as cluster:
@@ -175,7 +175,7 @@ async def test_what_looking_finds_is_what_opening_meets(pulsar_locked: LockedPul
                     await cluster.check_outbound(outbound)
 
 
-async def test_a_consumer_that_is_there_is_not_disturbed_by_looking(pulsar_locked: LockedPulsar) -> None:
+async def test_checks_do_not_disturb_a_connected_consumer(pulsar_locked: LockedPulsar) -> None:
     topic = pulsar_locked.take_topic()
     async with opened("pulsar", pulsar_locked.config_of(APP)) as cluster:
         options = ADAPTER.inbound_options.model_validate({"subscription_type": "exclusive"})
@@ -187,7 +187,7 @@ async def test_a_consumer_that_is_there_is_not_disturbed_by_looking(pulsar_locke
         await inbound.close()
 
 
-async def test_a_subscription_must_begin_with_the_role_where_the_namespace_says_so(pulsar_locked: LockedPulsar) -> None:
+async def test_a_namespace_may_require_the_role_as_subscription_prefix(pulsar_locked: LockedPulsar) -> None:
     namespace = pulsar_locked.create_namespace("locked", f"prefixed-{uuid4().hex[:6]}")
     pulsar_locked.admin("POST", f"namespaces/{namespace}/permissions/{APP}", ["consume", "produce"])
     pulsar_locked.admin("POST", f"namespaces/{namespace}/subscriptionAuthMode", "Prefix")
@@ -199,7 +199,7 @@ async def test_a_subscription_must_begin_with_the_role_where_the_namespace_says_
         assert set(await cluster.bounds(topic)) == {"-1"}, "readers are named after the role"
 
 
-async def test_topics_are_listed_as_far_as_the_role_may(pulsar_locked: LockedPulsar) -> None:
+async def test_topics_are_listed_as_far_as_the_role_permits(pulsar_locked: LockedPulsar) -> None:
     topic = pulsar_locked.take_topic()
     other = pulsar_locked.create_topic(f"x-{uuid4().hex[:8]}", namespace="public/default")
     for role, sees_other in ((ADMIN, True), (GATEWAY, False), (APP, False), (PRODUCER, False)):
@@ -212,7 +212,7 @@ async def test_topics_are_listed_as_far_as_the_role_may(pulsar_locked: LockedPul
             await cluster.topics()
 
 
-async def test_what_needs_an_administrator_says_so(pulsar_locked: LockedPulsar) -> None:
+async def test_errors_name_the_missing_administrator_permission(pulsar_locked: LockedPulsar) -> None:
     topic = pulsar_locked.take_topic()
     async with opened("pulsar", pulsar_locked.config_of(APP)) as cluster:
         for refused in (cluster.create(f"{topic}-new", 2), cluster.operations.deduplicates(topic)):
@@ -234,14 +234,14 @@ async def _warnings(cluster: Any, topic: str) -> list[str]:
     return found
 
 
-async def test_a_producer_may_make_what_brokers_make_by_themselves(pulsar_locked: LockedPulsar) -> None:
+async def test_a_producer_may_auto_create_topics(pulsar_locked: LockedPulsar) -> None:
     topic = f"persistent://{NAMESPACE}/made-{uuid4().hex[:8]}"
     async with opened("pulsar", pulsar_locked.config_of(PRODUCER) | {"admin_url": None}) as cluster:
         await cluster.create(topic, 1)
         assert await cluster.describe(topic) is not None
 
 
-async def test_reading_back_what_is_stored_needs_consume(pulsar_locked: LockedPulsar) -> None:
+async def test_resuming_needs_the_consume_permission(pulsar_locked: LockedPulsar) -> None:
     topic = pulsar_locked.take_topic()
     source = Partition("elsewhere", "t", "0", 0)
     for role in (APP, PRODUCER):
@@ -257,7 +257,7 @@ async def test_reading_back_what_is_stored_needs_consume(pulsar_locked: LockedPu
                 await outbound.close()
 
 
-async def test_what_expires_is_told(pulsar_locked: LockedPulsar) -> None:
+async def test_expiry_times_are_reported(pulsar_locked: LockedPulsar) -> None:
     ends = time.time() + 3600
     own = pulsar_locked.config({"token": pulsar_locked.token(APP, 3600)})
     async with opened("pulsar", own) as cluster:

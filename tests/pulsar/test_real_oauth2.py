@@ -1,4 +1,4 @@
-"""The plugin of docs/how-to/locked-pulsar.md against a token endpoint of our own and a real broker."""
+"""The plugin of docs/how-to/locked-pulsar.md with a token endpoint of the test and a real broker."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ ENTRY_POINTS = "[mqbridge.pulsar_auth]\noauth2 = mqbridge_oauth2:make\n"
 
 
 class Issuer:
-    """Gives tokens of a role to who knows the secret; `asked` counts."""
+    """A token endpoint that issues tokens of a role to clients with the secret; `asked` counts the requests."""
 
     def __init__(self, server: LockedPulsar) -> None:
         self._server, self.asked, self.url, self.lives_s = server, 0, "", 3600
@@ -55,7 +55,7 @@ async def issuer(pulsar_locked: LockedPulsar) -> AsyncIterator[Issuer]:
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's plugin, installed."""
+    """Install the plugin of the page."""
     code = re.search(r"```python\n(\"\"\"mqbridge_oauth2.*?)```", PAGE.read_text(), re.DOTALL)
     assert code is not None
     (tmp_path / "mqbridge_oauth2.py").write_text(code[1])

@@ -1,4 +1,4 @@
-"""A named sender on a real broker: what it sends is stored once, whoever sends it again and after whatever crash."""
+"""A named sender at a real broker: its messages are stored once, even if another process sends them again after a crash."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,7 @@ NAME = "job"
 
 
 class Job:
-    """One topic of a namespace, and senders into it, each with a cluster of its own as another process would have."""
+    """One topic of a namespace, and senders into it; each has a cluster object of its own, like a separate process."""
 
     def __init__(self, server: Pulsar, topic: str, stack: AsyncExitStack) -> None:
         self.topic, self._server, self._stack = topic, server, stack
@@ -77,7 +77,7 @@ async def job(pulsar: Pulsar, stack: AsyncExitStack) -> Job:
 
 
 async def send(outbound: Outbound, numbers: Sequence[int], size: int, partition: int = 0) -> list[bool]:
-    """Shares of that size; whether the broker says where it stored each message."""
+    """Send shares of this size; return for each message whether the broker reported its position."""
     sends = [
         outbound.send(partition, Share(Batch.of([Message(b"%d" % n, position=(n,)) for n in numbers[at : at + size]], SOURCE)))
         for at in range(0, len(numbers), size)
@@ -88,7 +88,7 @@ async def send(outbound: Outbound, numbers: Sequence[int], size: int, partition:
     return [bool(position) for receipt in receipts for position in receipt.positions]
 
 
-async def test_what_is_sent_again_is_stored_once(job: Job) -> None:
+async def test_a_repeated_send_is_stored_once(job: Job) -> None:
     first = await job.outbound()
     assert await first.resume(SOURCE) == {}
     assert all(await send(first, range(0, 100, 2), 7))
@@ -100,7 +100,7 @@ async def test_what_is_sent_again_is_stored_once(job: Job) -> None:
 
 
 @pytest.mark.parametrize("stored", [1, 40, 99])
-async def test_other_batches_after_a_resume_lose_and_double_nothing(job: Job, stored: int) -> None:
+async def test_other_batches_after_a_resume_lose_and_duplicate_nothing(job: Job, stored: int) -> None:
     first = await job.outbound(batch_messages=10)
     await first.resume(SOURCE)
     await send(first, range(stored), 13)
@@ -111,7 +111,7 @@ async def test_other_batches_after_a_resume_lose_and_double_nothing(job: Job, st
     assert await job.stored() == list(range(100))
 
 
-async def test_a_second_sender_is_kept_out_until_the_first_is_gone(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_sender_waits_until_the_first_is_closed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await job.outbound(), await job.outbound()
     await first.resume(SOURCE)
     await send(first, range(10), 5)
@@ -130,7 +130,7 @@ async def test_a_second_sender_is_kept_out_until_the_first_is_gone(job: Job, mon
     assert await job.stored() == list(range(25))
 
 
-async def test_partitions_that_the_name_never_sent_to_are_resumed_by_origins(pulsar: Pulsar, stack: AsyncExitStack) -> None:
+async def test_partitions_without_a_sequence_id_are_resumed_by_origins(pulsar: Pulsar, stack: AsyncExitStack) -> None:
     job = await made(pulsar, stack, is_deduplicated=True, partitions=2)
     unnamed = await (await job.cluster()).outbound(OutboundSpec(job.topic))
     await send(unnamed, range(5), 5, partition=1)
@@ -142,7 +142,7 @@ async def test_partitions_that_the_name_never_sent_to_are_resumed_by_origins(pul
     assert await (await job.outbound()).resume(SOURCE) == {0: (8,), 1: (4,)}
 
 
-async def test_without_deduplication_origins_tell(
+async def test_without_deduplication_origins_show_the_stored_positions(
     pulsar: Pulsar, stack: AsyncExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = await made(pulsar, stack, is_deduplicated=False)
@@ -179,8 +179,8 @@ async def test_deduplication_can_be_switched_on_for_a_topic(pulsar: Pulsar, stac
 
 
 @pytest.mark.thorough
-async def test_a_broker_that_is_killed_stores_everything_once(stack: AsyncExitStack) -> None:
-    """In the middle of sends, which go on when it is back; then the sender goes too, and another one sends all of it again."""
+async def test_everything_is_stored_once_although_the_broker_is_killed(stack: AsyncExitStack) -> None:
+    """The broker is killed during sends, which continue when it is back. Then another sender repeats everything."""
     server = Pulsar()
     await asyncio.to_thread(server.start)
     try:

@@ -1,4 +1,4 @@
-"""Whole topics of a real cluster: partitions that are added, topics that come and go, and ways to reach it."""
+"""Topics of a real cluster: new partitions, changing topics of a pattern, other service addresses, a proxy."""
 
 import asyncio
 from uuid import uuid4
@@ -32,7 +32,7 @@ async def collect(consumer, count: int) -> list[bytes]:
     return found
 
 
-async def test_new_partitions_are_found_by_producers_and_consumers(pulsar, client):
+async def test_producers_and_consumers_use_new_partitions(pulsar, client):
     topic = pulsar.take_topic(2)
     producer = await open_topic_producer(client, topic, refresh_s=0.1)
     consumer = await open_topic_consumer(client, topic, Subscription("s"), refresh_s=0.1)
@@ -51,7 +51,7 @@ async def test_new_partitions_are_found_by_producers_and_consumers(pulsar, clien
 
 
 @pytest.mark.parametrize("padding", ["", "(this is more than the broker wants to watch)?"], ids=["short", "long"])
-async def test_a_pattern_is_followed_by_the_brokers_reports(pulsar, client, padding):
+async def test_a_pattern_follows_the_brokers_topic_updates(pulsar, client, padding):
     namespace = pulsar.create_namespace("acme", f"watch-{uuid4().hex[:6]}")
     pulsar.create_topic("logs-1", 2, namespace=namespace)
     pulsar.create_topic("other", namespace=namespace)
@@ -75,7 +75,7 @@ async def test_a_pattern_is_followed_by_the_brokers_reports(pulsar, client, padd
     await consumer.close()
 
 
-async def test_the_list_of_topics_by_pattern_and_hash(pulsar, client):
+async def test_topic_lists_by_pattern_and_hash(pulsar, client):
     namespace = pulsar.create_namespace("acme", f"list-{uuid4().hex[:6]}")
     names = [pulsar.create_topic(name, namespace=namespace) for name in ("a-1", "a-2", "b-1")]
     assert sorted(await client.topics(namespace, f"{namespace}/a-.*")) == names[:2]
@@ -85,7 +85,7 @@ async def test_the_list_of_topics_by_pattern_and_hash(pulsar, client):
     assert again.names is None, "nothing changed"
 
 
-async def test_key_batches_serve_key_shared_consumers(pulsar, client, subscribe):
+async def test_batches_by_key_suit_key_shared_consumers(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     consumers = [await subscribe(topic, "k", type=Types.Key_Shared, consumer_name=name) for name in "ab"]
     producer = await open_topic_producer(client, topic, batching=Batching(by_key=True))
@@ -125,7 +125,7 @@ async def test_another_service_address_takes_over(pulsar):
     await nowhere.close()
 
 
-async def test_through_a_proxy_the_brokers_name_is_said(pulsar):
+async def test_a_proxy_is_told_the_brokers_address(pulsar):
     """A standalone answers every lookup with "through the service address", as a cluster behind a proxy does."""
     async with CuttingProxy("127.0.0.1", pulsar.port) as proxy:
         client = client_of(proxy.url)
@@ -140,7 +140,7 @@ async def test_through_a_proxy_the_brokers_name_is_said(pulsar):
         await client.close()
 
 
-async def test_a_missing_topic_is_not_made_by_looking(client):
+async def test_requesting_partitions_creates_no_topic(client):
     with pytest.raises(ClusterError, match="create it"):
         await open_topic_consumer(
             client, f"persistent://public/default/none-{uuid4().hex}", Subscription("s", create_topic=False)

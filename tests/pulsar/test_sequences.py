@@ -1,4 +1,4 @@
-"""Positions as sequence ids and back."""
+"""Converting positions to sequence ids and back."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ GOLDEN: list[tuple[Position, int]] = [
 
 
 def parts(*widths: int) -> st.SearchStrategy[Position]:
-    """Positions of fields so wide, with both ends of each more often than by chance."""
+    """Generate positions whose components have these widths in bits; the lowest and highest values are frequent."""
     fields = [st.one_of(st.integers(0, (1 << width) - 1), st.sampled_from([0, 1, (1 << width) - 1])) for width in widths]
     return st.tuples(*fields)
 
@@ -35,25 +35,25 @@ positions = st.one_of(parts(61), parts(46, 15), parts(28, 21, 13))
 
 
 @pytest.mark.parametrize(("position", "sequence"), GOLDEN)
-def test_the_layout(position: Position, sequence: int) -> None:
+def test_known_positions_and_sequence_ids(position: Position, sequence: int) -> None:
     assert sequence_of(position) == sequence
     assert position_of_sequence(sequence) == position
 
 
 @given(positions)
-def test_nothing_is_lost(position: Position) -> None:
+def test_positions_survive_the_round_trip(position: Position) -> None:
     sequence = sequence_of(position)
     assert 0 <= sequence <= MOST
     assert position_of_sequence(sequence) == position
 
 
 @given(st.integers(0, MOST))
-def test_every_sequence_id_is_of_one_position(sequence: int) -> None:
+def test_every_sequence_id_has_one_position(sequence: int) -> None:
     assert sequence_of(position_of_sequence(sequence)) == sequence
 
 
 @given(st.one_of(st.lists(parts(61)), st.lists(parts(46, 15)), st.lists(parts(28, 21, 13))))
-def test_the_order_stays(found: list[Position]) -> None:
+def test_sequence_ids_keep_the_order_of_positions(found: list[Position]) -> None:
     for one, other in pairwise(sorted(found)):
         assert (sequence_of(one) < sequence_of(other)) == (one < other)
 
@@ -73,7 +73,7 @@ def test_the_order_stays(found: list[Position]) -> None:
         (1, 2, 3, 4),
     ],
 )
-def test_what_does_not_fit_is_refused(position: Position) -> None:
+def test_positions_that_do_not_fit_are_refused(position: Position) -> None:
     with pytest.raises(ClusterError, match="remove the sender's name") as caught:
         sequence_of(position)
     assert caught.value.failure is Failure.FATAL

@@ -1,4 +1,4 @@
-"""The topics of the scripted broker."""
+"""Topics and topic watches of the scripted broker."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.pulsar.client.broker import Broker, success
 
 
 class Catalog:
-    """The topics of the scripted broker."""
+    """Answers requests about topics, partitions and watches; tests change the topics that exist."""
 
     def __init__(self, broker: Broker) -> None:
         self.counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The broker without sockets."""
+"""A client that is connected to the scripted broker without sockets."""
 
 from collections.abc import AsyncIterator
 

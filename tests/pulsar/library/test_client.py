@@ -1,4 +1,4 @@
-"""The client for programs against a scripted broker."""
+"""`PulsarClient` against a scripted broker."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ async def client(catalog: Catalog) -> AsyncIterator[PulsarClient]:
 
 
 def deliver(broker: Broker, partition: int, entry: int, *payloads: bytes) -> None:
-    """One batch of a partition, to its newest consumer."""
+    """Deliver one batch entry of a partition to its newest consumer."""
     wanted = f"{TOPIC}-partition-{partition}"
     consumer_id = [asked.consumer_id for asked in broker.asked[BaseCommand.SUBSCRIBE] if asked.topic == wanted][-1]
     framed = join_batch([(SingleMessageMetadata(), payload) for payload in payloads])
@@ -57,7 +57,7 @@ async def consumer_of(client: PulsarClient, broker: Broker, **settings: Any) -> 
 # --- sending ----------------------------------------------------------------------------------------------------------
 
 
-async def test_receipts_say_where_each_message_is(client: PulsarClient) -> None:
+async def test_receipts_have_the_position_of_each_message(client: PulsarClient) -> None:
     producer = await client.producer("orders", batch_messages=3)
     sends = [producer.send(b"%d" % number, key="k") for number in range(3)]
     receipts = await asyncio.gather(*sends, producer.send(b"x", partition=1))
@@ -67,7 +67,7 @@ async def test_receipts_say_where_each_message_is(client: PulsarClient) -> None:
     assert (receipts[3].topic, receipts[3].partition) == ("orders", "1")
 
 
-async def test_send_waits_for_room(client: PulsarClient, broker: Broker) -> None:
+async def test_send_waits_while_too_many_bytes_are_pending(client: PulsarClient, broker: Broker) -> None:
     broker.on[BaseCommand.SEND] = silent
     producer = await client.producer("orders", max_pending_bytes=2000, batch_messages=1)
     sends = [asyncio.ensure_future(producer.send(b"x" * 1000, key="k")) for _ in range(3)]
@@ -78,7 +78,7 @@ async def test_send_waits_for_room(client: PulsarClient, broker: Broker) -> None
         assert isinstance(error, ConnectionLost)
 
 
-async def test_what_has_no_receipt_when_the_producer_closes_fails(client: PulsarClient, broker: Broker) -> None:
+async def test_messages_without_a_receipt_fail_when_the_producer_closes(client: PulsarClient, broker: Broker) -> None:
     broker.on[BaseCommand.SEND] = silent
     producer = await client.producer("orders")
     sending = asyncio.ensure_future(producer.send(b"x"))
@@ -90,7 +90,7 @@ async def test_what_has_no_receipt_when_the_producer_closes_fails(client: Pulsar
         await producer.send(b"y")
 
 
-async def test_a_close_that_is_cancelled_ends_at_once(client: PulsarClient, broker: Broker) -> None:
+async def test_a_cancelled_close_ends_at_once(client: PulsarClient, broker: Broker) -> None:
     broker.on[BaseCommand.SEND] = silent
     producer = await client.producer("orders")
     sending = asyncio.ensure_future(producer.send(b"x"))
@@ -119,7 +119,7 @@ async def test_flush_sends_batches_at_once(client: PulsarClient) -> None:
     assert (await sending).position == (1, 0, 0)
 
 
-async def test_a_send_that_is_cancelled_keeps_its_bytes_until_the_receipt(client: PulsarClient) -> None:
+async def test_a_cancelled_send_keeps_its_bytes_until_the_receipt(client: PulsarClient) -> None:
     producer = await client.producer("orders")
     sending = asyncio.ensure_future(producer.send(b"x"))
     await asyncio.sleep(0)
@@ -140,7 +140,7 @@ async def test_a_message_that_cannot_be_sent_is_refused(client: PulsarClient) ->
     await producer.send(b"x")
 
 
-async def test_large_messages_are_cut_and_small_ones_batched(client: PulsarClient, broker: Broker) -> None:
+async def test_large_messages_are_chunked_and_small_ones_batched(client: PulsarClient, broker: Broker) -> None:
     producer = await client.producer("orders", chunking=True, chunk_bytes=100_000, batch_bytes=1000)
     await asyncio.gather(*[producer.send(payload, key="k") for payload in (b"a", b"b", b"c" * 250_000)])
     sends = [(asked.num_messages, asked.is_chunk) for asked in broker.asked[BaseCommand.SEND]]
@@ -167,7 +167,7 @@ async def test_a_batch_is_acknowledged_with_the_last_of_its_messages(client: Pul
     assert acknowledged(broker) == [(7, 1), (7, 0)]
 
 
-async def test_cumulative_acknowledgements_are_for_ordered_subscriptions(client: PulsarClient, broker: Broker) -> None:
+async def test_cumulative_acknowledgements_need_an_ordered_subscription(client: PulsarClient, broker: Broker) -> None:
     consumer = await consumer_of(client, broker)
     deliver(broker, 0, 0, b"a")
     deliver(broker, 0, 1, b"b")
@@ -180,7 +180,7 @@ async def test_cumulative_acknowledgements_are_for_ordered_subscriptions(client:
         shared.acknowledge_up_to(await shared.receive(PATIENCE_S))
 
 
-async def test_a_call_of_receive_that_is_cancelled_or_late_loses_nothing(client: PulsarClient, broker: Broker) -> None:
+async def test_a_cancelled_or_timed_out_receive_loses_nothing(client: PulsarClient, broker: Broker) -> None:
     consumer = await consumer_of(client, broker)
     with pytest.raises(TimeoutError):
         await consumer.receive(0.001)
@@ -211,7 +211,7 @@ async def test_closing_ends_iteration_and_calls_of_receive(client: PulsarClient,
     assert not consumer.acknowledge(receiving.result())
 
 
-async def test_what_was_received_before_a_seek_cannot_be_acknowledged(client: PulsarClient, broker: Broker) -> None:
+async def test_messages_received_before_a_seek_cannot_be_acknowledged(client: PulsarClient, broker: Broker) -> None:
     consumer = await consumer_of(client, broker)
     deliver(broker, 0, 0, b"a", b"b", b"c")
     before = await take(consumer, 2)
@@ -229,7 +229,7 @@ async def test_what_was_received_before_a_seek_cannot_be_acknowledged(client: Pu
     assert acknowledged(broker) == [(7, 0)]
 
 
-async def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
+async def test_a_failed_partition_is_reported_once_and_the_others_continue(
     client: PulsarClient, broker: Broker, catalog: Catalog
 ) -> None:
     consumer = await consumer_of(client, broker)
@@ -251,7 +251,7 @@ async def test_a_closed_client_opens_nothing(client: PulsarClient) -> None:
         await client.producer("orders")
 
 
-async def test_what_cannot_be_used_is_said_at_once(client: PulsarClient) -> None:
+async def test_invalid_arguments_are_refused_at_once(client: PulsarClient) -> None:
     with pytest.raises(ConfigError, match="topic name"):
         client.consumer("a/b", "group")
     with pytest.raises(ConfigError, match="admin_url"):
@@ -261,9 +261,7 @@ async def test_what_cannot_be_used_is_said_at_once(client: PulsarClient) -> None
     assert missing.value.failure is Failure.FATAL
 
 
-async def test_a_seek_right_after_opening_waits_for_the_choice_of_the_active_consumer(
-    client: PulsarClient, broker: Broker
-) -> None:
+async def test_a_seek_after_opening_waits_for_the_active_consumer(client: PulsarClient, broker: Broker) -> None:
     consumer = await client.consumer("orders", "billing", mode="failover")
     seeking = asyncio.ensure_future(consumer.seek("latest"))
     await asyncio.sleep(0.01)
@@ -276,7 +274,7 @@ async def test_a_seek_right_after_opening_waits_for_the_choice_of_the_active_con
     assert [asked.consumer_id for asked in broker.asked[BaseCommand.SEEK]] == [second]
 
 
-async def test_a_seek_of_a_consumer_that_holds_no_partition_says_so(client: PulsarClient, broker: Broker) -> None:
+async def test_a_seek_without_an_active_partition_is_refused(client: PulsarClient, broker: Broker) -> None:
     consumer = await client.consumer("orders", "billing", mode="failover")
     for asked in broker.asked[BaseCommand.SUBSCRIBE]:
         broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=asked.consumer_id, is_active=False))

@@ -1,4 +1,4 @@
-"""The client for programs at a real broker: what is special to Pulsar. What all clients share is in `tests/library`."""
+"""`PulsarClient` at a real broker: features that only Pulsar has. Tests for all clients are in `tests/library`."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ async def test_seeking_into_a_batch(pulsar: Pulsar, client: PulsarClient) -> Non
             await consumer.receive(1.0)
 
 
-async def test_a_part_of_a_batch_comes_again_after_a_negative_acknowledgement(pulsar: Pulsar, client: PulsarClient) -> None:
+async def test_a_negative_acknowledgement_redelivers_the_rest_of_a_batch(pulsar: Pulsar, client: PulsarClient) -> None:
     topic = pulsar.take_topic()
     await send(client, topic, b"a", b"b", b"c")
     async with client.consumer(topic, "workers", mode="shared") as consumer:
@@ -69,7 +69,7 @@ async def test_a_part_of_a_batch_comes_again_after_a_negative_acknowledgement(pu
         assert (await stats.call("GET", f"/{topic.replace('://', '/')}/stats"))["subscriptions"]["workers"]["msgBacklog"] == 0
 
 
-async def test_a_pattern_in_place_of_a_name(pulsar: Pulsar, client: PulsarClient) -> None:
+async def test_consuming_by_pattern(pulsar: Pulsar, client: PulsarClient) -> None:
     namespace = pulsar.create_namespace("acme", f"pattern-{uuid4().hex[:6]}")
     topics = [pulsar.create_topic(name, namespace=namespace) for name in ("logs-a", "logs-b", "other")]
     for topic in topics:
@@ -80,7 +80,7 @@ async def test_a_pattern_in_place_of_a_name(pulsar: Pulsar, client: PulsarClient
         assert all(each.payload == each.topic.encode() and consumer.acknowledge(each) for each in messages)
 
 
-async def test_a_reader_of_all_partitions_to_their_end_and_from_a_time(pulsar: Pulsar, client: PulsarClient) -> None:
+async def test_a_reader_reads_all_partitions_to_the_end_and_from_a_time(pulsar: Pulsar, client: PulsarClient) -> None:
     topic = pulsar.take_topic(3)
     async with client.producer(topic) as producer:
         await asyncio.gather(*[producer.send(b"%d" % number, partition=number % 3) for number in range(9)])
@@ -127,7 +127,7 @@ async def test_failover_consumers_share_partitions_and_take_over(pulsar: Pulsar,
     assert again == received[0]
 
 
-async def test_entries_with_their_consumers(pulsar: Pulsar, client: PulsarClient) -> None:
+async def test_entries_are_received_with_their_consumers(pulsar: Pulsar, client: PulsarClient) -> None:
     topic = pulsar.take_topic()
     await send(client, topic, b"a", b"b")
     async with client.entry_consumer(topic, "fast") as consumer, client.entry_producer(topic) as producer:
@@ -137,7 +137,7 @@ async def test_entries_with_their_consumers(pulsar: Pulsar, client: PulsarClient
         owner.acknowledge_up_to((entry.ledger, entry.entry))
 
 
-async def test_unsubscribing_deletes_what_a_program_no_longer_needs(pulsar: Pulsar, client: PulsarClient) -> None:
+async def test_unsubscribing_deletes_the_subscription_of_all_partitions(pulsar: Pulsar, client: PulsarClient) -> None:
     topic = pulsar.take_topic(2)
     consumer = await client.consumer(topic, "gone")
     assert {stats.backlog for stats in (await consumer.stats()).values()} == {0}

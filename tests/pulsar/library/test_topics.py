@@ -1,4 +1,4 @@
-"""Whole topics: partitions that are added, topics that come and go, messages that are batched and routed."""
+"""`TopicProducer` and `TopicConsumer`: batches, choice of partitions, new partitions, and changing topics of a pattern."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ __all__ = ["catalog"]
 
 @pytest.fixture
 def stored(broker: Broker):
-    """(topic, metadata, payloads) of every SEND."""
+    """Return a list of (topic, metadata, payloads), which gets one item for every SEND."""
     seen: list = []
     receive = broker.receive
 
@@ -49,7 +49,7 @@ def stored(broker: Broker):
 # --- batching ---------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_are_gathered_into_entries(catalog, client, stored):
+async def test_messages_are_batched_into_entries(catalog, client, stored):
     catalog.counts[TOPIC] = 0
     producer = await open_topic_producer(client, TOPIC, batching=Batching(max_messages=3))
     sent = [producer.send(b"%d" % number, properties=(("n", str(number)),)) for number in range(7)]
@@ -79,7 +79,7 @@ async def test_a_batch_for_each_key(catalog, client, stored):
     await producer.close()
 
 
-async def test_what_must_travel_alone_does_and_keeps_its_place(catalog, client, stored):
+async def test_delayed_and_numbered_messages_are_sent_alone_and_in_order(catalog, client, stored):
     catalog.counts[TOPIC] = 0
     producer = await open_topic_producer(client, TOPIC)
     sent = [
@@ -116,7 +116,7 @@ async def test_a_failed_batch_fails_all_its_messages(catalog, broker, client):
 
 
 @pytest.mark.parametrize(("name", "function"), [("java", java_string_hash), ("murmur3", lambda key: murmur3_32(key.encode()))])
-async def test_keys_choose_partitions_and_the_rest_goes_round(catalog, client, stored, name, function):
+async def test_keys_choose_partitions_and_other_messages_go_round_robin(catalog, client, stored, name, function):
     catalog.counts[TOPIC] = 3
     producer = await open_topic_producer(client, TOPIC, key_hash=name, batching=Batching(max_messages=2))
     keys = [f"key-{number}" for number in range(12)]
@@ -164,8 +164,8 @@ async def test_new_partitions_are_consumed(catalog, broker, client):
         await consumer.receive()
 
 
-async def test_two_looks_at_once_consume_a_new_partition_once(catalog, broker, client):
-    """The one that follows a pattern and the one that looks for partitions may find it at the same time."""
+async def test_concurrent_checks_consume_a_new_partition_once(catalog, broker, client):
+    """The task that follows a pattern and the task that checks for partitions may find it at the same time."""
     catalog.counts[TOPIC] = 1
     consumer = await open_topic_consumer(client, TOPIC, Subscription("s"), refresh_s=60.0)
     catalog.counts[TOPIC] = 2
@@ -174,7 +174,7 @@ async def test_two_looks_at_once_consume_a_new_partition_once(catalog, broker, c
     await consumer.close()
 
 
-async def test_consumers_take_turns(catalog, broker, client):
+async def test_consumers_are_served_round_robin(catalog, broker, client):
     catalog.counts[TOPIC] = 2
     consumer = await open_topic_consumer(client, TOPIC, Subscription("s"))
     for asked in broker.asked[BaseCommand.SUBSCRIBE]:
@@ -184,7 +184,7 @@ async def test_consumers_take_turns(catalog, broker, client):
     await consumer.close()
 
 
-async def test_a_consumer_that_cannot_go_on_is_told(catalog, broker, client):
+async def test_a_failed_consumer_is_reported(catalog, broker, client):
     catalog.counts[TOPIC] = 2
     consumer = await open_topic_consumer(client, TOPIC, Subscription("s"))
     broker.on[BaseCommand.SUBSCRIBE] = lambda link, frame: link.error(frame.command.subscribe.request_id, pb.AuthorizationError)
@@ -221,7 +221,7 @@ async def test_a_pattern_follows_the_topics(catalog, broker, client, watches):
 
 @pytest.fixture
 def close(broker):
-    """What a broker does to the consumer of a topic that is deleted."""
+    """Return a function that closes the consumers of a deleted topic, as a broker does."""
 
     def tell(topic: str) -> None:
         asked = [each for each in broker.asked[BaseCommand.SUBSCRIBE] if each.topic == topic][-1]
@@ -231,7 +231,7 @@ def close(broker):
     return tell
 
 
-async def test_a_pattern_does_not_bring_back_what_was_deleted(catalog, broker, client, close):
+async def test_a_pattern_does_not_recreate_deleted_topics(catalog, broker, client, close):
     gone, kept = (f"persistent://{NAMESPACE}/{name}" for name in ("gone", "kept"))
     catalog.counts = {gone: 0, kept: 0}
     consumer = await open_pattern_consumer(client, NAMESPACE, ".*", Subscription("s"))
@@ -254,7 +254,7 @@ async def test_a_pattern_does_not_bring_back_what_was_deleted(catalog, broker, c
     await consumer.close()
 
 
-async def test_a_topic_that_was_deleted_and_made_between_two_looks_is_taken_again(catalog, broker, client, close):
+async def test_a_topic_recreated_between_two_checks_is_consumed_again(catalog, broker, client, close):
     catalog.counts = {TOPIC: 0}
     catalog.watches = False
     consumer = await open_pattern_consumer(client, NAMESPACE, ".*", Subscription("s"), refresh_s=0.05)
@@ -273,8 +273,8 @@ async def test_a_topic_that_was_deleted_and_made_between_two_looks_is_taken_agai
     await consumer.close()
 
 
-async def test_the_partitions_of_a_new_topic_are_taken_as_they_are_made(catalog, broker, client):
-    """Their number is known before they are there."""
+async def test_partitions_of_a_new_topic_are_consumed_as_they_are_created(catalog, broker, client):
+    """The number of partitions is known before the partitions exist."""
     consumer = await open_pattern_consumer(client, NAMESPACE, ".*", Subscription("s"))
     (watch,) = broker.asked[BaseCommand.WATCH_TOPIC_LIST]
     parts = [f"{TOPIC}-partition-{index}" for index in range(3)]
@@ -287,7 +287,7 @@ async def test_the_partitions_of_a_new_topic_are_taken_as_they_are_made(catalog,
     await consumer.close()
 
 
-async def test_a_lost_watch_is_watched_anew_and_what_changed_meanwhile_is_told(catalog, broker, client):
+async def test_a_lost_watch_is_renewed_and_reports_missed_changes(catalog, broker, client):
     one, two = (f"persistent://{NAMESPACE}/{name}" for name in ("one", "two"))
     catalog.counts[one] = 0
     watch = client.watch_topics(NAMESPACE, ".*")
@@ -302,8 +302,11 @@ async def test_a_lost_watch_is_watched_anew_and_what_changed_meanwhile_is_told(c
     await watch.close()
 
 
-async def test_a_report_that_comes_before_an_older_list_is_not_forgotten(catalog, broker, client):
-    """A topic goes partition by partition, each reported; the list that is asked for after the first may know both still."""
+async def test_an_update_that_arrives_before_an_older_list_is_kept(catalog, broker, client):
+    """A topic is deleted partition by partition, with an update for each.
+
+    A list that is requested after the first update may still contain both.
+    """
     gone, kept = (f"persistent://{NAMESPACE}/{name}" for name in ("gone", "kept"))
     catalog.counts = {gone: 2, kept: 0}
     watch = client.watch_topics(NAMESPACE, ".*")
@@ -323,7 +326,7 @@ async def test_a_report_that_comes_before_an_older_list_is_not_forgotten(catalog
     await watch.close()
 
 
-async def test_a_pattern_that_is_too_long_makes_it_watch_the_whole_namespace(catalog, broker, client):
+async def test_a_pattern_that_is_too_long_watches_the_whole_namespace(catalog, broker, client):
     def at_most_50(link, frame):
         asked = frame.command.watchTopicList
         if len(asked.topics_pattern) > 50:
@@ -340,7 +343,7 @@ async def test_a_pattern_that_is_too_long_makes_it_watch_the_whole_namespace(cat
     await watch.close()
 
 
-async def test_a_broker_that_will_not_watch_is_asked_for_the_list(catalog, broker, client):
+async def test_without_watches_the_topic_list_is_polled(catalog, broker, client):
     broker.on[BaseCommand.WATCH_TOPIC_LIST] = lambda link, frame: link.error(
         frame.command.watchTopicList.request_id, pb.NotAllowedError
     )

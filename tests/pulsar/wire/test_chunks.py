@@ -125,7 +125,7 @@ def test_a_message_without_its_last_chunk_expires():
     assert len(joiner) == 0
 
 
-def test_beyond_the_limit_of_messages_the_oldest_is_given_up():
+def test_beyond_the_limit_the_oldest_message_is_abandoned():
     joiner = ChunkJoiner(ChunkLimits(messages=2))
     starts = [chunks_of(sequence, at=10 * sequence)[0] for sequence in range(3)]
     ((_, defect, numbers),) = add_all(joiner, *starts)
@@ -206,7 +206,7 @@ def test_a_message_in_one_entry_is_not_a_chunk():
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_chunk_repeated_for_ever_is_given_up(number):
+def test_a_message_with_endlessly_repeated_chunks_is_abandoned(number):
     """The joiner keeps every id, to acknowledge it with the message, so their number must be limited."""
     joiner = ChunkJoiner(ChunkLimits())
     given_up = []
