@@ -42,27 +42,30 @@ class Client:
         return sender
 
     async def consumer(
-        self, topics: str, group: str = "", *, owners: "dict[str, Reading] | None" = None, **settings: Any
-    ) -> "Reading":
+        self, topics: str, group: str = "", *, owners: "dict[str, RecordingReader] | None" = None, **settings: Any
+    ) -> "RecordingReader":
         """Open a consumer of `topics`, separated by commas. Members that share `owners` notice when two own a partition."""
         consumer = PackConsumer(self.masters, group or fresh_group(), topics.split(","), heartbeat_s=0.5, **settings)
         await consumer.start()
         self.stack.push_async_callback(consumer.close)
-        return Reading(consumer, {} if owners is None else owners)
+        return RecordingReader(consumer, {} if owners is None else owners)
 
 
-class Reading:
+class RecordingReader:
     """Reads all partitions of a consumer and records the messages by partition; `judge` settles each pack."""
 
-    def __init__(self, consumer: PackConsumer, owners: "dict[str, Reading]") -> None:
+    def __init__(self, consumer: PackConsumer, owners: "dict[str, RecordingReader]") -> None:
         self.consumer = consumer
         self.owners = owners
         """The current reader of each partition, shared by all members of the group."""
         self.conflicts: list[str] = []
         """Partitions that another member still owned when this one acquired them or got a pack of them."""
         self.got: dict[str, list[bytes]] = {}
+        """The data of the messages read, by partition name."""
         self.offsets: dict[str, list[int]] = {}
+        """The offsets of the packs read, by partition name."""
         self.held: set[str] = set()
+        """The names of the partitions held now."""
         self.judge: Callable[[HeldPartition, Pack], Awaitable[None] | None] = lambda partition, _: partition.confirm()
         self._task = spawn(self._run(), "test reading")
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,11 +77,11 @@ class Reading:
     async def _read(self, partition: HeldPartition) -> None:
         name = partition.ref.name
         self.held.add(name)
-        self._owns(name)
+        self._claim(name)
         try:
             while True:
                 pack = await partition.fetch()
-                self._owns(name)
+                self._claim(name)
                 assert all(checksum(message.payLoadData) == message.checkSum for message in pack.messages)
                 self.got.setdefault(name, []).extend(message.payLoadData for message in pack.messages)
                 self.offsets.setdefault(name, []).append(pack.offset)
@@ -89,12 +92,14 @@ class Reading:
             if self.owners.get(name) is self:
                 del self.owners[name]
 
-    def _owns(self, name: str) -> None:
+    def _claim(self, name: str) -> None:
+        """Make this reader the owner of a partition; record a conflict if another one owns it."""
         if self.owners.setdefault(name, self) is not self:
             self.conflicts.append(name)
 
     @property
     def count(self) -> int:
+        """Number of messages read, repeated ones included."""
         return sum(map(len, self.got.values()))
 
 

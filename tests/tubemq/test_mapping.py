@@ -34,7 +34,7 @@ STAMP = "c|t|1:0|28:3"
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"], autouse=True)
-def _door(request: pytest.FixtureRequest) -> Iterator[None]:
+def _implementation(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run every test with the plain code and with the compiled module."""
     if request.param == "compiled" and compiled is None:
         pytest.skip("the compiled module is not installed, or is turned off")

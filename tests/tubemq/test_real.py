@@ -29,7 +29,7 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 from tests.patience import SERVER_PATIENCE_S
-from tests.tubemq.real import Client, Reading, fresh_group, in_order, until
+from tests.tubemq.real import Client, RecordingReader, fresh_group, in_order, until
 
 pytestmark = pytest.mark.cluster
 
@@ -209,10 +209,10 @@ async def test_two_members_share_the_partitions_and_hand_them_over(client: Clien
         await asyncio.gather(*(sender.send(f"1:{n % 8}", body) for n, body in enumerate(batch)))
         sent.update(batch)
 
-    def seen(*readings: Reading) -> list[bytes]:
+    def seen(*readings: RecordingReader) -> list[bytes]:
         return [body for reading in readings for bodies in reading.got.values() for body in bodies]
 
-    owners: dict[str, Reading] = {}
+    owners: dict[str, RecordingReader] = {}
     first = await client.consumer(topic, group, owners=owners)
     await send(400)
     await until(lambda: len(first.held) == 8 and first.count == 400)

@@ -19,7 +19,7 @@ from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 from tests.kit.tubemq import TubeMQ
 from tests.patience import SERVER_PATIENCE_S
-from tests.tubemq.real import Client, Reading, fresh_group, until
+from tests.tubemq.real import Client, RecordingReader, fresh_group, until
 
 pytestmark = pytest.mark.cluster
 
@@ -306,7 +306,7 @@ async def test_partitions_closed_while_being_read_are_revoked_and_assigned_again
     """The Master revokes the partitions of a topic that is closed for consumers, and assigns them again when it is opened."""
     topic = tubemq.take_topic(3)
     sender = await client.sender(topic)
-    reading: Reading = await client.consumer(topic)
+    reading: RecordingReader = await client.consumer(topic)
     await sender.send("1:0", b"before")
     await until(lambda: reading.count == 1 and len(reading.held) == 3)
 

@@ -88,7 +88,7 @@ def test_a_check_passes_with_all_credentials(tubemq_locked: LockedTubeMQ, topics
     assert code == 0, told
 
 
-class Wrong:
+class WrongCredentials:
     """Wrong credentials and certificates, by what is wrong with them."""
 
     def __init__(self, server: LockedTubeMQ, folder: Path) -> None:
@@ -122,8 +122,8 @@ def _files(identity: Identity) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def wrong(tubemq_locked: LockedTubeMQ, tmp_path_factory: pytest.TempPathFactory) -> Wrong:
-    return Wrong(tubemq_locked, tmp_path_factory.mktemp("wrong"))
+def wrong(tubemq_locked: LockedTubeMQ, tmp_path_factory: pytest.TempPathFactory) -> WrongCredentials:
+    return WrongCredentials(tubemq_locked, tmp_path_factory.mktemp("wrong"))
 
 
 KINDS = [
@@ -134,7 +134,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_credentials_are_explained_in_one_line(
-    tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: Wrong, kind: str
+    tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: WrongCredentials, kind: str
 ) -> None:
     changes, said = wrong.changes[kind]
     code, told = mqbridge("check", route(cluster_of(tubemq_locked, **changes), *topics, fresh_group()), "--connect")
@@ -144,7 +144,7 @@ def test_wrong_credentials_are_explained_in_one_line(
 
 @pytest.mark.parametrize("kind", ["password", "nobody", "authority", "no-certificate"])
 def test_a_route_does_not_start_with_wrong_credentials(
-    tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: Wrong, kind: str
+    tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: WrongCredentials, kind: str
 ) -> None:
     changes, said = wrong.changes[kind]
     code, told = mqbridge("run", route(cluster_of(tubemq_locked, **changes), *topics, fresh_group()))

@@ -24,7 +24,7 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterRe
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker, StandbyMasters
 from tests.patience import SERVER_PATIENCE_S
-from tests.tubemq.real import Client, Reading, fresh_group, in_order, until
+from tests.tubemq.real import Client, RecordingReader, fresh_group, in_order, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -289,7 +289,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     first = await cut.consumer(topic)
     first.judge = committed
     number = BACKLOG
-    others: list[Reading] = []
+    others: list[RecordingReader] = []
 
     def happened(method: int) -> int:
         return sum(found == method for found, _ in cutter.done)

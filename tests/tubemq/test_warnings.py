@@ -16,8 +16,8 @@ from tests.kit.tubemq_settings import TOKEN
 OLD_AND_NEW = {"1:0": StoredRange(1000, 3000), "1:1": StoredRange(1000, 3000)}
 
 
-class Told(GroupAdmin):
-    """Operations with the policy, stored ranges and committed offsets that a test gives."""
+class FixedGroupAdmin(GroupAdmin):
+    """Administration API that returns the policy, stored ranges and committed offsets that a test gives."""
 
     def __init__(self, policy: str, stored: dict[str, StoredRange], committed: dict[str, int]) -> None:
         self._policy, self._stored, self._committed = policy, stored, committed
@@ -36,7 +36,7 @@ async def warnings(policy: str, stored: dict[str, StoredRange], committed: dict[
     async def names(topic: str) -> list[str]:
         return sorted(stored)
 
-    return await TubeMQOperations(Told(policy, stored, committed), names).warnings("t", group)
+    return await TubeMQOperations(FixedGroupAdmin(policy, stored, committed), names).warnings("t", group)
 
 
 async def test_a_group_in_the_older_half_of_the_stored_range_is_late():

@@ -32,7 +32,7 @@ LOST_S = 3.0
 COMPARE_S = 30.0
 """Interval between comparisons of the Brokers, and how long a Broker that did badly is avoided."""
 MAX_POOR_SHARE = 0.15
-"""Limit of the Brokers that are avoided at once because they did badly, as a share of the compared Brokers."""
+"""Limit of the Brokers that are avoided at once because they did badly, as a share of all Brokers."""
 POOR_SHARE_OF_MEAN = 0.2
 POOR_SHARE_OF_SENT = 0.1
 """A Broker did badly if it stored less than both: this share of the mean of all, and this share of the messages sent to it."""
