@@ -61,8 +61,8 @@ def test_carried_fields_have_no_native_field(system: str) -> None:
 
 
 def test_every_pulsar_field_has_a_row() -> None:
-    named = {row.native for row in (*pulsar.METADATA, *pulsar.SINGLE)}
-    later = {row.native for row in pulsar.SINCE_5}
+    named = {row.native for row in (*pulsar.MESSAGE_METADATA, *pulsar.SINGLE_MESSAGE_METADATA)}
+    later = {row.native for row in pulsar.METADATA_SINCE_5}
     known = native_names(MessageMetadata) | native_names(SingleMessageMetadata)
     assert known <= named | later
     assert named <= known
@@ -74,12 +74,12 @@ def test_every_tubemq_field_has_a_row() -> None:
 
 
 def test_every_rocketmq_property_has_a_row() -> None:
-    assert {row.native for row in rocketmq.SYSTEM} == SYSTEM_NAMES | {"__RMQ.TRANSIENT.*"}
+    assert {row.native for row in rocketmq.SYSTEM_PROPERTIES} == SYSTEM_NAMES | {"__RMQ.TRANSIENT.*"}
     fields = (
         "TOTALSIZE MAGIC BODYCRC QUEUEID FLAG QUEUEOFFSET PHYSICALOFFSET SYSFLAG BORNTIMESTAMP BORNHOST STORETIMESTAMP STOREHOST"
     )
     others = "RECONSUMETIMES PREPAREDTRANSACTIONOFFSET BODY TOPIC PROPERTIES"
-    assert [row.native for row in rocketmq.RECORD] == f"{fields} {others}".split()
+    assert [row.native for row in rocketmq.RECORD_FIELDS] == f"{fields} {others}".split()
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -11,7 +11,7 @@ from mqbridge.message import Message
 from mqbridge.native import compiled
 from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.limits import BROKER_BYTES, MAX_PROPERTIES_BYTES, Limits
-from mqbridge.rocketmq.mapping.request import IDS_PER_RESERVATION, EncodedRequest, Reserve, encode, encode_plain
+from mqbridge.rocketmq.mapping.request import IDS_PER_RESERVATION, EncodedRequest, ReserveIds, encode, encode_plain
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
@@ -25,7 +25,7 @@ PREFIX = "c|größe|b:0|"
 LEVELS = (1000, 5000, 10_000, 7000)
 
 
-def ids_of(start: str, first: int = 0) -> tuple[Reserve, list[int]]:
+def ids_of(start: str, first: int = 0) -> tuple[ReserveIds, list[int]]:
     """Ids in runs, and how many were asked for each time."""
     runs, asked = itertools.count(), list[int]()
 

@@ -154,7 +154,7 @@ async def test_the_error_of_a_pop_names_the_alternative(rocketmq_old: RocketMQ, 
 )
 def test_a_delay_is_rounded_up_to_the_next_level(wait_ms: int, level: int) -> None:
     limits = Limits(levels=[seconds * 1000 for seconds in DEFAULT_LEVELS_S])
-    assert limits.delay(5_000 + wait_ms, 5_000) == ("DELAY", str(level))
+    assert limits.delay_property(5_000 + wait_ms, 5_000) == ("DELAY", str(level))
     [outgoing], failures = encode([Message(b"x", deliver_at=5_000 + wait_ms)], None, limits, 5_000)
     assert failures == []
     assert f"DELAY\x01{level}\x02".encode() in outgoing.properties
@@ -165,9 +165,9 @@ def test_a_delay_is_rounded_up_to_the_next_level(wait_ms: int, level: int) -> No
 
 def test_levels_may_be_configured_in_any_order() -> None:
     limits = Limits(levels=[10_000, 1000, 5000])
-    assert [limits.delay(wait, 0)[1] for wait in (1, 1000, 1001, 5001, 10_000)] == ["2", "2", "3", "1", "1"]
+    assert [limits.delay_property(wait, 0)[1] for wait in (1, 1000, 1001, 5001, 10_000)] == ["2", "2", "3", "1", "1"]
     with pytest.raises(ValueError, match="due in 10001 ms, the broker holds messages for 10000 ms at most"):
-        limits.delay(10_001, 0)
+        limits.delay_property(10_001, 0)
 
 
 def settings_of(version: int, settings: str):

@@ -249,5 +249,5 @@ def test_encoding_leaves_no_reference_cycles() -> None:
 
 
 def test_every_system_property_has_a_rule() -> None:
-    rows = {row.native for row in fields.SYSTEM}
+    rows = {row.native for row in fields.SYSTEM_PROPERTIES}
     assert rows - {"__RMQ.TRANSIENT.*"} == SYSTEM_NAMES

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Message
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits
-from mqbridge.rocketmq.mapping.request import IDS_PER_RESERVATION, EncodedRequest, Reserve, encode
+from mqbridge.rocketmq.mapping.request import IDS_PER_RESERVATION, EncodedRequest, ReserveIds, encode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.ids import MAX_RESERVED, UniqueIds
 from mqbridge.rocketmq.wire.properties import Name
@@ -35,7 +35,7 @@ def ids(record: Record) -> list[str]:
     return [value for name, value in decode_properties(record.properties) if name == Name.UNIQ_KEY]
 
 
-def reserve_with_prefix(text: str) -> Reserve:
+def reserve_with_prefix(text: str) -> ReserveIds:
     """Return a function that reserves ids; each reservation has a new prefix that begins with this text."""
     starts = itertools.count(10)
     return lambda count: (f"{text}{next(starts)}", 0xFFFF - count)

@@ -15,7 +15,7 @@ from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.queue_transitions import ACKNOWLEDGING
 from mqbridge.rocketmq.client.subscription import RETRY_PREFIX
 from mqbridge.rocketmq.library.partitions import partition_name
-from mqbridge.rocketmq.mapping.stored import decode_pulls, read
+from mqbridge.rocketmq.mapping.stored import decode_pulls, decode_record
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record
@@ -87,7 +87,7 @@ class DeliveredPull:
         queue = self.acknowledger.assigned.queue
         if queue.topic.startswith(RETRY_PREFIX):
             records = self._pulled.records
-            self._messages = [read(record) for record in records]
+            self._messages = [decode_record(record) for record in records]
             self._original_topics = [properties.find(record.properties, Name.RETRY_TOPIC) or queue.topic for record in records]
         else:
             self._messages = decode_pulls([self._pulled])

@@ -13,9 +13,9 @@ from mqbridge.errors import Failure, MappingError
 from mqbridge.message import Pair
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.mapping.batch_builder import born_at
-from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many
+from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many_bytes
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
-from mqbridge.rocketmq.mapping.request import EncodedRequest, Reserve, encode
+from mqbridge.rocketmq.mapping.request import EncodedRequest, ReserveIds, encode
 from mqbridge.rocketmq.mapping.write_block import write_block
 from mqbridge.rocketmq.wire import compression
 from mqbridge.rocketmq.wire import properties as props
@@ -40,7 +40,7 @@ class MessageEncoder:
     """
 
     def __init__(
-        self, reserve_ids: Reserve, unique_id: Callable[[], str], compression_name: Compression, max_message_bytes: int
+        self, reserve_ids: ReserveIds, unique_id: Callable[[], str], compression_name: Compression, max_message_bytes: int
     ) -> None:
         codec = compression.NAMES.get(compression_name)
         if codec is None and compression_name != "none":
@@ -108,7 +108,7 @@ class MessageEncoder:
         except UnicodeEncodeError as error:
             raise MappingError(f"a text of the message cannot be encoded as UTF-8: {error}") from error
         if len(block) > MAX_PROPERTIES_BYTES:
-            raise MappingError(too_many(block))
+            raise MappingError(too_many_bytes(block))
         if unique_id is not None or props.find(block, Name.UNIQ_KEY) is None:
             block += props.encode([(Name.UNIQ_KEY, unique_id or self._unique_id())])
         body, compressed = self._compress(message.payload or PLACEHOLDER)

@@ -16,7 +16,7 @@ from mqbridge.library.received import ReceivedMessage
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.library.pop import Popper
-from mqbridge.rocketmq.mapping.stored import read
+from mqbridge.rocketmq.mapping.stored import decode_record
 from mqbridge.rocketmq.wire.receipts import Receipt
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class PopConsumer:
             backoff.reset()
             for record, receipt in popped.messages:
                 partition = f"{receipt.broker}:{receipt.queue}"
-                self._buffered.append(ReceivedMessage(read(record), self._topic, partition, receipt))
+                self._buffered.append(ReceivedMessage(decode_record(record), self._topic, partition, receipt))
             if popped.messages:
                 self._arrived.set()
 

@@ -28,7 +28,7 @@ from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue
-from mqbridge.rocketmq.mapping.stored import read
+from mqbridge.rocketmq.mapping.stored import decode_record
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
@@ -284,4 +284,4 @@ def dispatch_check(client: BaseClient, address: str, request: Command) -> None:
         )
         return
     transaction_id = properties.get(Name.UNIQ_KEY) or check_header.msg_id or ""
-    handler(address, check_header, Half(transaction_id, read(record), record, properties))
+    handler(address, check_header, Half(transaction_id, decode_record(record), record, properties))

@@ -1,43 +1,49 @@
-"""Collects messages into batches within the limits."""
+"""Divides a sequence of encoded messages into batches within the limits of a send request."""
 
 from collections.abc import Callable
 
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element
 
 OnFull = Callable[[list[Element], int, int], None]
-"""Callback that receives a full batch: its elements, the index of its first message, its header's timestamp (ms)."""
+"""Callback for a finished batch: its elements, the index of its first message, and the born timestamp (ms) of its request."""
 
 _INT64 = (1 << 63) - 1
 
 
 def born_at(time: int | None, now: int) -> int:
-    """Return the born timestamp (ms) for an event time; `now` for None, and for a time that brokers refuse."""
+    """Return the born timestamp for an event time, all in ms: `now` for None, and for a time that brokers refuse."""
     return time if time is not None and 0 < time <= _INT64 else now
 
 
 class BatchBuilder:
-    """Builds batches of up to `max_bytes` and `max_messages`; a larger message gets a batch of its own."""
+    """Builds batches of at most `max_bytes` and `max_messages`, and passes each to `on_full` when it is finished.
 
-    __slots__ = ("_begin", "_born", "_elements", "_free", "_max_bytes", "_max_messages", "_on_full")
+    A message of more than `max_bytes` gets a batch of its own.
+    """
+
+    __slots__ = ("_born", "_elements", "_first_index", "_free_bytes", "_max_bytes", "_max_messages", "_on_full")
 
     def __init__(self, max_bytes: int, max_messages: int, on_full: OnFull) -> None:
         self._max_bytes, self._max_messages, self._on_full = max_bytes, max_messages, on_full
         self._elements: list[Element] = []
-        self._free = max_bytes
-        self._begin = self._born = 0
+        self._free_bytes = max_bytes
+        self._first_index = self._born = 0
 
     def add(self, index: int, born: int, element: Element) -> None:
-        """Add a message, to a new batch if it does not fit. The header's timestamp is `born` of the first message."""
+        """Add the message at this index, to a new batch if it does not fit.
+
+        The born timestamp of a batch is `born` of its first message.
+        """
         size = OVERHEAD_BYTES + len(element[1]) + len(element[2])
-        if not self._elements or size > self._free or len(self._elements) >= self._max_messages:
+        if not self._elements or size > self._free_bytes or len(self._elements) >= self._max_messages:
             self.close()
-            self._begin, self._born = index, born
+            self._first_index, self._born = index, born
         self._elements.append(element)
-        self._free -= size
+        self._free_bytes -= size
 
     def close(self) -> None:
-        """Pass the open batch to `on_full`, unless it is empty."""
+        """Finish the current batch: pass it to `on_full`, unless it is empty."""
         if self._elements:
-            self._on_full(self._elements, self._begin, self._born)
+            self._on_full(self._elements, self._first_index, self._born)
             self._elements = []
-        self._free = self._max_bytes
+        self._free_bytes = self._max_bytes

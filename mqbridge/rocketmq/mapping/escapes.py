@@ -1,7 +1,8 @@
-r"""Escapes properties that the property string cannot hold: `mqbridge.x.N.NAME`, with name and value percent-encoded.
+r"""Escaping of user properties that the property string cannot hold as they are.
 
-Escaped are repeated names, empty names and values, texts with a separator (\x01, \x02), and user properties with a system name.
-N distinguishes repeated names. The last pair of a repeated name stays plain, because RocketMQ clients read the last one.
+An escaped property has the name `mqbridge.x.N.NAME`, with NAME and the value percent-encoded. The number N makes every name
+different. These properties are escaped: those with an empty name or value, with a separator (\x01, \x02) in a text, or with the
+name of a system property, and all but the last of a repeated name, because RocketMQ clients read the last one.
 """
 
 from collections.abc import Sequence
@@ -14,52 +15,53 @@ from mqbridge.rocketmq.wire.properties import why_invalid
 
 _ESCAPES = str.maketrans({"%": "%25", "\x01": "%01", "\x02": "%02"})
 _EMPTY = "%"
-"""Stands for an empty text; no other escaped text is a lone percent sign."""
+"""The escaped form of an empty text; no other text has this escaped form."""
 
 
-def _is_plain(name: str) -> bool:
+def _is_unescaped_name(name: str) -> bool:
+    """Return True if a property with this name needs no escaping because of its name."""
     return is_plain(name) and why_invalid(name, "value") is None
 
 
-_plain_names = BoundedCache(_is_plain)
-"""By name: True if the name needs no escaping."""
+_unescaped_names = BoundedCache(_is_unescaped_name)
 
 
 def escape(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return pairs that the property string can hold, each with a different name."""
-    is_plain_name = _plain_names.get
-    last = {
+    """Escape the pairs that need it. The pairs returned have different names, and the property string can hold them."""
+    cached_is_unescaped = _unescaped_names.get
+    # The index of the last pair of each name, without the pairs that need escaping even if their name is not repeated.
+    last_index = {
         name: index
         for index, (name, value) in enumerate(pairs)
-        if value and "\x01" not in value and "\x02" not in value and (is_plain_name(name) or _plain_names[name])
+        if value and "\x01" not in value and "\x02" not in value and (cached_is_unescaped(name) or _unescaped_names[name])
     }
-    if len(last) == len(pairs):  # the usual case: nothing to escape
+    if len(last_index) == len(pairs):  # the usual case: nothing to escape
         return list(pairs)
     escaped: list[Pair] = []
     count = 0
     for index, (name, value) in enumerate(pairs):
-        if last.get(name) == index:
+        if last_index.get(name) == index:
             escaped.append((name, value))
         else:
-            escaped.append((f"{ESCAPE_PREFIX}{count}.{_escaped(name)}", _escaped(value)))
+            escaped.append((f"{ESCAPE_PREFIX}{count}.{_escape_text(name)}", _escape_text(value)))
             count += 1
     return escaped
 
 
 def unescape(pair: Pair) -> Pair:
-    """Return the original pair; a pair that is not escaped stays unchanged."""
+    """Return the original pair of an escaped pair; return any other pair unchanged."""
     name, value = pair
     if not name.startswith(ESCAPE_PREFIX):
         return pair
     number, dot, escaped = name[len(ESCAPE_PREFIX) :].partition(".")
     if not (dot and number.isascii() and number.isdecimal() and escaped):
         return pair
-    return _unescaped(escaped), _unescaped(value)
+    return _unescape_text(escaped), _unescape_text(value)
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     return text.translate(_ESCAPES) or _EMPTY
 
 
-def _unescaped(text: str) -> str:
+def _unescape_text(text: str) -> str:
     return "" if text == _EMPTY else unquote(text) if "%" in text else text

@@ -8,14 +8,16 @@ from mqbridge.rocketmq.wire.properties import MAX_BYTES, Name
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
 BROKER_BYTES = 1024
-"""Room for the properties that brokers append: cluster, region, trace, ids, and the topics of a delay or a retry."""
+"""Bytes kept free for the properties that brokers append: cluster, region, trace, ids, and the topics of a delay or a retry."""
 MAX_PROPERTIES_BYTES = MAX_BYTES - BROKER_BYTES
+"""The longest property string that a gateway writes."""
 
 
 class Limits:
-    """Limits of a batch, and the broker's limits of one message.
+    """Limits of a send request (`max_bytes`, `max_messages`), and the broker's limits of one message.
 
-    `levels` are the delays (ms), from level 1 on, of a broker that supports only delay levels; empty if it delays until any time.
+    `levels` are the delays (ms), from level 1 on, of a broker that supports only delay levels. It is empty for a broker that can
+    deliver a message at any time.
     """
 
     __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages")
@@ -33,26 +35,29 @@ class Limits:
         self._levels = sorted((delay, level) for level, delay in enumerate(levels, 1))
 
     @property
-    def numbers(self) -> tuple[int, int, int, int, list[tuple[int, int]]]:
-        """All limits, for the compiled encoder; the last item is delays (ms) and their levels."""
+    def compiled_arguments(self) -> tuple[int, int, int, int, list[tuple[int, int]]]:
+        """All limits, for the compiled encoder; the last item lists the delays (ms) with their levels, shortest first."""
         return self.max_bytes, self.max_messages, self.max_message_bytes, self.max_delay_ms, self._levels
 
-    def delay(self, deliver_at: int, now: int) -> Pair:
-        """Return the property that delays a message until `deliver_at` (ms), or up to the next delay level.
+    def delay_property(self, deliver_at: int, now: int) -> Pair:
+        """Return the property that makes the broker delay a message until `deliver_at`; times are in ms.
 
-        Raises ValueError if the broker does not support so long a delay.
+        With delay levels, the level is the shortest that is long enough. Raises ValueError if the delay is longer than the broker
+        supports.
         """
-        wait = deliver_at - now
-        if wait > self.max_delay_ms:
+        wait_ms = deliver_at - now
+        if wait_ms > self.max_delay_ms:
             setting = "messageDelayLevel" if self._levels else "timerMaxDelaySec"
-            raise ValueError(f"it is due in {wait} ms, the broker holds messages for {self.max_delay_ms} ms at most ({setting})")
+            raise ValueError(
+                f"it is due in {wait_ms} ms, the broker holds messages for {self.max_delay_ms} ms at most ({setting})"
+            )
         if not self._levels:
             return Name.TIMER_DELIVER_MS, str(deliver_at)
-        return Name.DELAY, str(self._levels[bisect_left(self._levels, (wait, 0))][1])
+        return Name.DELAY, str(self._levels[bisect_left(self._levels, (wait_ms, 0))][1])
 
 
-def too_many(block: bytes) -> str:
-    """Return why a property string beyond MAX_PROPERTIES_BYTES is refused."""
+def too_many_bytes(block: bytes) -> str:
+    """Return the reason for refusing a property string of more than MAX_PROPERTIES_BYTES."""
     return (
         f"it has {len(block)} bytes of properties, RocketMQ holds {MAX_BYTES} "
         f"and {BROKER_BYTES} of these are left to what the broker adds"

@@ -9,7 +9,10 @@ from mqbridge.rocketmq.wire.properties import decode
 
 
 def preview(message: Message, origin: str | None, now: int) -> list[tuple[str, str | bytes]]:
-    """Return the body, the flag and the properties that would be sent. Raises MappingError."""
+    """Return the body, flag, born timestamp and properties that would be sent, as pairs of name and value.
+
+    `origin` and `now` (ms) are those of `request.encode`. Raises MappingError if RocketMQ cannot store the message.
+    """
     requests, failures = encode([message], origin, Limits(), now)
     if failures:
         raise MappingError(failures[0].reason)
@@ -17,5 +20,5 @@ def preview(message: Message, origin: str | None, now: int) -> list[tuple[str, s
     flag, body, block = request.flag, request.body, request.properties
     if request.is_batch:
         [(flag, body, block)] = decode_batch(request.body)
-    record: list[tuple[str, str | bytes]] = [("BODY", body), ("FLAG", str(flag)), ("BORNTIMESTAMP", str(request.born))]
-    return [*record, *decode(block)]
+    fields: list[tuple[str, str | bytes]] = [("BODY", body), ("FLAG", str(flag)), ("BORNTIMESTAMP", str(request.born))]
+    return [*fields, *decode(block)]

@@ -1,7 +1,7 @@
-"""Property string of a record -> properties and fields of the message. `write_block` is the other direction.
+"""Property string of a record (the block) -> properties and fields of the message. `write_block` is the other direction.
 
-A string with a pair that only gateways write was written by a gateway. Then the record's born timestamp is no event time, and a
-UNIQ_KEY behind that pair is dropped: brokers append one to a message that has none.
+A block that contains a pair that only gateways write was written by a gateway. Then the record's born timestamp is no event time,
+and a UNIQ_KEY after that pair is dropped, because the broker or the gateway added it.
 """
 
 from enum import Enum
@@ -20,17 +20,19 @@ from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, S
 from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, decode
 
 PLACEHOLDER = b"\x00"
-"""Stands for a missing or empty body: brokers refuse an empty one."""
+"""The body written for a missing or empty payload, because brokers refuse an empty body."""
 _FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
+"""The system properties that become fields of the message."""
 _MAX_TIME = (1 << 63) - 1
 _MAX_DIGITS = len(str(_MAX_TIME))
-"""Longer texts are not parsed: they are no times, and Python raises ValueError for numbers of more than 4300 digits."""
+"""Longer texts are no valid times. They are not parsed, because Python raises ValueError for more than 4300 digits."""
 
 
-class ReadBlock(NamedTuple):
-    """Properties and message fields of a property string; for a missing or empty body, the fields contain `payload`.
+class BlockContent(NamedTuple):
+    """The content of a property string: the properties and fields of the message.
 
-    `from_gateway`: a gateway wrote the string.
+    The fields contain `payload` only if the property string says that it is missing or empty. `from_gateway` is True if a gateway
+    wrote the string.
     """
 
     properties: tuple[Pair, ...]
@@ -38,8 +40,11 @@ class ReadBlock(NamedTuple):
     from_gateway: bool
 
 
-def read_block(block: bytes, *, flag: int, blank: bool) -> ReadBlock:
-    """Decode a property string. `flag` is the record's flag; `blank`: the body is PLACEHOLDER. Raises RemoteProtocolError."""
+def read_block(block: bytes, *, flag: int, blank: bool) -> BlockContent:
+    """Decode a property string. `flag` is the record's flag; `blank` is True if its body is PLACEHOLDER.
+
+    Raises RemoteProtocolError for a string that is not UTF-8.
+    """
     split = _SplitBlock(block, blank=blank)
     properties, carried = tuple(split.user_pairs), dict[str, Any]()
     if split.has_reserved:
@@ -51,12 +56,12 @@ def read_block(block: bytes, *, flag: int, blank: bool) -> ReadBlock:
     if EMPTY in split.markers:
         fields.setdefault("payload", b"")
     if flag or Name.SHARDING_KEY in split.system:
-        properties += _synthetic(flag, split.system, fields, properties)
-    return ReadBlock(properties, fields, bool(split.carried_pairs or split.markers))
+        properties += _synthetic_properties(flag, split.system, fields, properties)
+    return BlockContent(properties, fields, bool(split.carried_pairs or split.markers))
 
 
 def _system_fields(system: dict[str, str]) -> dict[str, Any]:
-    """Return the message fields in the system properties."""
+    """Return the message fields that the system properties contain."""
     fields: dict[str, Any] = {}
     for name, value in system.items():
         if name == Name.TAGS:
@@ -71,26 +76,37 @@ def _system_fields(system: dict[str, str]) -> dict[str, Any]:
 
 
 def first_key(keys: tuple[str, ...]) -> str | None:
-    """Return the key of a message without __SHARDINGKEY: its first index key. Adjacent blanks in KEYS make empty keys."""
-    if keys and keys[0]:  # as usual
+    """Return the first index key that is not empty, which is the key of a message without __SHARDINGKEY.
+
+    There are empty index keys if KEYS contains adjacent blanks.
+    """
+    if keys and keys[0]:  # the usual case
         return keys[0]
     return next(filter(None, keys), None)
 
 
-def _synthetic(flag: int, system: dict[str, str], fields: dict[str, Any], properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
-    """Return the properties FLAG and SHARDED for values that no field holds; a property of the same name takes precedence."""
-    found = []
+def _synthetic_properties(
+    flag: int, system: dict[str, str], fields: dict[str, Any], properties: tuple[Pair, ...]
+) -> tuple[Pair, ...]:
+    """Return the properties FLAG and SHARDED, for values of the record that no field of a message can hold.
+
+    A property of the same name in the record takes precedence.
+    """
+    pairs = []
     sharding_key = system.get(Name.SHARDING_KEY)
     if sharding_key is not None and sharding_key == first_key(fields.get("keys", ())):
-        found.append((SHARDED, "1"))
+        pairs.append((SHARDED, "1"))
     if flag:
-        found.append((FLAG, str(flag)))
+        pairs.append((FLAG, str(flag)))
     names = {name for name, _ in properties}
-    return tuple(pair for pair in found if pair[0] not in names)
+    return tuple(pair for pair in pairs if pair[0] not in names)
 
 
 class _Kind(Enum):
-    """The kind of a stored property, which its name determines."""
+    """The kind of a stored property, which its name determines.
+
+    UNIQUE is a UNIQ_KEY; FIELD, a system property that is a message field; RESERVED, a name that begins with `mqbridge.`.
+    """
 
     USER, UNIQUE, FIELD, IGNORED, RESERVED = range(5)
 
@@ -114,11 +130,11 @@ _kinds = BoundedCache(_kind_of)
 class _SplitBlock:
     """A property string, split by kind of property.
 
-    user_pairs     the user's pairs, in order, still with the prefix `mqbridge.u.`
+    user_pairs     the user's pairs, in order; a name that a gateway wrote with the prefix `mqbridge.u.` still has it
     carried_pairs  the pairs that carry message fields
-    markers        a gateway's notes about the record itself: GATEWAY_MARKER, EMPTY, ORDER
-    system         the values of system properties that are message fields
-    has_reserved   a name starts with `mqbridge.`
+    markers        values by name of a gateway's notes about the record itself: GATEWAY_MARKER, EMPTY, ORDER
+    system         values by name of the system properties that are message fields
+    has_reserved   True if a name begins with `mqbridge.`
     """
 
     __slots__ = ("_names", "carried_pairs", "has_reserved", "markers", "system", "user_pairs")
@@ -130,12 +146,13 @@ class _SplitBlock:
         self.system: dict[str, str] = {}
         self.has_reserved = False
         self._names: list[str] = []
-        """Stored names of the user's pairs."""
-        unique_at, made_by_broker = -1, False  # index of the UNIQ_KEY; True if a broker added it to a gateway's string
-        add, add_name, kind_of = self.user_pairs.append, self._names.append, _kinds.get
+        """The names of the user's pairs as they are stored, that is, escaped."""
+        unique_index = -1  # of the first UNIQ_KEY in `user_pairs`; further ones are ignored
+        is_unique_added = False  # True if this UNIQ_KEY follows a gateway's pair: the broker or the gateway added it
+        add, add_name, cached_kind = self.user_pairs.append, self._names.append, _kinds.get
         for pair in decode(block):
             name, value = pair
-            kind = kind_of(name) or _kinds[name]
+            kind = cached_kind(name) or _kinds[name]
             if kind is _USER:
                 add(pair)
                 add_name(name)
@@ -143,14 +160,14 @@ class _SplitBlock:
                 self.system[name] = value
             elif kind is _RESERVED:
                 self._read_reserved(name, value, blank=blank)
-            elif kind is _UNIQUE and unique_at < 0:
-                unique_at, made_by_broker = len(self.user_pairs), bool(self.carried_pairs or self.markers)
+            elif kind is _UNIQUE and unique_index < 0:
+                unique_index, is_unique_added = len(self.user_pairs), bool(self.carried_pairs or self.markers)
                 add(pair)
                 add_name(name)
         if ORDER in self.markers:
             self.user_pairs = restore_order(self.markers[ORDER], self._names, self.user_pairs)
-        elif made_by_broker:
-            del self.user_pairs[unique_at]
+        elif is_unique_added:
+            del self.user_pairs[unique_index]
 
     def _read_reserved(self, name: str, value: str, *, blank: bool) -> None:
         self.has_reserved = True
@@ -165,6 +182,7 @@ class _SplitBlock:
 
 
 def _is_marker(pair: Pair, *, blank: bool) -> bool:
+    """Return True if a gateway wrote this pair as a note about the record itself."""
     name, value = pair
     if name == ORDER:
         return read_order(value) is not None

@@ -1,7 +1,8 @@
-"""`Message` -> RocketMQ send requests: batches within the limits, and single sends for messages that no batch can hold.
+"""`Message` -> RocketMQ send requests: batches within the limits, and single sends for messages that cannot be in a batch.
 
-Messages of a batch keep their property strings unchanged. A delayed message, and one that fits the broker's limit only without a
-batch's framing, is sent alone. The compiled module encodes if it is installed; `encode_plain` is the reference.
+Batches are preferred because brokers store the property strings of their messages unchanged. Two kinds of messages are sent
+alone: delayed ones, and those that are within the broker's limit only without the framing of a batch. If the compiled module is
+installed, it encodes; `encode_plain` is the reference.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,28 +13,34 @@ from mqbridge.errors import Failure
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.native import compiled, is_native
 from mqbridge.rocketmq.mapping.batch_builder import BatchBuilder, born_at
-from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many
+from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many_bytes
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.write_block import write_block
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element, encode_batch
 from mqbridge.rocketmq.wire.properties import VALUE_END, Name, name_prefix
 
 IDS_PER_RESERVATION = 256
-"""Ids per reservation, which takes a tenth of the time that single reservations take."""
+"""Unique ids per reservation; an id then takes a tenth of the time that it takes if each is reserved alone."""
 
-Reserve = Callable[[int], tuple[str, int]]
-"""Reserves consecutive ids: returns their common prefix and the first counter, the last four hex digits of an id."""
+ReserveIds = Callable[[int], tuple[str, int]]
+"""Reserves this number of consecutive ids: returns their common prefix and the counter of the first.
 
-_ID = name_prefix(Name.UNIQ_KEY)
+An id is the prefix and its counter as four hex digits.
+"""
+
+_ID_PREFIX = name_prefix(Name.UNIQ_KEY)
+"""The bytes before the value of UNIQ_KEY, if it is the first property."""
 _ID_END = VALUE_END.encode()
-_LATER_ID = _ID_END + _ID
+_LATER_ID_PREFIX = _ID_END + _ID_PREFIX
+"""The same if there are properties before it."""
 
 
 class EncodedRequest:
     """The content of one send request: a batch, or one message with its properties.
 
-    `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the header's timestamp (ms). A broker
-    stores a `delayed` message in another topic first, so the offset in the response is not an offset of the target queue.
+    `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the born timestamp (ms) of the
+    request. A broker stores a `delayed` message in another topic first, so the offset in the response is not an offset of the
+    target queue. `properties` and `flag` are those of a single message; in a batch, they are part of `body`.
     """
 
     __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
@@ -60,41 +67,48 @@ class EncodedRequest:
 
 
 def encode(
-    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
+    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: ReserveIds | None = None
 ) -> tuple[list[EncodedRequest], list[MessageFailure]]:
-    """Encode messages, in order, to batches and single sends; return a failure for each message that RocketMQ cannot hold.
+    """Encode messages, in order, to batches and single sends; return a failure for each message that RocketMQ cannot store.
 
-    `origin` is the prefix of every origin stamp, None for no stamps. A message whose `deliver_at` is after `now` (ms) is sent
-    alone, with a timer. `reserve_ids` makes ids for messages without one: Java consumers see the same message id on every
-    delivery only if the message has a UNIQ_KEY. The new id follows the gateway's own pairs, so `read_block` drops it like an id
-    that a broker added.
+    `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps. A message
+    whose `deliver_at` is after `now` (ms) is sent alone, with a timer. `reserve_ids` makes the UNIQ_KEY of messages without one,
+    because only with it, Java consumers see the same message id on every delivery. The new id follows the gateway's own pairs, so
+    `read_block` drops it like an id that a broker added.
     """
     if compiled is not None:
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
         encoded = (
             None
             if compiled_messages is None
-            else compiled.rocketmq_encode(compiled_messages, origin, limits.numbers, now, reserve_ids)
+            else compiled.rocketmq_encode(compiled_messages, origin, limits.compiled_arguments, now, reserve_ids)
         )
         if encoded is not None:
             requests, refused = encoded
             return (
-                [_request(*fields) for fields in requests],
+                [_request_of(*fields) for fields in requests],
                 [MessageFailure(index, Failure.REFUSED, reason) for index, reason in refused],
             )
     return encode_plain(messages, origin, limits, now, reserve_ids)
 
 
-def _request(
-    body: bytes, begin: int, count: int, born: int, is_batch: bool, properties: bytes, flag: int, delayed: bool
-) -> "EncodedRequest":
+def _request_of(
+    body: bytes, first_index: int, count: int, born: int, is_batch: bool, properties: bytes, flag: int, delayed: bool
+) -> EncodedRequest:
+    """Return the request that the compiled encoder described by these values; its messages are consecutive."""
     return EncodedRequest(
-        body, range(begin, begin + count), born=born, is_batch=is_batch, properties=properties, flag=flag, delayed=delayed
+        body,
+        range(first_index, first_index + count),
+        born=born,
+        is_batch=is_batch,
+        properties=properties,
+        flag=flag,
+        delayed=delayed,
     )
 
 
 def encode_plain(
-    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
+    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: ReserveIds | None = None
 ) -> tuple[list[EncodedRequest], list[MessageFailure]]:
     """Encode like `encode`, without the compiled module."""
     builder = _RequestBuilder(limits, origin, now, reserve_ids)
@@ -103,13 +117,13 @@ def encode_plain(
 
 
 class _RequestBuilder:
-    """Collects messages into requests."""
+    """Encodes messages, and collects the `requests` for them and the `failures` of those that cannot be sent."""
 
-    __slots__ = ("_batch", "_ids", "_limits", "_now", "_origin", "failures", "requests")
+    __slots__ = ("_batch", "_id_entries", "_limits", "_now", "_origin", "failures", "requests")
 
-    def __init__(self, limits: Limits, origin: str | None, now: int, reserve_ids: Reserve | None) -> None:
+    def __init__(self, limits: Limits, origin: str | None, now: int, reserve_ids: ReserveIds | None) -> None:
         self._limits, self._origin, self._now = limits, origin, now
-        self._ids = None if reserve_ids is None else _ids(reserve_ids)
+        self._id_entries = None if reserve_ids is None else _id_entries(reserve_ids)
         self.requests: list[EncodedRequest] = []
         self.failures: list[MessageFailure] = []
         self._batch = BatchBuilder(limits.max_bytes, limits.max_messages, partial(_add_batch, self.requests))
@@ -117,7 +131,7 @@ class _RequestBuilder:
     def add_all(self, messages: Sequence[Message]) -> None:
         """Add messages in order; record a failure for each that cannot be sent."""
         origin, now, with_id = self._origin, self._now, self._with_id
-        add, max_bytes = self._batch.add, self._limits.max_message_bytes - OVERHEAD_BYTES
+        add_to_batch, max_bytes_in_batch = self._batch.add, self._limits.max_message_bytes - OVERHEAD_BYTES
         for index, message in enumerate(messages):
             if message.defect is not None:
                 self._refuse(index, f"it could not be read: {message.defect}")
@@ -133,37 +147,41 @@ class _RequestBuilder:
                 continue
             body, properties = message.payload or PLACEHOLDER, with_id(block)
             if len(block) > MAX_PROPERTIES_BYTES:
-                self._refuse(index, too_many(block))
-            elif len(body) + len(properties) > max_bytes:
-                # A batch, which would keep the order of its properties, exceeds the broker's limit by its framing.
+                self._refuse(index, too_many_bytes(block))
+            elif len(body) + len(properties) > max_bytes_in_batch:
+                # With the framing of a batch, the message would exceed the broker's limit.
                 self._add_alone(index, message, stamp, None)
             else:
-                add(index, born_at(message.event_time, now), (flag, body, properties))
+                add_to_batch(index, born_at(message.event_time, now), (flag, body, properties))
         self._batch.close()
 
     def _with_id(self, block: bytes) -> bytes:
-        """Return the property string with a UNIQ_KEY, added only if it has none: of several, Java shows the last."""
-        if self._ids is None or (block.find(_ID) >= 0 and (block.startswith(_ID) or _LATER_ID in block)):
+        """Return the property string with a UNIQ_KEY, added only if it has none, because Java reads the last of several."""
+        if self._id_entries is None:
             return block
-        return block + next(self._ids)
+        # For most blocks, the first search is the only one.
+        if block.find(_ID_PREFIX) >= 0 and (block.startswith(_ID_PREFIX) or _LATER_ID_PREFIX in block):
+            return block
+        return block + next(self._id_entries)
 
     def _add_delayed(self, index: int, message: Message, stamp: str | None) -> None:
-        """Add a message as a single send with a timer or a delay level."""
+        """Add a message, whose delivery time is in the future, as a single send with a timer or a delay level."""
         try:
-            delay = self._limits.delay(message.deliver_at or 0, self._now)
+            delay = self._limits.delay_property(message.deliver_at or 0, self._now)
         except ValueError as error:
             self._refuse(index, str(error))
         else:
             self._add_alone(index, message, stamp, delay)
 
     def _add_alone(self, index: int, message: Message, stamp: str | None, delay: Pair | None) -> None:
+        """Add a message as a single send; `delay` is the property that delays it, if any."""
         body, max_bytes = message.payload or PLACEHOLDER, self._limits.max_message_bytes
         if len(body) > max_bytes:
             self._refuse(index, f"its payload has {len(body)} bytes, the broker takes {max_bytes} (maxMessageSize)")
             return
         block, flag = write_block(message, stamp, alone=True, delay=delay)
         if len(block) > MAX_PROPERTIES_BYTES:
-            self._refuse(index, too_many(block))
+            self._refuse(index, too_many_bytes(block))
             return
         self._batch.close()
         self.requests.append(
@@ -179,24 +197,26 @@ class _RequestBuilder:
         )
 
     def _refuse(self, index: int, reason: str) -> None:
-        """Record that the message can never be sent."""
+        """Record that the message can never be sent. The current batch ends, because its messages must be consecutive."""
         self._batch.close()
         self.failures.append(MessageFailure(index, Failure.REFUSED, reason))
 
 
-def _add_batch(requests: list[EncodedRequest], elements: list[Element], begin: int, born: int) -> None:
-    """Append the request of a complete batch.
+def _add_batch(requests: list[EncodedRequest], elements: list[Element], first_index: int, born: int) -> None:
+    """Append the request of a finished batch.
 
-    This is no method: with one, `_RequestBuilder` and its batch would form a reference cycle that keeps all bytes until garbage
-    collection.
+    This is not a method, because `_RequestBuilder` and its batch builder would then form a reference cycle, which keeps all bytes
+    until the next garbage collection.
     """
-    requests.append(EncodedRequest(encode_batch(elements), range(begin, begin + len(elements)), born=born, is_batch=True))
+    requests.append(
+        EncodedRequest(encode_batch(elements), range(first_index, first_index + len(elements)), born=born, is_batch=True)
+    )
 
 
-def _ids(reserve: Reserve) -> Iterator[bytes]:
-    """Yield entries of the property string with a new UNIQ_KEY each."""
+def _id_entries(reserve_ids: ReserveIds) -> Iterator[bytes]:
+    """Yield entries for a property string, each with a new UNIQ_KEY."""
     while True:
-        id_prefix, first = reserve(IDS_PER_RESERVATION)
-        prefix = _ID + id_prefix.encode()
-        for number in range(first, first + IDS_PER_RESERVATION):
-            yield b"%b%04X%b" % (prefix, number, _ID_END)
+        id_prefix, first = reserve_ids(IDS_PER_RESERVATION)
+        prefix = _ID_PREFIX + id_prefix.encode()
+        for counter in range(first, first + IDS_PER_RESERVATION):
+            yield b"%b%04X%b" % (prefix, counter, _ID_END)

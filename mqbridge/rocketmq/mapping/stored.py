@@ -1,4 +1,4 @@
-"""Stored RocketMQ record -> `Message`. The compiled module decodes pulls if it is installed."""
+"""Stored RocketMQ record -> `Message`. If the compiled module is installed, it decodes pulls."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,15 +11,18 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class Pull(Protocol):
-    """The bytes of a pull, and its records that the filter and the offsets admit: see `client.pulled_records`."""
+    """The records that one pull returned: the interface of `PulledRecords` (in `client`) that decoding needs."""
 
     @property
     def fields(self) -> tuple[bytes, int, int, frozenset[str]]:
-        """Arguments of the compiled decoder: the bytes, the first offset, the next offset, the subscribed tags."""
+        """Arguments of the compiled decoder: the bytes, the first offset, the next offset, the subscribed tags.
+
+        The decoder skips records outside of these offsets or with other tags.
+        """
 
     @property
     def records(self) -> list[Record]:
-        """The admitted records. Raises RemoteProtocolError."""
+        """The decoded records, without those outside of the offsets or with other tags. Raises RemoteProtocolError."""
 
 
 def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
@@ -33,16 +36,16 @@ def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
 
 def decode_plain(pulls: Sequence[Pull]) -> list[Message]:
     """Decode like `decode_pulls`, without the compiled module."""
-    return [read(record) for pull in pulls for record in pull.records]
+    return [decode_record(record) for pull in pulls for record in pull.records]
 
 
 def decode(records: Sequence[Record]) -> list[Message]:
     """Decode records; a damaged record becomes a Message with its `defect`."""
-    return [read(record) for record in records]
+    return [decode_record(record) for record in records]
 
 
-def read(record: Record) -> Message:
-    """Decode one record."""
+def decode_record(record: Record) -> Message:
+    """Decode one record; a damaged record becomes a Message with its `defect`."""
     position = (record.queue_offset,)
     if record.defect is not None:
         return Message(record.body, publish_time=record.store_timestamp, position=position, defect=record.defect)

@@ -1,15 +1,18 @@
-"""Field table: how the mapping treats each field of a RocketMQ record, and each system property.
+"""Field table: the rule for each field of a RocketMQ record, each system property and each reserved property of gateways.
 
-The mapping takes its sets of property names from this table.
+The sets of property names that the mapping uses are computed from this table.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES, TRANSIENT_PREFIX, Name
 
 FLAG = "mqbridge.rocketmq.flag"
+"""Property of a message for the flag of its record, unless it is 0."""
 SHARDED = "mqbridge.rocketmq.sharded"
+"""Property of a message whose record had a __SHARDINGKEY that equals its first index key, because `key` does not tell this."""
 ESCAPE_PREFIX = "mqbridge.x."
 EMPTY, ORDER = "mqbridge.empty", "mqbridge.order"
+"""Names of reserved properties, see their rules below."""
 
 _TIMER = "state of a delay that has passed; with it, the broker would delay the copy again"
 _TRANSACTION = "only committed messages are delivered, and a copy is sent outside of any transaction"
@@ -19,7 +22,7 @@ _BROKER = "the broker adds it to every message that it stores"
 _INNER = "layout of an inner batch; its messages are read one by one"
 _LEGACY = "an internal mark of old versions that no client reads"
 
-RECORD = (
+RECORD_FIELDS = (
     FieldRule("TOTALSIZE", None, RECOMPUTED, "the broker computes the size"),
     FieldRule("MAGIC", None, RECOMPUTED, "the broker chooses the layout"),
     FieldRule("BODYCRC", None, RECOMPUTED, "checked when read (a mismatch is a defect); the broker computes the new one"),
@@ -45,9 +48,9 @@ RECORD = (
     FieldRule("TOPIC", None, RECOMPUTED, "part of the batch's partition; the route names the target topic"),
     FieldRule("PROPERTIES", "properties", NATIVE, "user properties, in stored order; the rows below list the system properties"),
 )
-"""The fields of a record in their order."""
+"""The rules of the fields of a record, in their order."""
 
-SYSTEM = (
+SYSTEM_PROPERTIES = (
     FieldRule(Name.KEYS, "keys", NATIVE, "index keys joined by a blank; the first one is the key if there is no __SHARDINGKEY"),
     FieldRule(Name.TAGS, "msg_type", NATIVE, "the tag of the message, by which brokers filter"),
     FieldRule(Name.SHARDING_KEY, "key", NATIVE, "written if the key differs from the first index key"),
@@ -136,9 +139,9 @@ SYSTEM = (
     FieldRule(Name.FORWARD_QUEUE_ID, None, DROPPED, _LEGACY),
     FieldRule(TRANSIENT_PREFIX + "*", None, DROPPED, "internal to clients, not meant to be stored"),
 )
-"""The system properties: RocketMQ gives them a meaning."""
+"""The rules of the system properties, to which RocketMQ gives a meaning."""
 
-OURS = (
+RESERVED_PROPERTIES = (
     FieldRule("mqbridge.key", "key", CARRIED, "a key with characters that the property string cannot hold"),
     FieldRule("mqbridge.key.b64", "key", CARRIED, "a binary key"),
     FieldRule("mqbridge.ordering_key", "ordering_key", CARRIED, "base64"),
@@ -185,16 +188,18 @@ OURS = (
     FieldRule("", "defect", DROPPED, "a message that cannot be decoded is never sent"),
 )
 
-TABLE = FieldTable("rocketmq", "RocketMQ", (*RECORD, *SYSTEM, *OURS))
+"""The rules of the properties that only gateways write."""
 
-KEPT_NAMES = frozenset(row.native for row in SYSTEM if row.field == "properties")
+TABLE = FieldTable("rocketmq", "RocketMQ", (*RECORD_FIELDS, *SYSTEM_PROPERTIES, *RESERVED_PROPERTIES))
+
+KEPT_NAMES = frozenset(rule.native for rule in SYSTEM_PROPERTIES if rule.field == "properties")
 """System properties that become properties of the message."""
-WRITTEN_NAMES = frozenset(row.native for row in SYSTEM if row.field == "properties" and row.fate is NATIVE)
+WRITTEN_NAMES = frozenset(rule.native for rule in SYSTEM_PROPERTIES if rule.field == "properties" and rule.fate is NATIVE)
 """System properties that are written unescaped from a property of the message."""
 ESCAPED_NAMES = (SYSTEM_NAMES | {""}) - WRITTEN_NAMES
-"""Names of user properties that are escaped when written."""
-IGNORED_NAMES = frozenset(row.native for row in SYSTEM if row.fate in {DROPPED, RECOMPUTED})
-"""System properties that are never copied."""
+"""Names of user properties that are escaped when they are written; an empty name is one of them."""
+IGNORED_NAMES = frozenset(rule.native for rule in SYSTEM_PROPERTIES if rule.fate in {DROPPED, RECOMPUTED})
+"""System properties that are neither read nor copied."""
 
 
 def is_plain(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Message -> the property string that a gateway writes.
+"""Message -> the property string (the block) that a gateway writes. `read_block` is the other direction.
 
     user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
 
-The string has at least one pair that only gateways write; all of these follow the user's pairs.
+A block contains at least one pair that only gateways write. All pairs of this kind follow the user's pairs.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,17 @@ from mqbridge.rocketmq.mapping.table import EMPTY, ESCAPED_NAMES, FLAG, ORDER, S
 from mqbridge.rocketmq.wire.properties import EMPTY_VALUE, NAME_END, TRANSIENT_PREFIX, VALUE_END, Name, join
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "event_time")
-"""The fields that no system property holds; `origin_properties` writes `origin` and `hops`."""
+"""The fields that no system property can hold, without `origin` and `hops`, which `origin_properties` writes."""
 _SYNTHETIC = frozenset({FLAG, SHARDED})
+"""The properties that `read_block` adds for parts of the record that no field of a message can hold."""
 _INT32 = range(-(1 << 31), 1 << 31)
 
 
 def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> tuple[bytes, int]:
-    """Return the property string of a message, and its flag. Raises UnicodeEncodeError for lone surrogates.
+    """Return the property string of a message, and the flag to send with it.
 
-    `alone`: the message is a single send, so the broker reorders the properties. `delay`: the property that makes the broker
-    delay the message.
+    `stamp` is the origin stamp, None for none. `alone` is True for a single send, whose properties the broker reorders. `delay`
+    is the property that makes the broker delay the message. Raises UnicodeEncodeError for lone surrogates.
     """
     properties, flag, sharded = _take_synthetic(message)
     system_pairs, not_in_system = _write_system(message, delay, sharded=sharded)
@@ -51,28 +52,28 @@ def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair
 
 
 def _are_plain_names(properties: Sequence[Pair]) -> bool:
-    """Return True if the names are distinct, and none is a system property or contains a reserved prefix."""
+    """Return True if no name needs escaping: they are distinct, and none is a system property or contains a reserved prefix."""
     names = {name for name, _ in properties}
     if len(names) < len(properties) or not names.isdisjoint(ESCAPED_NAMES):
         return False
-    joined = "".join(names)  # one search instead of one per name; few names contain these
+    joined = "".join(names)  # one search instead of one per name, because few names contain a prefix
     return RESERVED_PREFIX not in joined and TRANSIENT_PREFIX not in joined
 
 
 def _is_unambiguous(text: str, count: int) -> bool:
-    """Return True if the text splits into its `count` pairs again: no value is empty, no pair contains a separator."""
+    """Return True if decoding the text yields its `count` pairs again: no value is empty, and no pair contains a separator."""
     return text.count(NAME_END) == text.count(VALUE_END) == count and EMPTY_VALUE not in text
 
 
 def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
-    """Return the properties without those that `read_block` adds, the flag, and True if __SHARDINGKEY repeats the first key."""
+    """Divide the properties: return those without FLAG and SHARDED, the flag, and True if SHARDED requires a __SHARDINGKEY."""
     properties = message.properties
     flag, sharded = 0, False
-    if not properties or properties[-1][0] not in _SYNTHETIC:  # as usual
+    if not properties or properties[-1][0] not in _SYNTHETIC:  # the usual case
         return properties, flag, sharded
-    if _ends_with(properties, FLAG) and (flag := _flag(properties[-1][1])):
+    if _ends_with(properties, FLAG) and (flag := _parse_flag(properties[-1][1])):
         properties = properties[:-1]
-    if _ends_with(properties, SHARDED) and properties[-1][1] == "1" and _is_writable(message.key) and _is_derived(message):
+    if _ends_with(properties, SHARDED) and properties[-1][1] == "1" and _is_writable(message.key) and _is_key_derived(message):
         sharded, properties = True, properties[:-1]
     return properties, flag, sharded
 
@@ -82,7 +83,8 @@ def _ends_with(properties: Sequence[Pair], name: str) -> bool:
     return bool(properties) and properties[-1][0] == name and all(pair[0] != name for pair in properties[:-1])
 
 
-def _flag(text: str) -> int:
+def _parse_flag(text: str) -> int:
+    """Return the flag in the value of FLAG; 0 if it is not a 32-bit number."""
     try:
         value = read_number(text)
     except ValueError:
@@ -90,8 +92,8 @@ def _flag(text: str) -> int:
     return value if value in _INT32 else 0
 
 
-def _is_derived(message: Message) -> bool:
-    """Return True if the key is the one that a reader derives from the index keys."""
+def _is_key_derived(message: Message) -> bool:
+    """Return True if the key is the one that `read_block` derives from the index keys, so that it needs no __SHARDINGKEY."""
     keys = message.keys
     return message.key == (first_key(keys) if keys else None)
 
@@ -102,7 +104,10 @@ def _is_writable(text: str | bytes | None) -> TypeGuard[str]:
 
 
 def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
-    """Return the system properties, and the fields that they cannot hold exactly (a delay level is no exact time)."""
+    """Return the system properties, and the names of the fields that these cannot hold exactly.
+
+    One of these is `deliver_at` with a delay level, which is not an exact time.
+    """
     pairs = [] if delay is None else [delay]
     not_in_system: list[str] = []
     msg_type, keys, key = message.msg_type, message.keys, message.key
@@ -116,7 +121,7 @@ def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tup
             pairs.append((Name.KEYS, joined))
         if not is_writable or tuple(joined.split(" ")) != keys:
             not_in_system.append("keys")
-    if sharded or not _is_derived(message):
+    if sharded or not _is_key_derived(message):
         if _is_writable(key):
             pairs.append((Name.SHARDING_KEY, key))
         else:
@@ -127,7 +132,7 @@ def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tup
 
 
 def _write_carried(message: Message, not_in_system: Sequence[str]) -> list[Pair]:
-    """Return the pairs that carry the fields without a system property."""
+    """Return the pairs that carry the fields that no system property can hold, in general or for this message."""
     pairs = carry_fields(message, ALWAYS_CARRIED)
     if message.payload is None:
         pairs.append(NULL_PAYLOAD)
