@@ -1,4 +1,4 @@
-"""The three clients, each at its real cluster: a test that asks for `system` runs once for each."""
+"""The three clients, each at its real cluster: a test with the fixture `system` runs once for each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class System:
 
 
 def url_of(cluster: Pulsar | RocketMQ | TubeMQ) -> str:
-    """The cluster as its client takes it."""
+    """Return the URL with which the client connects to the cluster."""
     if isinstance(cluster, Pulsar):
         return cluster.service_url
     return f"rocketmq://{cluster.name_server}" if isinstance(cluster, RocketMQ) else f"tubemq://{cluster.masters}"
@@ -32,7 +32,7 @@ def url_of(cluster: Pulsar | RocketMQ | TubeMQ) -> str:
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.cluster) for name in SYSTEMS])
 def system(request: pytest.FixtureRequest) -> System:
-    """One of the systems, at its real cluster."""
+    """One of the three systems, with its client and its real cluster."""
     name: str = request.param
     cluster: Pulsar | RocketMQ | TubeMQ = request.getfixturevalue(name)
     make: Callable[[str], Client] = {"pulsar": PulsarClient, "rocketmq": RocketMQClient, "tubemq": TubeMQClient}[name]

@@ -1,4 +1,4 @@
-"""The three clients look alike: their methods, their arguments, their hello world. Needs no cluster."""
+"""The three clients have the same methods, arguments and example programs. Needs no cluster."""
 
 import inspect
 import re
@@ -38,7 +38,7 @@ def public_methods(of: type[Any]) -> dict[str, inspect.Signature]:
 
 
 def all_parts() -> list[tuple[str, type[Any], type[Any]]]:
-    """System, class, and the protocol that it follows."""
+    """Return the system, the class and the protocol that it implements, of every public class."""
     found: list[tuple[str, type[Any], type[Any]]] = []
     for name, client in CLIENTS.items():
         found.append((name, client, contract.Client))
@@ -112,7 +112,7 @@ def test_the_hello_worlds_differ_only_in_class_and_address() -> None:
 
 
 def test_the_clients_are_imported_on_first_use() -> None:
-    """`import mqbridge` is paid by every command."""
+    """Every command imports `mqbridge`, so the import must not load the clients."""
     program = "import sys, mqbridge; print([name for name in sys.modules if name.startswith('mqbridge.')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"

@@ -13,7 +13,7 @@ from tests.library.conftest import System
 from tests.patience import SERVER_PATIENCE_S
 
 SILENCE_S = 2.0
-"""Nothing more comes when nothing came for so long; a message that comes later would fail the next step."""
+"""If no message arrives for this long, none is expected any more; a later one would make the next step fail."""
 
 
 def new_group() -> str:
@@ -28,12 +28,12 @@ async def send(client: Client, topic: str, *payloads: bytes, key: str | None = N
 
 
 async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
-    """The next `count` messages, unacknowledged."""
+    """Return the next `count` messages, unacknowledged."""
     return [await consumer.receive(timeout=SERVER_PATIENCE_S) for _ in range(count)]
 
 
 async def take_all(consumer: Consumer, count: int) -> list[bytes | None]:
-    """The payloads of the next `count` messages, each acknowledged when it has come."""
+    """Acknowledge the next `count` messages; return their payloads."""
     payloads = []
     for _ in range(count):
         message = await consumer.receive(timeout=SERVER_PATIENCE_S)
@@ -105,7 +105,7 @@ async def test_acknowledged_messages_are_not_redelivered(system: System) -> None
 
 
 async def test_flush_sends_pending_acknowledgements(system: System) -> None:
-    """So that a process that is killed afterwards does not read them again."""
+    """After `flush`, a process that is killed does not receive the messages again."""
     topic, group = system.take_topic(1), new_group()
     async with system.client() as client:
         await send(client, topic, b"a", b"b")
@@ -194,7 +194,7 @@ async def test_seek_to_a_time(system: System) -> None:
         async with client.consumer(topic, group=new_group()) as consumer:
             await take(consumer, 2)
             hour_ago = datetime.now(UTC) - timedelta(hours=1)
-            if system.name == "tubemq":  # keeps no index of times
+            if system.name == "tubemq":  # TubeMQ has no index by time
                 with pytest.raises(ClusterError) as refused:
                     await consumer.seek(hour_ago)
                 assert refused.value.failure is Failure.FATAL

@@ -10,7 +10,7 @@ from mqbridge.library.send_window import SendWindow
 
 
 async def started(*calls: "asyncio.Future[int]") -> list[bool]:
-    """Which calls were let in, once nothing moves."""
+    """Let the event loop run, and return for each call if it was admitted."""
     for _ in range(5):
         await asyncio.sleep(0)
     return [call.done() and not call.cancelled() for call in calls]
@@ -57,7 +57,7 @@ async def test_a_cancelled_call_releases_its_bytes_to_the_next() -> None:
     number = await window.enter(10)
     first, second = asyncio.ensure_future(window.enter(10)), asyncio.ensure_future(window.enter(10))
     await asyncio.sleep(0)
-    window.leave(number, 10)  # lets the first one in, which is cancelled before it runs
+    window.leave(number, 10)  # admits the first call, which is cancelled before it resumes
     first.cancel()
     assert await started(first, second) == [False, True]
     third = asyncio.ensure_future(window.enter(10))

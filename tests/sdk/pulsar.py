@@ -25,14 +25,14 @@ from tests.sdk.rocketmq import Line, body, sequence, until
 
 SUBSCRIPTION = "s"
 STRANDED_S = 10.0
-"""After this long the broker is asked whether it still knows that there is something to read. When the active consumer of a
-failover subscription changes while messages come, brokers (seen with 4.0.8) may wait for ever for an entry that is there."""
-AGAIN_S = 0.1
+"""After this time, check if the broker has stopped reading a partition. If the active consumer of a failover subscription changes
+while messages arrive, brokers (seen with 4.0.8) may wait forever for an entry that is already stored."""
+REDELIVERY_DELAY_S = 0.1
 PAUSE_S = 0.02
-"""Between two messages while members come and go."""
+"""Pause between two messages while members join and leave."""
 KEYS = 16
 ALONE = Batching(max_messages=1)
-"""Every message an entry of its own."""
+"""Batching settings with which every message is an entry of its own."""
 
 
 class Handled(NamedTuple):
@@ -46,11 +46,11 @@ class Handled(NamedTuple):
     redelivered: int
     done: str
     batch: int
-    """Messages of its entry; -1 for one that is alone."""
+    """Number of messages in its entry; -1 if the entry is not a batch."""
 
 
 Judge = Callable[[int, int], str]
-"""What becomes of a message, by its number and how often it was delivered again: acknowledged, refused or kept."""
+"""Decides the outcome of a message, given its number and redelivery count: acknowledged, refused or kept."""
 
 
 def acknowledge_all(number: int, redelivered: int) -> str:
@@ -77,7 +77,7 @@ class OurMember:
                 at = time.time_ns() // 1000
                 self.handled.append(Handled(at, number, self._name, key, entry.partition, entry.redelivery_count, done, count))
                 if done == "refused":
-                    owner.negative_acknowledge(entry.id, AGAIN_S)
+                    owner.negative_acknowledge(entry.id, REDELIVERY_DELAY_S)
                 elif done == "acknowledged" and self._cumulative:
                     owner.acknowledge_up_to(entry.id, index, entry.count)
                 elif done == "acknowledged":
@@ -89,7 +89,7 @@ class OurMember:
 
 
 class JavaMember:
-    """A PulsarConsume."""
+    """A member that runs the Java program PulsarConsume."""
 
     def __init__(self, name: str, program: JavaProgram, leave: Path) -> None:
         self.program = program
@@ -111,7 +111,7 @@ class JavaMember:
 
 
 class Group:
-    """A subscription to a topic; `members` are its present members, `gone` its former ones."""
+    """A subscription to a topic; `members` are its present members, `former_members` its former ones."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Group:
         self.client = self._open_client()
         self.topic = pulsar.take_topic(partitions)
         self.members: dict[str, OurMember | JavaMember] = {}
-        self.gone: list[OurMember | JavaMember] = []
+        self.former_members: list[OurMember | JavaMember] = []
         self.sent: list[int] = []
         self._folder = folder
         self._stack = contextlib.AsyncExitStack()
@@ -139,7 +139,7 @@ class Group:
         self._stack.push_async_callback(self.producer.close)
 
     async def join(self, name: str, judge: Judge = acknowledge_all) -> OurMember:
-        """One of ours. Its connection is its own: a client's consumers share theirs."""
+        """Open a member of ours, with its own client: consumers of one client would share a connection."""
         client = self._open_client()
         self._stack.push_async_callback(client.close)
         type_ = Types.SubType.Value(self.type)
@@ -151,7 +151,7 @@ class Group:
         return member
 
     def spawn_java(self, name: str, **options: Any) -> None:
-        """A Java member; it is in the subscription some time later, see `joined`."""
+        """Start a Java member. It joins the subscription some time later; `wait_until_joined` waits for it."""
         leave = self._folder / f"{name}-leaves"
         program = java.spawn(
             "PulsarConsume", url=self.pulsar.service_url, topic=self.topic, subscription=SUBSCRIPTION, type=self.type, name=name,
@@ -162,23 +162,23 @@ class Group:
 
     async def leave(self, name: str) -> None:
         member = self.members.pop(name)
-        self.gone.append(member)
+        self.former_members.append(member)
         await member.leave()
 
     def kill(self, name: str) -> None:
         member = self.members.pop(name)
         assert isinstance(member, JavaMember)
         member.program.kill()
-        self.gone.append(member)
+        self.former_members.append(member)
 
-    # --- what the broker says ---------------------------------------------------------------------------------------
+    # --- state at the broker ----------------------------------------------------------------------------------------
 
-    async def joined(self) -> None:
-        """Wait until exactly the members are in the subscription, at every partition."""
+    async def wait_until_joined(self) -> None:
+        """Wait until the subscription has exactly the members as consumers, at every partition."""
         await until(lambda: all(names == self.members.keys() for names, _ in self._state()), self._state)
 
-    async def rest(self) -> None:
-        """Wait until exactly the members are in the subscription and all that was sent is acknowledged."""
+    async def wait_until_acknowledged(self) -> None:
+        """Wait until the subscription has exactly the members as consumers, and all sent messages are acknowledged."""
         wanted, began = self.members.keys(), time.monotonic()
 
         def rests() -> bool:
@@ -189,7 +189,7 @@ class Group:
         await until(rests, self._state)
 
     def _free_stranded(self) -> None:
-        """Unload partitions that the broker has forgotten to read, so that its consumers find them again."""
+        """Unload partitions that the broker has stopped reading; the consumers then connect again."""
         for name in self._stats():
             path = name.replace("://", "/")
             topic = self.pulsar.admin("GET", f"{path}/internalStats")
@@ -198,7 +198,7 @@ class Group:
                 self.pulsar.admin("PUT", f"{path}/unload")
 
     def _stats(self) -> dict[str, Any]:
-        """What the broker counts of each partition."""
+        """Return the broker's statistics of each partition."""
         path = self.topic.replace("://", "/")
         stats = self.pulsar.admin("GET", f"{path}/partitioned-stats?perPartition=true&getPreciseBacklog=true")
         found: dict[str, Any] = stats["partitions"]
@@ -223,7 +223,7 @@ class Group:
 
     @contextlib.asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Messages all the while."""
+        """Send messages as long as the context is open."""
         over = False
 
         async def send() -> None:
@@ -240,11 +240,11 @@ class Group:
             await cancel(task)
 
     def events(self) -> list[Handled]:
-        """What all members had, in the order of time."""
-        return sorted(event for member in (*self.gone, *self.members.values()) for event in member.handled)
+        """Return the events of all present and former members, by time."""
+        return sorted(event for member in (*self.former_members, *self.members.values()) for event in member.handled)
 
     def times(self, numbers: Sequence[int]) -> Counter[int]:
-        """How often each of these was acknowledged."""
+        """Return how often each of these messages was acknowledged."""
         wanted = set(numbers)
         return Counter(event.number for event in self.events() if event.done == "acknowledged" and event.number in wanted)
 
@@ -261,9 +261,9 @@ async def group(
     open_client: Callable[[], BaseClient] | None = None,
     java_options: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Group]:
-    """A fresh topic with a subscription that nobody is in yet.
+    """Yield a Group for a new topic, without members yet.
 
-    `open_client` and `java_options` are how our members and the Java ones reach a cluster that is locked.
+    `open_client` and `java_options` let our members and the Java members connect to a cluster with access control.
     """
     made = Group(pulsar, type_, partitions, folder, open_client, java_options)
     try:

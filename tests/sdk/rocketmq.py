@@ -1,4 +1,4 @@
-"""What the tests with RocketMQ's Java clients share: running them, a gateway's configuration, reading topics to their end."""
+"""Helpers of the tests with RocketMQ's Java clients: run a client, configure a gateway, read a whole topic."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from tests.patience import SERVER_PATIENCE_S
 
 POLL_S = 0.1
 IDLE_S = 50
-"""What ends a Java consumer to which nothing comes: one that pulls before its broker knows its subscription waits for 25 s."""
+"""A Java consumer ends when it has received nothing for this long. If it pulls before its broker knows the subscription, it
+waits for 25 s, so this must be longer."""
 
 Line = dict[str, Any]
 
-AT_ONCE = 3
-"""Java programs that run at the same time. With more, a client waits seconds for a processor, and its requests time out."""
-_running = ThreadPoolExecutor(AT_ONCE, "java")
+MAX_RUNNING = 3
+"""Maximum number of Java programs that run at once. With more, clients wait seconds for the processor, and requests time out."""
+_executor = ThreadPoolExecutor(MAX_RUNNING, "java")
 
 
 async def run_java(name: str, /, **arguments: Any) -> list[Line]:
-    """A program's lines without its summary."""
+    """Run a Java program; return the lines that it prints, without the summary at the end."""
     loop = asyncio.get_running_loop()
-    return (await loop.run_in_executor(_running, lambda: java.run(name, **arguments)))[:-1]
+    return (await loop.run_in_executor(_executor, lambda: java.run(name, **arguments)))[:-1]
 
 
 def body(line: Line) -> bytes:
@@ -41,22 +42,22 @@ def body(line: Line) -> bytes:
 
 
 def sequence(payload: bytes | None) -> int:
-    """The number with which the bodies of the Java programs begin."""
+    """Return the number with which a message body of the Java programs begins."""
     return int.from_bytes((payload or b"")[:8], "big")
 
 
 async def until(
-    condition: Callable[[], Any], what: Callable[[], object] = lambda: "", patience_s: float = SERVER_PATIENCE_S
+    condition: Callable[[], Any], describe: Callable[[], object] = lambda: "", patience_s: float = SERVER_PATIENCE_S
 ) -> None:
-    """Wait for a condition; `what` describes what was seen instead."""
+    """Wait until a condition is true; `describe` returns the text of the error after `patience_s` seconds."""
     deadline = time.monotonic() + patience_s
     while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, what()
+        assert time.monotonic() < deadline, describe()
         await asyncio.sleep(POLL_S)
 
 
 def config(source: Side, topic: str, group: str, *targets: tuple[Side, str], **delivery: Any) -> dict[str, Any]:
-    """A gateway with one route, from a topic to several."""
+    """Return a gateway configuration with one route, from a topic to one or several targets."""
     sides = {side.system: side for side in (source, *(side for side, _ in targets))}
     return {
         "clusters": {name: {"system": name, **side.settings} for name, side in sides.items()},
@@ -72,7 +73,7 @@ def config(source: Side, topic: str, group: str, *targets: tuple[Side, str], **d
 
 
 async def everything(where: Side, topic: str, partitions: int) -> list[list[Message]]:
-    """All messages of a topic by partition."""
+    """Return all messages of a topic by partition, in their order."""
     found: list[list[Message]] = [[] for _ in range(partitions)]
     async for partition, messages in read(where.system, where.settings, topic, f"judge_{time.time_ns()}"):
         found[partition] += messages
@@ -81,7 +82,7 @@ async def everything(where: Side, topic: str, partitions: int) -> list[list[Mess
 
 @contextlib.asynccontextmanager
 async def connected(rocketmq: RocketMQ) -> AsyncIterator[ClusterClient]:
-    """A client of ours that queries the cluster's state."""
+    """Connect one of our clients, to query the state of the cluster."""
     client = ClusterClient(rocketmq.name_servers)
     try:
         await client.connect()
@@ -91,9 +92,10 @@ async def connected(rocketmq: RocketMQ) -> AsyncIterator[ClusterClient]:
 
 
 async def make_group(rocketmq: RocketMQ, *, retry_queues: int = 1) -> str:
-    """A new group, its retry topic made before its first member comes.
+    """Create a group and its retry topic before its first member joins; return the name of the group.
 
-    Otherwise that member's heartbeat makes it, and a Java client sees it with its next look at the routes, up to 30 s later.
+    Otherwise the first heartbeat of a member would create the retry topic, and a Java client would notice it only with its next
+    route query, up to 30 s later.
     """
     group = f"g_{time.time_ns()}"
     async with connected(rocketmq) as client:

@@ -26,11 +26,11 @@ PARTITIONS = 8
 ROUND = 1000
 RATE = 250
 IDLE_S = 50
-"""What ends a Java consumer to which nothing comes, counted from before it subscribes."""
+"""A Java consumer ends when it has received nothing for this long, counted from before it subscribes."""
 
 
 async def run_java(name: str, **arguments: Any) -> list[dict[str, Any]]:
-    """Its lines without the summary."""
+    """Run a Java program; return the lines that it prints, without the summary at the end."""
     return (await asyncio.to_thread(java.run, name, **arguments))[:-1]
 
 

@@ -1,4 +1,7 @@
-"""Consumers of ours and of the official Java client in one Pulsar subscription: nothing is lost, order is kept, at rest once."""
+"""Our consumers and consumers of the official Java client in one Pulsar subscription: no message is lost, order is kept.
+
+While no member joins or leaves, each message is handled once.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest
 
 PARTITIONS = 4
 BURST = 64
-CROSSWISE = {("a", "java-1"), ("java-1", "a")}
+BOTH_DIRECTIONS = {("a", "java-1"), ("java-1", "a")}
 
 
 async def burst(members: Group) -> None:
-    """While no member joins or leaves, every message is handled once."""
-    await members.rest()
+    """Send messages while no member joins or leaves, and check that each is handled once."""
+    await members.wait_until_acknowledged()
     numbers = await members.send(BURST)
-    await members.rest()
+    await members.wait_until_acknowledged()
     assert members.times(numbers) == dict.fromkeys(numbers, 1)
 
 
@@ -35,14 +38,14 @@ async def test_java_and_our_members_join_leave_and_are_killed(type_: str, pulsar
         await members.join("a")
         members.spawn_java("java-1")
         async with members.sending():
-            await members.joined()
+            await members.wait_until_joined()
             await until(lambda: len(members.members["java-1"].handled) > 5)
         await burst(members)
         async with members.sending():
             await members.join("b")
             await members.leave("java-1")
             members.spawn_java("java-2", keep_from=10)
-            await members.joined()
+            await members.wait_until_joined()
             await until(lambda: len(members.members["java-2"].handled) > 20)
             members.kill("java-2")
         await burst(members)
@@ -53,7 +56,7 @@ async def test_java_and_our_members_join_leave_and_are_killed(type_: str, pulsar
 
 
 def check(members: Group) -> None:
-    """Over the whole time."""
+    """Check all events since the start: every message is acknowledged, and the order is that of the subscription type."""
     events = members.events()
     done = [event for event in events if event.done == "acknowledged"]
     assert {event.number for event in done} == set(members.sent)
@@ -61,9 +64,12 @@ def check(members: Group) -> None:
     kept = {event.number for event in events if event.done == "kept"}
     assert kept <= {event.number for event in done if event.who in ("a", "b")}
     assert kept
-    if members.type != "Failover":  # where who reads changes, what the one before has in hand comes to the next one, too
+    # When Failover changes the active consumer, the new one also gets the unacknowledged messages of the previous one.
+    if members.type != "Failover":
         twice = {number for number, times in members.times(members.sent).items() if times > 1}
-        assert twice <= {event.number for event in done if event.who == "java-2"}, "only of what was killed before it was told"
+        assert twice <= {event.number for event in done if event.who == "java-2"}, (
+            "only messages whose acknowledgement the killed member had not sent"
+        )
     if members.type != "Shared":
         by = "partition" if members.type == "Failover" else "key"
         wrong = {name: numbers for name, numbers in grouped(done, by) if not in_order(numbers)}
@@ -71,7 +77,7 @@ def check(members: Group) -> None:
 
 
 def grouped(events: list[Handled], by: str) -> Iterator[tuple[object, list[int]]]:
-    """The numbers of each partition, or of each key, in the order in which they were handled."""
+    """Yield each partition, or each key, with the numbers of its messages in the order in which they were handled."""
     found: dict[object, list[int]] = defaultdict(list)
     for event in events:
         found[getattr(event, by)].append(event.number)
@@ -84,7 +90,7 @@ async def test_batches_of_one_key_each_stay_with_one_member(producer: str, pulsa
     async with group(pulsar, "Key_Shared", 1, tmp_path) as members:
         await members.join("a")
         members.spawn_java("java-1")
-        await members.joined()
+        await members.wait_until_joined()
         if producer == "Java":
             await run_java(
                 "PulsarProduce", url=pulsar.service_url, topic=members.topic, messages=count, size=8,
@@ -96,7 +102,7 @@ async def test_batches_of_one_key_each_stay_with_one_member(producer: str, pulsa
                 ours.send(number.to_bytes(8), key=f"k{number % KEYS}")
             await ours.close()
         members.sent += range(count)
-        await members.rest()
+        await members.wait_until_acknowledged()
         events = members.events()
     assert sorted(event.number for event in events) == members.sent
     assert {event.who for event in events} == {"a", "java-1"}
@@ -111,23 +117,23 @@ async def test_a_message_rejected_by_one_client_is_redelivered_to_the_other(puls
     async with group(pulsar, "Shared", 2, tmp_path) as members:
         await members.join("a", lambda _, redelivered: "acknowledged" if redelivered else "refused")
         members.spawn_java("java-1", refuse=1)
-        await members.joined()
+        await members.wait_until_joined()
         histories: dict[int, list[Handled]] = {}
         # The broker dispatches round robin, redeliveries included: bursts of different lengths change which member gets which.
         for length in range(1, BURST):
             await members.send(length)
-            await members.rest()
+            await members.wait_until_acknowledged()
             histories = by_number(members.events())
-            if {(first.who, *(event.who for event in later)) for first, *later in histories.values()} >= CROSSWISE:
+            if {(first.who, *(event.who for event in later)) for first, *later in histories.values()} >= BOTH_DIRECTIONS:
                 break
         assert histories.keys() == set(members.sent)
         for events in histories.values():
             assert [(event.done, event.redelivered) for event in events] == [("refused", 0), ("acknowledged", 1)]
-        assert {(first.who, second.who) for first, second in histories.values()} >= CROSSWISE
+        assert {(first.who, second.who) for first, second in histories.values()} >= BOTH_DIRECTIONS
 
 
 def by_number(events: list[Handled]) -> dict[int, list[Handled]]:
-    """What became of each message."""
+    """Return the events of each message, by its number."""
     found: dict[int, list[Handled]] = defaultdict(list)
     for event in events:
         found[event.number].append(event)

@@ -41,7 +41,7 @@ ORDER = {
     ],
 }
 TICK_MS = 1100
-"""A broker looks for delayed messages once a second, and may be early by so much."""
+"""A broker checks for delayed messages once a second, and may deliver them this much too early."""
 DELAY_MS = 2500
 
 
@@ -169,10 +169,10 @@ async def test_unacknowledged_messages_of_a_batch_move_between_java_and_us(first
 
 
 async def test_java_and_we_deliver_delayed_messages_at_their_time(pulsar: Pulsar, tmp_path: Path) -> None:
-    """Of both kinds, to both kinds: 0 to 19 at once, the others later."""
+    """Both clients send, and both receive: messages 0 to 19 without a delay, the others delayed."""
     async with group(pulsar, "Shared", 1, tmp_path) as members:
         members.spawn_java("java-1")
-        await members.joined()
+        await members.wait_until_joined()
         other = await open_topic_consumer(members.client, members.topic, Subscription("other", Types.Shared))
         ours = OurMember("a", other, cumulative=False)
         theirs = run_java(
@@ -182,7 +182,7 @@ async def test_java_and_we_deliver_delayed_messages_at_their_time(pulsar: Pulsar
         later = [members.producer.send(number.to_bytes(8), deliver_at=due) for number in range(200, 220)]
         await asyncio.gather(theirs, *later, *(members.producer.send(number.to_bytes(8)) for number in range(20)))
         members.sent += [*range(20), *range(100, 120), *range(200, 220)]
-        await members.rest()
+        await members.wait_until_acknowledged()
         await until(lambda: len(ours.handled) >= len(members.sent))
         await ours.leave()
         for events in (ours.handled, members.events()):
@@ -196,7 +196,7 @@ async def test_java_and_we_deliver_delayed_messages_at_their_time(pulsar: Pulsar
 
 
 async def fenced(producer: EntryProducer) -> ClusterError:
-    """Send until the broker says that another one has the topic."""
+    """Send until the broker reports that another producer has exclusive access, and return that error."""
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while True:
             try:

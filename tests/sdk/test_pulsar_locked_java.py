@@ -47,18 +47,18 @@ async def test_java_and_our_members_share_a_subscription(method: str, pulsar_loc
         await members.join("a")
         members.spawn_java("java-1")
         async with members.sending():
-            await members.joined()
+            await members.wait_until_joined()
             await until(lambda: all(len(member.handled) > 5 for member in members.members.values()))
-        await members.rest()
+        await members.wait_until_acknowledged()
         numbers = await members.send(MESSAGES)
-        await members.rest()
+        await members.wait_until_acknowledged()
         assert members.times(numbers) == dict.fromkeys(numbers, 1)
         await run_java(
             "PulsarProduce", url=pulsar_locked.service_url, topic=members.topic, messages=MESSAGES, size=8,
             start=len(members.sent), **options,
         )  # fmt: skip
         members.sent += range(len(members.sent), len(members.sent) + MESSAGES)
-        await members.rest()
+        await members.wait_until_acknowledged()
         await members.leave("java-1")
         done = [event for event in members.events() if event.done == "acknowledged"]
         assert {event.number for event in done} == set(members.sent)
@@ -66,7 +66,7 @@ async def test_java_and_our_members_share_a_subscription(method: str, pulsar_loc
 
 
 async def test_the_java_client_is_denied_the_same_requests_as_ours(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
-    """The same role may consume and not produce, whoever it is."""
+    """A role that may consume but not produce has the same permissions with either client."""
     file = tmp_path / "token"
     write_atomically(file, pulsar_locked.token(CONSUMER))
     options = {"authorities": str(pulsar_locked.authority.certificate), "token_file": str(file)}

@@ -1,4 +1,4 @@
-"""What RocketMQ's official Java producers write arrives whole in every system, by the gateway, and once."""
+"""Messages of RocketMQ's official Java producers arrive through the gateway in every system: completely, and once."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ QUEUES = 2
 Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 
 SINGLE, BIG, BATCHED, TRANSACTED, LEVEL, TIMED = range(0, 600, 100)
-"""Where the numbers of each kind of message begin."""
+"""The first number of each kind of message."""
 BIG_BYTES = 5000
 TRANSACTION = 4 | 8
-"""Bits of sysFlag."""
+"""Bits of sysFlag that mark half messages and their outcomes."""
 MARKERS = {"DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "TRAN_MSG", "PGROUP", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"}
-"""Properties by which a broker would delay or hide a copy, or clients take it for a redelivery."""
+"""Properties that would make a broker delay or hide a copy, or make a client take it for a redelivery."""
 
 
 async def produce(rocketmq: RocketMQ, client: str, topic: str) -> tuple[set[int], dict[int, str]]:
-    """Everything that the producers can do; the numbers that consumers have to see, and the ids that a batch's elements got."""
+    """Send every kind of message; return the numbers that consumers must receive, and the ids of the messages in batches."""
 
     async def sent(program: str, start: int, count: int, **options: Any) -> list[Line]:
         common = {"name_servers": rocketmq.name_server, "topic": topic, "client": client, "start": start, "messages": count}
         if program == "RocketProduce":
-            common["window"] = 1  # several first sends at once may find no route yet, and go by that of a topic still to be made
+            common["window"] = 1  # concurrent first sends may find no route yet, and then use the route of the template topic
         return await run_java(program, **common, **options)
 
     pairs = {"n": "{n}", "name": "grün"}
@@ -62,11 +62,11 @@ async def produce(rocketmq: RocketMQ, client: str, topic: str) -> tuple[set[int]
     return committed.union(*(range(start, start + count) for start, count in ranges.items())), ids
 
 
-def wanted(line: Line, ids: dict[int, str]) -> Message:
-    """The message that a delivery to a Java consumer stands for.
+def expected_message(line: Line, ids: dict[int, str]) -> Message:
+    """Return the message that the gateway should have delivered, from a line of a Java consumer that received it.
 
-    An element of a batch has two ids: its own, and behind it that of the whole batch, which is what Java consumers show for all
-    of them. The producer was told the first.
+    A message of a batch has two ids: its own, and after it the id of the whole batch, which Java consumers show for all its
+    messages. The producer reported its own id.
     """
     properties, number = line["properties"], sequence(body(line))
     kind = number // 100 * 100
@@ -88,7 +88,7 @@ def wanted(line: Line, ids: dict[int, str]) -> Message:
 
 
 async def assert_compressed(rocketmq: RocketMQ, lines: list[Line]) -> None:
-    """The records are shorter than the bodies; clients that inflate a body show no sign of it."""
+    """Check that the stored records are shorter than the bodies; clients do not show that they have decompressed a body."""
     async with connected(rocketmq) as client:
         for line in lines:
             offset = parse_offset_id(line["offsetMessageId"])[1]
@@ -97,7 +97,7 @@ async def assert_compressed(rocketmq: RocketMQ, lines: list[Line]) -> None:
 
 
 def plain(message: Message) -> Message:
-    """Java's client keeps properties in a map, in no order."""
+    """Return the message with sorted properties, because the Java client keeps them in a map without order."""
     return message.replace(properties=tuple(sorted(message.properties)))
 
 
@@ -116,7 +116,7 @@ async def test_messages_written_by_java_arrive_complete_in_every_target(
     topic = rocket.take_topic(QUEUES)
     targets = {system: await asyncio.to_thread(where.take_topic, QUEUES) for system, where in sides.items()}
     numbers, batch_ids = await produce(rocketmq, client, topic)
-    await until(lambda: rocketmq.message_count(topic) == len(numbers))  # those that are due later, too
+    await until(lambda: rocketmq.message_count(topic) == len(numbers))  # including the delayed messages
 
     settings = config(rocket, topic, f"g_{time.time_ns()}", *((sides[system], name) for system, name in targets.items()))
     with GatewayProcess(settings, tmp_path, "--until-idle", "3") as gateway:
@@ -134,7 +134,9 @@ async def test_messages_written_by_java_arrive_complete_in_every_target(
     assert sorted(sequence(body(line)) for line in original) == sorted(numbers)
     ours = [plain(message) for messages in source for message in messages]
     theirs = [
-        wanted(by_place[queue, message.position[0]], batch_ids) for queue, messages in enumerate(source) for message in messages
+        expected_message(by_place[queue, message.position[0]], batch_ids)
+        for queue, messages in enumerate(source)
+        for message in messages
     ]
     assert_same(theirs, ours, "the source")
     await assert_compressed(rocketmq, [line for line in original if sequence(body(line)) in range(BIG, BIG + 6)])

@@ -1,4 +1,4 @@
-"""Java's clients and ours in one group of a locked cluster, with the same certificate and the same keys."""
+"""Java's clients and ours in one group of a cluster with TLS and access control, with the same certificate and keys."""
 
 from __future__ import annotations
 

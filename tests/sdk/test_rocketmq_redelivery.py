@@ -1,4 +1,4 @@
-"""What Java consumers send back: it comes again as their own messages do, and ends in dead letters that a route can read."""
+"""Messages that Java consumers send back: ours are redelivered like Java's, and a route can read the dead letters."""
 
 from __future__ import annotations
 
@@ -25,20 +25,30 @@ from tests.sdk.rocketmq import IDLE_S, Line, body, config, everything, make_grou
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest.mark.timeout(300)]
 
-EACH = 8
-"""Messages by Java, and as many by us."""
-TOTAL = 2 * EACH
+MESSAGES_PER_PRODUCER = 8
+"""Number of messages that each of the two producers, Java's and ours, sends."""
+TOTAL = 2 * MESSAGES_PER_PRODUCER
 ONE_SECOND = 1
-"""Delay level."""
+"""Delay level 1."""
 Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 
 
 async def fill(request: pytest.FixtureRequest, rocketmq: RocketMQ, client: str) -> str:
-    """A topic of messages that Java's producer and ours have sent."""
+    """Return a new topic with messages of Java's producer and of ours."""
     topic = rocketmq.take_topic(1)
     common: dict[str, Any] = {"name_servers": rocketmq.name_server, "topic": topic, "client": client, "window": 1}
-    await run_java("RocketProduce", messages=EACH, size=20, tags="j", keys="j{n}", properties={"n": "{n}", "b": "x"}, **common)
-    ours = [Message(b"ours %d" % n, (("n", str(n)), ("b", "x")), keys=(f"o{n}",), msg_type="o") for n in range(EACH)]
+    await run_java(
+        "RocketProduce",
+        messages=MESSAGES_PER_PRODUCER,
+        size=20,
+        tags="j",
+        keys="j{n}",
+        properties={"n": "{n}", "b": "x"},
+        **common,
+    )
+    ours = [
+        Message(b"ours %d" % n, (("n", str(n)), ("b", "x")), keys=(f"o{n}",), msg_type="o") for n in range(MESSAGES_PER_PRODUCER)
+    ]
     rocket = side("rocketmq", request)
     async with opened(rocket.system, rocket.settings) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
@@ -48,8 +58,8 @@ async def fill(request: pytest.FixtureRequest, rocketmq: RocketMQ, client: str) 
     return topic
 
 
-def same_again(lines: Sequence[Line], times: int) -> None:
-    """Each message was delivered so often, counted, and each time as the same."""
+def check_redeliveries(lines: Sequence[Line], times: int) -> None:
+    """Check that each message was delivered this number of times, with the same content and ascending delivery counts."""
     seen = [(body(line), line["tags"], line["keys"], line["properties"]["n"], line["properties"]["b"], line["messageId"])
             for line in lines]  # fmt: skip
     assert set(Counter(seen).values()) == {times}
@@ -66,7 +76,7 @@ async def test_a_message_that_java_sends_back_is_redelivered(
         "RocketConsume", name_servers=rocketmq.name_server, client=client, topic=topic, group=group,
         fail=1, retry_level=ONE_SECOND, messages=TOTAL, idle=IDLE_S,
     )  # fmt: skip
-    same_again(lines, 2)
+    check_redeliveries(lines, 2)
     # The retry topic, read as an ordinary topic: each message has its delivery count, and no property that hides it.
     rocket = side("rocketmq", request)
     (original,), (again,) = await asyncio.gather(everything(rocket, topic, 1), everything(rocket, f"%RETRY%{group}", 1))
@@ -80,7 +90,7 @@ def payload(message: Message) -> bytes:
 
 
 def plain(message: Message) -> Message:
-    """Without the order of its properties, which a broker changes when it stores a message again, and the id that it adds."""
+    """Return the message without the id that a broker adds to a copy, and with sorted properties: a copy changes their order."""
     pairs = sorted(pair for pair in message.properties if pair[0] != "UNIQ_KEY" or (message.msg_type == "j"))
     return message.replace(properties=tuple(pairs))
 
@@ -96,8 +106,8 @@ async def test_dead_letters_of_a_java_group_are_a_source(
         fail=1000, retry_level=ONE_SECOND, max_reconsume=1, idle=0,
     ) as program:  # fmt: skip
         await until(lambda: rocketmq.queues(dead) and rocketmq.message_count(dead) == TOTAL, program.stderr)
-        await until(lambda: len(program.lines()) >= 2 * TOTAL)  # printed a moment after they were refused
-        same_again(program.lines(), 2)
+        await until(lambda: len(program.lines()) >= 2 * TOTAL)  # a line is printed a moment after the message is refused
+        check_redeliveries(program.lines(), 2)
 
     rocket = side("rocketmq", request)
     targets = [(side("pulsar", request), pulsar.keep(pulsar.take_topic(1))), (side("tubemq", request), tubemq.take_topic(1))]

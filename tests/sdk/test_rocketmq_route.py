@@ -1,4 +1,4 @@
-"""The Java programs of these tests send to queues that there are, also when the name server does not answer them at once."""
+"""The Java programs of these tests send to existing queues, even if the first route query is not answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES = 40
 
 
 class ForgetfulNameServer:
-    """In front of a name server: closes the connection over which the route of `topic` is asked for the first time."""
+    """Proxy of a name server that closes the connection of the first query for the route of `topic`."""
 
     def __init__(self, topic: str, address: str) -> None:
         self.topic, (self._host, _, self._port) = topic, address.partition(":")

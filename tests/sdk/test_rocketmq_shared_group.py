@@ -1,4 +1,4 @@
-"""A push consumer group of the gateway and Java consumers: at rest every queue has one owner, and nothing is ever lost."""
+"""A consumer group of the gateway and Java push consumers: after each rebalance every queue has one owner; no message is lost."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(400)]
 
 QUEUES = 8
 REST_S = 0.5
-"""What was divided stays so for so long."""
+"""The assignment of queues must stay the same for this long."""
 PAUSE_S = 0.05
-"""Between two messages of a queue."""
+"""Pause between two messages of a queue."""
 HOLD_MS = 200
-"""Delay from printing a consumed message to the commit of its offset: even a killed Java consumer printed what it committed."""
+"""Delay between printing a message and committing its offset: a killed Java consumer has printed all that it committed."""
 THREADS = 64
 ONE_SECOND = 1
 GATEWAY = "gateway"
@@ -52,47 +52,47 @@ class Group:
         self.topic, self.group, self.target = topic, group, pulsar.take_topic(QUEUES)
         self.config = config(rocket, topic, group, (pulsar, self.target))
         self.gateway: GatewayProcess | None = None
-        self.javas: dict[str, JavaProgram] = {}
-        self.ended: list[JavaProgram] = []
+        self.java_members: dict[str, JavaProgram] = {}
+        self.former_java_members: list[JavaProgram] = []
         self._rocket, self._client, self._folder = rocket, client, folder
         self._stack = contextlib.ExitStack()
 
     async def step(self, step: str) -> None:
-        """`+ NAME`: joins, `~ NAME`: joins and leaves in order at the end, `- gateway`: leaves, `! NAME`: is killed.
+        """Run one step: `+ NAME` joins, `~ NAME` joins and is later closed properly, `- gateway` leaves, `! NAME` is killed.
 
-        Names are `gateway` and the versions of Java's client.
+        NAME is `gateway`, or a version of the Java client.
         """
-        what, name = step.split()
-        if (what, name) == ("+", GATEWAY):
+        operation, name = step.split()
+        if (operation, name) == ("+", GATEWAY):
             self.gateway = self._stack.enter_context(GatewayProcess(self.config, self._folder))
-        elif what in "+~":
+        elif operation in "+~":
             self.join(name, idle=0, until=str(self._leave(name)))
         elif name != GATEWAY:
-            self.javas[name].kill()
-            self.ended.append(self.javas.pop(name))
+            self.java_members[name].kill()
+            self.former_java_members.append(self.java_members.pop(name))
         else:
             gateway, self.gateway = self.gateway, None
             assert gateway is not None
-            if what == "-":
+            if operation == "-":
                 assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
             else:
                 gateway.kill()
 
     def _leave(self, name: str) -> Path:
-        """What a Java member waits for."""
+        """Return the file whose creation makes a Java member leave."""
         return self._folder / f"{name}.leave"
 
     async def leave(self, name: str) -> None:
-        """A Java member leaves in order."""
+        """Make a Java member leave the group and end, and wait for it."""
         self._leave(name).touch()
-        await asyncio.to_thread(self.javas[name].wait)
-        self.ended.append(self.javas.pop(name))
+        await asyncio.to_thread(self.java_members[name].wait)
+        self.former_java_members.append(self.java_members.pop(name))
 
     def join(self, name: str, **options: Any) -> None:
-        """A Java member starts."""
+        """Start a Java member."""
         server = self._rocket.server
         assert isinstance(server, RocketMQ)
-        self.javas[name] = self._stack.enter_context(
+        self.java_members[name] = self._stack.enter_context(
             java.spawn(
                 "RocketConsume", name_servers=server.name_server, topic=self.topic, group=self.group, client=name,
                 hold=HOLD_MS, threads=THREADS, **options,
@@ -100,7 +100,7 @@ class Group:
         )  # fmt: skip
 
     async def owners(self) -> dict[str, set[str]]:
-        """Return the owner of every queue, from the gateway's page and from what the Java clients report."""
+        """Return the owner of every queue, from the gateway's page and from the reports of the Java clients."""
         found: dict[str, set[str]] = {}
         if self.gateway is not None:
             lanes = (await asyncio.to_thread(self.gateway.route)).get("lanes", {})
@@ -110,7 +110,7 @@ class Group:
         return found
 
     async def held(self, language: str, topic: str | None = None) -> dict[str, list[Queue]]:
-        """The queues of a topic that members say they hold, by client id."""
+        """Return the queues of a topic that members report, by client id."""
         found = {}
         known = await self._client.groups.consumers(self.group)
         for member in known.connections if known else ():
@@ -126,13 +126,13 @@ class Group:
         return found
 
     async def at_rest(self) -> None:
-        """Wait until the members that run have the queues among them, evenly, each queue once, and stay so for a while."""
+        """Wait until the members divide the queues evenly, each queue has one owner, and nothing changes for REST_S."""
         deadline = time.monotonic() + SERVER_PATIENCE_S
         since, before = time.monotonic(), None
         while True:
             try:
                 owners = await self.owners()
-            except ClusterError as error:  # a member that goes does not answer
+            except ClusterError as error:  # a member that is leaving does not answer
                 owners = {str(error): set()}
             if owners != before:
                 since, before = time.monotonic(), owners
@@ -146,7 +146,7 @@ class Group:
 
     def _divided(self, owners: dict[str, set[str]]) -> bool:
         sizes = sorted(map(len, owners.values()))
-        count = len(self.javas) + (self.gateway is not None)
+        count = len(self.java_members) + (self.gateway is not None)
         once = sum(sizes) == QUEUES == len(set().union(*owners.values()))
         return len(owners) == count and once and sizes[-1] - sizes[0] <= 1
 
@@ -163,8 +163,10 @@ class Group:
             await asyncio.sleep(POLL_S)
 
     def consumed(self) -> list[dict[str, Any]]:
-        """What Java's consumers printed."""
-        return [line for one in (*self.javas.values(), *self.ended) for line in one.lines() if "body" in line]
+        """Return the lines of all messages that the Java consumers printed."""
+        return [
+            line for one in (*self.java_members.values(), *self.former_java_members) for line in one.lines() if "body" in line
+        ]
 
     def close(self) -> None:
         self._stack.close()
@@ -186,7 +188,7 @@ async def shared(request: pytest.FixtureRequest, folder: Path, retry_queues: int
 
 
 class Sending:
-    """Messages to every queue, one after the other, until `stop`."""
+    """Sends messages to every queue, one after the other, until `stop`."""
 
     def __init__(self, rocket: Side, topic: str) -> None:
         self.sent: list[bytes] = []
@@ -231,7 +233,7 @@ async def test_members_join_and_leave(steps: Sequence[str], request: pytest.Fixt
             await sending.stop()
         finally:
             await cancel(sending._task)
-        for name in list(group.javas):
+        for name in list(group.java_members):
             if f"~ {name}" in steps:
                 await group.leave(name)
             else:
@@ -283,7 +285,7 @@ async def test_the_gateway_receives_messages_that_java_sends_back(
         arrived = [m for messages in await everything(side("pulsar", request), group.target, QUEUES) for m in messages]
         again = {m.payload for m in arrived if split_origin(m.origin or "")[2].startswith(retries)}
         assert refused
-        assert again, "some of what Java refused fell to the gateway"
+        assert again, "the gateway received some of the messages that Java refused"
         assert again | accepted == refused
         assert again.isdisjoint(accepted)
         assert {m.payload for m in arrived} | accepted == sent

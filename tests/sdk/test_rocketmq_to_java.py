@@ -28,11 +28,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest
 
 QUEUES = 2
 COUNT = 90
-DUE_S = 4
+DELAY_S = 4
 Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 
 
-def written(queue: int) -> list[Message]:
+def messages_for(queue: int) -> list[Message]:
     """Return many messages that are batched, one that fills a send, one that is sent alone, and a delayed one."""
     many = [
         Message(
@@ -48,7 +48,7 @@ def written(queue: int) -> list[Message]:
     large = Message(b"x" * ((4 << 20) - 3000), (("n", "large"),), keys=(f"large-{queue}",), msg_type="t0")
     alone = Message(b"y" * (4 << 20), (("z", "1"), ("a", "2")), msg_type="t1")
     late = Message(
-        b"late", (("n", "late"),), keys=(f"late-{queue}",), msg_type="late", deliver_at=int(time.time() + DUE_S) * 1000
+        b"late", (("n", "late"),), keys=(f"late-{queue}",), msg_type="late", deliver_at=int(time.time() + DELAY_S) * 1000
     )
     return [*many, large, alone, late]
 
@@ -64,7 +64,7 @@ async def send(rocket: Side, topic: str, partitions: Sequence[Sequence[Message]]
 
 
 def assert_sees(line: Line, message: Message) -> None:
-    """A Java consumer was given this message."""
+    """Check that a line of a Java consumer shows this message."""
     where = f"{message!r} as {str(line)[:1000]}"
     assert body(line) == message.payload, where
     assert line["tags"] == message.msg_type, where
@@ -75,16 +75,16 @@ def assert_sees(line: Line, message: Message) -> None:
     assert line["reconsumeTimes"] == 0, where
 
 
-async def wait_written(rocketmq: RocketMQ, topic: str, count: int) -> None:
+async def wait_until_stored(rocketmq: RocketMQ, topic: str, count: int) -> None:
     await until(lambda: rocketmq.message_count(topic) == count, lambda: f"{rocketmq.message_count(topic)} of {count}")
 
 
 @Clients
 async def test_java_reads_what_we_wrote(client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ, tmp_path: Path) -> None:
-    topic, sent = rocketmq.take_topic(QUEUES), [written(queue) for queue in range(QUEUES)]
+    topic, sent = rocketmq.take_topic(QUEUES), [messages_for(queue) for queue in range(QUEUES)]
     total = sum(map(len, sent))
     await send(side("rocketmq", request), topic, sent)
-    await wait_written(rocketmq, topic, total)
+    await wait_until_stored(rocketmq, topic, total)
 
     async def consumed(program: str, count: int = total, **options: Any) -> list[Line]:
         common = {"name_servers": rocketmq.name_server, "topic": topic, "messages": count, "idle": IDLE_S, "client": client}
@@ -102,10 +102,10 @@ async def test_java_reads_what_we_wrote(client: str, request: pytest.FixtureRequ
     )
     for lines in (orderly, spread, *pulled):
         assert len(lines) == total
-        places = {(line["queue"], line["offset"]): line for line in lines}
+        lines_by_position = {(line["queue"], line["offset"]): line for line in lines}
         for queue, messages in enumerate(sent):
             for offset, message in enumerate(messages):
-                assert_sees(places[queue, offset], message)
+                assert_sees(lines_by_position[queue, offset], message)
         assert len({line["messageId"] for line in lines}) == total, "each message has an id of its own"
     for queue in range(QUEUES):
         offsets = [line["offset"] for line in orderly if line["queue"] == queue]
@@ -120,7 +120,7 @@ def named(record: Record) -> dict[str, str]:
 
 
 async def assert_found(rocketmq: RocketMQ, topic: str, sent: Sequence[Sequence[Message]], lines: Sequence[Line]) -> None:
-    """Tools find our messages by their keys, and by the ids that Java shows for them."""
+    """Check that queries find our messages by their keys, and by the ids that Java shows for them."""
     async with connected(rocketmq) as client:
         for queue, messages in enumerate(sent):
             for message in (messages[0], messages[COUNT - 1], messages[COUNT], messages[-1]):

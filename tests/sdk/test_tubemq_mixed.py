@@ -1,4 +1,7 @@
-"""Consumers of ours and of the official Java client in one TubeMQ group: nothing is lost, at rest each message comes once."""
+"""Our consumers and a consumer of the official Java client in one TubeMQ group: no message is lost.
+
+While no member joins or leaves, each message is handled once.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ PAUSE_S = 0.05
 
 
 class OurMember:
-    """Reads and confirms; `handled` are the numbers of the messages, by partition."""
+    """A member of ours that confirms every pack; `handled` has the partition and number of each message."""
 
     def __init__(self, consumer: PackConsumer) -> None:
         self.consumer = consumer
@@ -65,7 +68,7 @@ class Sending:
         self._sender, self._names = sender, list(sender.route.partitions)
 
     async def round(self) -> list[int]:
-        """One to each partition."""
+        """Send one message to each partition; return their numbers."""
         numbers = list(range(len(self.sent), len(self.sent) + PARTITIONS))
         self.sent += numbers
         pairs = zip(self._names, numbers, strict=True)
@@ -91,8 +94,11 @@ class Sending:
 
 
 @pytest.fixture
-def checking() -> Iterator[TubeMQ]:
-    """A Broker that takes the Master's visit tokens only. Official clients can bring no more: docs/how-to/locked-tubemq.md."""
+def token_checking_broker() -> Iterator[TubeMQ]:
+    """A Broker that accepts only visit tokens of the Master, the only ones that official clients can send.
+
+    See docs/how-to/locked-tubemq.md.
+    """
     with checking_tokens(pool={1: 1, PARTITIONS: 1}) as server:
         yield server
 
@@ -101,17 +107,17 @@ async def test_java_and_our_members_join_and_leave(tubemq: TubeMQ, tmp_path: Pat
     await _join_and_leave(tubemq, tmp_path)
 
 
-async def test_java_and_our_members_send_the_masters_tokens(checking: TubeMQ, tmp_path: Path) -> None:
-    async with TubeMQClient(f"tubemq://{checking.masters}", heartbeat_s=0.5) as client:
-        sender = await client.partition_sender(checking.take_topic(1), max_elapsed_s=0.0)
+async def test_java_and_our_members_send_the_masters_tokens(token_checking_broker: TubeMQ, tmp_path: Path) -> None:
+    async with TubeMQClient(f"tubemq://{token_checking_broker.masters}", heartbeat_s=0.5) as client:
+        sender = await client.partition_sender(token_checking_broker.take_topic(1), max_elapsed_s=0.0)
         async with asyncio.timeout(200):
             while not await _is_refused(client, sender):
                 await asyncio.sleep(1)
-    await _join_and_leave(checking, tmp_path)
+    await _join_and_leave(token_checking_broker, tmp_path)
 
 
 async def _is_refused(client: TubeMQClient, sender: PartitionSender) -> bool:
-    """Whether the Broker looks at tokens yet."""
+    """Return True once the Broker checks tokens."""
     client.masters.broker_auth = AuthorizedInfo(visitAuthorizedToken=12345)
     try:
         await sender.send("1:0", b"x")
@@ -138,7 +144,7 @@ async def _join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
             return Counter(number for _, number in [*first.handled, *second, *theirs()])
 
         async def burst() -> None:
-            """At rest each message is handled once."""
+            """Send messages while no member joins or leaves, and check that each is handled once."""
             await until(lambda: handled().keys() == set(sending.sent))
             numbers = [number for _ in range(BURST) for number in await sending.round()]
             await until(lambda: handled().keys() == set(sending.sent))
