@@ -78,10 +78,10 @@ class TubeMQ:
     @property
     def operations(self) -> Operations | None:
         """The operations of the web API; None without `admin_url`."""
-        return None if self._admin is None else TubeMQOperations(self._admin, self._names)
+        return None if self._admin is None else TubeMQOperations(self._admin, self._partition_names)
 
     async def connect(self) -> None:
-        """Register a producer at a Master; its routes also serve the consumers. Raises ClusterError."""
+        """Register a producer at a Master, to learn the topics' routes for outbounds and inbounds. Raises ClusterError."""
         config = self._config
         self.connectivity.open()
         self._connections = ConnectionPool(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
@@ -153,7 +153,7 @@ class TubeMQ:
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Read a range with a temporary group."""
-        ref = await self._ref(topic, partition)
+        ref = await self._partition_ref(topic, partition)
         source = Partition(self.name, topic, partition, (await self._connected_routes.topic(topic)).index_of(partition))
         async with aclosing(self._connected_reader.read(ref, source, begin, end)) as batches:
             async for batch in batches:
@@ -162,9 +162,9 @@ class TubeMQ:
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Measure a range in entries of the store's index. The store has one entry per message, of all its partitions.
 
-        An offset is a place in that index, so offsets can be counted without reading. A position with an index other than 0
-        counts the partition's own messages from its offset, and only a read finds the offset of such a message. So the range from
-        `begin` to the first batch that ends at an index of 0 is one unit; the entries after it are counted.
+        An offset is a byte offset in that index, so the entries between two offsets are counted without reading. A position whose
+        index is not 0 counts the partition's own messages from its offset, and only a read finds these. So the range from such a
+        `begin` to the first batch whose next position has index 0 is one unit; the entries after it are counted.
         """
         if end <= begin:
             return []
@@ -254,10 +254,10 @@ class TubeMQ:
             )
         return self._admin
 
-    async def _names(self, topic: str) -> list[str]:
+    async def _partition_names(self, topic: str) -> list[str]:
         return list((await self._connected_routes.topic(topic)).partitions)
 
-    async def _ref(self, topic: str, name: str) -> PartitionRef:
+    async def _partition_ref(self, topic: str, name: str) -> PartitionRef:
         """Return a partition by its name; refresh the routes if it is not among them yet. Raises ClusterError (FATAL)."""
         route = await self._connected_routes.topic(topic)
         if name not in route.readable:

@@ -53,6 +53,7 @@ PROTOCOL_VERSION = 3
 """The version that current Java clients and servers send. It only determines the package name of exception classes."""
 
 ERROR, FATAL = ResponseHeader.ERROR, ResponseHeader.FATAL
+"""Statuses of error responses; see RemoteError."""
 
 EXCEPTION_PACKAGE = "org.apache.inlong.tubemq.corerpc.exception."
 _OLD_PACKAGE_PREFIXES = {1: "com.tencent.tubemq.", 2: "com.apache.tubemq."}

@@ -3,19 +3,19 @@
 TubeMQ itself does not parse this format. A body is the byte 0F and a version byte, a header, groups of messages, and 0F and the
 version again. The messages of a group have a common attribute text. Numbers are big-endian:
 
-    version  header                                             group
-    0        int32 groups                                       text, int32 size, int8 snappy, messages
-    1        int64 created, int32 groups                        as in 0
-    2        int64 created, int32 messages, int32 groups        text, int32 messages, int32 size, int8 snappy, messages
-    3        as in 2                                            as in 0, with an int32 size before the messages
-    4        the fields of _V4_HEADER                           messages, text, int16 EE01; only one group
+    version  header                                                  group
+    0        int32 group count                                       text, int32 size, int8 snappy, messages
+    1        int64 created, int32 group count                        as in 0
+    2        int64 created, int32 message count, int32 group count   text, int32 message count, int32 size, int8 snappy, messages
+    3        as in 2                                                 as in 0, but the messages begin with their int32 size
+    4        the fields of _V4_HEADER                                messages, text, int16 EE01; there is only one group
 
-    groups, messages  their number; but at the end of a group, the messages themselves, each an int32 length and the data; in
-                      version 3, and in version 4 if a flag is set, each message has an int32 length and own attributes after it
-    created           ms since the epoch
-    text              an int16 length, then `key=value` pairs joined by `&`
-    size              in bytes, of all that follows in the group; in a group with a snappy byte, that byte included
-    snappy            not 0 if the messages are compressed
+    created   when the body was packed, in ms since the epoch
+    text      an int16 length, then `key=value` pairs joined by `&`
+    size      number of bytes of the snappy byte and the messages
+    snappy    not 0 if the messages are compressed
+    messages  each an int32 length and the data; in version 3, and in version 4 if a flag is set, each also has an int32 length
+              and attributes of its own
 
 We read all five versions and write version 2, which every reader accepts. Malformed bodies, and bodies that would unpack to more
 than MAX_UNPACKED_BYTES, raise RemoteProtocolError.
