@@ -44,7 +44,7 @@ class OutboundSpec:
 
     @property
     def resend_s(self) -> float | None:
-        """How long a system that cannot deduplicate retries sends that may be stored already; None means forever."""
+        """How long a system that cannot deduplicate retries sends that may be stored already; 0: never, None: forever."""
         return self.max_elapsed_s if self.sender is None and self.retries_unanswered else 0.0
 
     @property

@@ -54,7 +54,7 @@ class Adapter:
     uniform_groups: bool = False
     """True if all members of a group must subscribe to the same topics with the same filter.
 
-    Otherwise the system refuses members, or delivers messages to a member that did not subscribe to them.
+    Otherwise the system refuses members, or assigns partitions of a topic also to members that do not subscribe to it.
     """
 
 

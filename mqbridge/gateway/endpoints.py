@@ -23,12 +23,12 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.gateway.closing import close_by_deadline, no_deadline
 from mqbridge.gateway.plan import Plan, Planner, outbound_spec, raise_problems
 from mqbridge.gateway.retention_warnings import TopicUse, group_maker, warnings_about
-from mqbridge.gateway.topic_selection import select_from
+from mqbridge.gateway.topic_selection import select_source_topics
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner, partitions_needed, partitions_to_create, unassignable, why_unassignable
-from mqbridge.routing.topics import SelectedTopic, render
+from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class RouteEndpoints:
         """
         must_reopen = False
         if any(map(is_pattern, self._config.source.wanted)):
-            current = {selected.topic for selected in await select_from(self._source, self._config)}
+            current = {selected.topic for selected in await select_source_topics(self._source, self._config)}
             if must_reopen := current != self.targets.keys():
                 added, removed = sorted(current - self.targets.keys()), sorted(self.targets.keys() - current)
                 log.info("route %s: its source topics changed: added %s, removed %s", self._config.name, added, removed)
@@ -163,7 +163,7 @@ class RouteEndpoints:
         log.info("route %s: %s/%s (%d partitions) to %s", name, source, topic.name, len(topic.partitions), labels)
 
     async def _open_target(self, config: TargetConfig, selected: SelectedTopic, topic: Topic) -> OpenTarget:
-        name, rule = render(config.topic, selected), config.partitions
+        name, rule = render_target_topic(config.topic, selected), config.partitions
         outbound = await self._get_outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
         if unassignable(rule, topic, outbound.partitions):

@@ -94,7 +94,9 @@ class StatusServer:
         self._task = spawn(self._server.serve(sockets=[self._socket]), "http")
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await asyncio.wait([self._task], timeout=STOP_TIMEOUT_S * 2)

@@ -26,7 +26,7 @@ MEASURE_INTERVAL_S = 10.0
 """Pause between two measurements of all routes."""
 TOPIC_PAUSE_S = 0.05
 """Pause between two topics, so that at most twenty topics are measured per second."""
-TIMEOUT_S = 10.0
+TOPIC_TIMEOUT_S = 10.0
 """Timeout for the responses about one topic."""
 
 TopicPartition = tuple[str, str]
@@ -78,12 +78,13 @@ class LagWatch:
             await asyncio.sleep(MEASURE_INTERVAL_S)
 
     async def _measure(self, route: Route) -> None:
+        """Update the lag of a route. Raises nothing: a failure becomes its `problem`."""
         lag = self.of(route)
         try:
             lag.unit, lag.partitions = await self._fetch(route)
             lag.measured_at, lag.problem = asyncio.get_running_loop().time(), None
         except TimeoutError:
-            lag.problem = f"no response within {TIMEOUT_S:g} s"
+            lag.problem = f"no response within {TOPIC_TIMEOUT_S:g} s"
         except MqbridgeError as error:
             lag.problem = str(error)
         except Exception as error:  # noqa: BLE001 - a bug of an adapter must not stop the measurement of other routes
@@ -100,7 +101,7 @@ class LagWatch:
             raise ClusterError(f"cluster {name!r} does not report the lag; set admin_url", Failure.FATAL)
         backlogs: dict[TopicPartition, int] = {}
         for topic in list(route.targets):
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(TOPIC_TIMEOUT_S):
                 backlog = await _topic_backlog(cluster, operations, topic, route)
             backlogs |= {(topic, partition): count for partition, count in backlog.items()}
             await asyncio.sleep(TOPIC_PAUSE_S)

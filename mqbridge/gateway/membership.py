@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 GROWTH_CHECK_S = 0.2
 """Pause between two checks whether the target of a waiting partition has grown; a check sends no request."""
 
-JOIN_S, JOIN_PARTITION_S = 120.0, 1.0
+JOIN_TIMEOUT_S, JOIN_TIMEOUT_PER_PARTITION_S = 120.0, 1.0
 """Timeout of a join, and its increase per partition; after that the join is retried.
 
 Each single request times out much earlier. But an adapter may subscribe to the partitions in sequence, each with several requests
@@ -69,9 +69,11 @@ class GroupMembership:
         self._initial_partitions, self._on_failure = initial_partitions, on_failure
         self._ending = asyncio.Event()
         self._deadline: float | None = None
+        """Loop time by which the membership must have ended; None if `stop` has set none."""
         self._running_deliveries: set[LaneDelivery] = set()
         """The deliveries whose task has not ended, including those of partitions that wait, are stopped, or were revoked."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """The task of each running delivery."""
 
     @property
     def partition_count(self) -> int:
@@ -122,11 +124,12 @@ class GroupMembership:
         """
         if self._ending.is_set():
             return None
-        label, timeout = f"joining of {self._config.name}", JOIN_S + JOIN_PARTITION_S * self._endpoints.source_partitions
+        label = f"joining the group of route {self._config.name}"
+        timeout_s = JOIN_TIMEOUT_S + JOIN_TIMEOUT_PER_PARTITION_S * self._endpoints.source_partitions
         joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._inbound_spec()), label, quiet=True)
         ending = spawn(self._ending.wait(), f"end of {self._config.name}")
         try:
-            await asyncio.wait([joining, ending], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([joining, ending], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             is_ending = ending.done()
         finally:
             await cancel_by_deadline(self._deadline, label, joining, ending)
@@ -137,7 +140,7 @@ class GroupMembership:
         if is_ending:
             return None
         group = self._config.source.group
-        raise ClusterError(f"cluster {self._source.name} did not complete the join of group {group!r} within {timeout:g} s")
+        raise ClusterError(f"cluster {self._source.name} did not complete the join of group {group!r} within {timeout_s:g} s")
 
     def _leave_late_join(self, joining: "asyncio.Task[Inbound]") -> None:
         """Leave a group that was joined after the timeout or the stop: nobody would read the partitions of that membership."""

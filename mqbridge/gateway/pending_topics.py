@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.errors import ConfigError
-from mqbridge.routing.topics import SelectedTopic, render
+from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
 
 def creator_of(wanted: str, cluster: str, pending_routes: Iterable[RouteConfig]) -> str | None:
@@ -42,7 +42,7 @@ def _topics_created_by(route: RouteConfig, cluster: str) -> Iterator[str | re.Pa
 def _rendered_name(template: str, topic: str) -> str:
     """Return the target topic for a source topic that the route names exactly; "" if the template needs a pattern's groups."""
     try:
-        return render(template, SelectedTopic(topic, {"topic": topic}))
+        return render_target_topic(template, SelectedTopic(topic, {"topic": topic}))
     except ConfigError:  # the route will fail with this error, and creates no topic
         return ""
 

@@ -21,9 +21,9 @@ from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 from mqbridge.gateway.pending_topics import creator_of
 from mqbridge.gateway.retention_warnings import TopicUse, group_maker
-from mqbridge.gateway.topic_selection import not_created_yet_error, select_from
-from mqbridge.routing.partitions import advice, partitions_needed, partitions_to_create, unassignable
-from mqbridge.routing.topics import SelectedTopic, render
+from mqbridge.gateway.topic_selection import not_created_yet_error, select_source_topics
+from mqbridge.routing.partitions import partitions_needed, partitions_to_create, target_partitions_hint, unassignable
+from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
 TopicKey = tuple[str, str]
 """Cluster and topic."""
@@ -167,7 +167,7 @@ class Planner:
         """Select the source topics, and plan the targets of each."""
         missing: list[str] = []
         planned_topics = [topic for cluster, topic in self._written_topics if cluster == source.name]
-        for selected in await select_from(source, plan.route, planned_topics, self._pending_routes):
+        for selected in await select_source_topics(source, plan.route, planned_topics, self._pending_routes):
             topic = await self._describe_source(plan, source, selected.topic)
             if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
                 plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
@@ -215,7 +215,7 @@ class Planner:
         rule, partitions = target.partitions, len(source.topic.partitions)
         needed, to_create = partitions_needed(rule, partitions), partitions_to_create(target, partitions)
         why = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
-        wanted = PlannedTopic(target.cluster, render(target.topic, source.selected), 0, to_create, why)
+        wanted = PlannedTopic(target.cluster, render_target_topic(target.topic, source.selected), 0, to_create, why)
         group_maker(self._clusters[target.cluster], target.subscriptions)  # raises if the cluster cannot create groups
         if target.subscriptions:
             plan.groups[wanted.cluster, wanted.topic] = target.subscriptions
@@ -270,5 +270,5 @@ def no_partition_error(
     return ConfigError(
         f"route {route.name!r}: {target.cluster}/{topic} has no partition for partition {partition!r} of "
         f"{route.source.cluster}/{source}: {why}",
-        hint=advice(rule, needed, missing, create=target.create),
+        hint=target_partitions_hint(rule, needed, missing, create=target.create),
     )

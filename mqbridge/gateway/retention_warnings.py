@@ -29,7 +29,10 @@ class TopicUse(NamedTuple):
 
 
 async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluster]) -> list[str]:
-    """Return the clusters' warnings, in the order of the topics. Raises nothing: a permanent failure becomes a warning."""
+    """Return the clusters' warnings, in the order of the topics. Raises nothing.
+
+    A permanent failure of a check becomes a warning; after a transient one, the topic has no warnings.
+    """
     permits = asyncio.Semaphore(MAX_PARALLEL_TOPICS)
 
     async def fetch_warnings(use: TopicUse) -> list[str]:

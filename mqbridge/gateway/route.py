@@ -138,7 +138,7 @@ class Route(RouteState):
 
     async def _pause_before_rejoin(self, error: Exception) -> None:
         delay = self._rejoin_backoff.delay()
-        log.log(self._log_level(error), "route %s joins its group again in %.1f s: %s", self.name, delay, error)
+        log.log(self._log_level(error), "route %s will try to join its group again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop_requested.wait(), delay)
 

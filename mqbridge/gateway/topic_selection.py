@@ -8,13 +8,13 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.patterns import is_pattern
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.gateway.pending_topics import creator_of
-from mqbridge.routing.topics import SelectedTopic, select
+from mqbridge.routing.topics import SelectedTopic, select_topics
 
 MAX_EXAMPLES = 3
 """Maximum number of topics that an error names as examples."""
 
 
-async def select_from(
+async def select_source_topics(
     source: Cluster, route: RouteConfig, planned_topics: Sequence[str] = (), pending_routes: Collection[RouteConfig] = ()
 ) -> list[SelectedTopic]:
     """Return the topics that match the route; `planned_topics` count as existing.
@@ -31,7 +31,7 @@ async def select_from(
                 hint="Give the cluster its admin_url, or name the topics",
             )
         existing = sorted({*await source.topics(), *planned_topics})
-    selected = select(wanted, existing)
+    selected = select_topics(wanted, existing)
     if not selected:
         for pattern in wanted:
             if (creator := creator_of(pattern, source.name, pending_routes)) is not None:
@@ -48,7 +48,7 @@ async def select_from(
         raise ConfigError(
             f"route {route.name!r} selects {len(selected):,} topics, "
             f"but a group of {source.name!r} may read at most {max_topics:,}",
-            hint=f"Split it into several routes, each with a part of the topics and its own group; half come before {half}",
+            hint=f"Split it into several routes, each with a part of the topics and its own group; half sort before {half}",
         )
     return selected
 

@@ -55,7 +55,7 @@ def unassignable(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str
     return {name: reason for name, reason in reasons if reason is not None}
 
 
-def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
+def target_partitions_hint(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
     """Return the hint of an error about the source partitions `names`, which have no target partition."""
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
         return f"Add {', '.join(map(repr, missing))} to the table, or use `by: modulo`"

@@ -20,7 +20,7 @@ class SelectedTopic:
     words: dict[str, str]
 
 
-def select(wanted: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
+def select_topics(wanted: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
     """Return the topics that the names and patterns `wanted` select from the `existing` topics, sorted, without duplicates.
 
     Exact names are selected even if they do not exist.
@@ -39,7 +39,7 @@ def select(wanted: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic
     return [chosen[name] for name in sorted(chosen)]
 
 
-def render(template: str, selected: SelectedTopic) -> str:
+def render_target_topic(template: str, selected: SelectedTopic) -> str:
     """Return the target topic for a source topic. Raises ConfigError for an unknown word."""
     unknown = topic_template_words(template) - selected.words.keys()
     if unknown:

@@ -178,8 +178,8 @@ async def test_a_join_that_hangs_is_retried(
         return await real(self, spec)
 
     monkeypatch.setattr(MemoryCluster, "inbound", once)
-    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_S", 0.05)
-    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_PARTITION_S", 0.1)
+    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_TIMEOUT_PER_PARTITION_S", 0.1)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
         assert named(gateway, "r").memberships == 2

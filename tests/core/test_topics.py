@@ -3,33 +3,33 @@
 import pytest
 
 from mqbridge.errors import ConfigError
-from mqbridge.routing.topics import SelectedTopic, render, select
+from mqbridge.routing.topics import SelectedTopic, render_target_topic, select_topics
 
 
 def test_names_and_patterns() -> None:
     existing = ["orders_eu", "orders_us", "payments", "xorders_eu"]
-    chosen = select(["~orders_(?P<region>.+)", "other"], existing)
+    chosen = select_topics(["~orders_(?P<region>.+)", "other"], existing)
     assert [item.topic for item in chosen] == ["orders_eu", "orders_us", "other"]
-    assert render("{region}-{topic}", chosen[0]) == "eu-orders_eu"
+    assert render_target_topic("{region}-{topic}", chosen[0]) == "eu-orders_eu"
 
 
 def test_a_topic_that_matches_twice_is_selected_once() -> None:
-    assert len(select(["orders", "~ord.*"], ["orders"])) == 1
+    assert len(select_topics(["orders", "~ord.*"], ["orders"])) == 1
 
 
 def test_a_pattern_that_does_not_compile_says_where() -> None:
     with pytest.raises(ConfigError, match=r"'~orders\(' does not compile: .* at character 6"):
-        select(["~orders("], [])
+        select_topics(["~orders("], [])
 
 
 def test_an_unknown_word_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"uses 'region'.*It may use \{topic\}"):
-        render("{region}", SelectedTopic("orders", {"topic": "orders"}))
+        render_target_topic("{region}", SelectedTopic("orders", {"topic": "orders"}))
 
 
 def test_a_broken_template() -> None:
     with pytest.raises(ConfigError, match="not well formed"):
-        render("{topic", SelectedTopic("orders", {"topic": "orders"}))
+        render_target_topic("{topic", SelectedTopic("orders", {"topic": "orders"}))
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_a_broken_template() -> None:
 )
 def test_a_full_name_after_a_prefix_gives_its_last_part(template: str, target: str) -> None:
     full = "persistent://acme/eu/orders"
-    [chosen] = select(["~persistent://acme/(?P<region>.+)/orders"], [full])
-    assert render(template, chosen) == target
+    [chosen] = select_topics(["~persistent://acme/(?P<region>.+)/orders"], [full])
+    assert render_target_topic(template, chosen) == target

@@ -111,13 +111,13 @@ async def _connect(stack: contextlib.AsyncExitStack, choice: "ClusterChoice") ->
 
 
 def _plan_fields(plan: "Plan") -> dict[str, Any]:
-    from mqbridge.routing.topics import render
+    from mqbridge.routing.topics import render_target_topic
 
     topics = [
         {
             "topic": source.selected.topic,
             "partitions": len(source.topic.partitions),
-            "targets": [render(target.topic, source.selected) for target in plan.route.targets],
+            "targets": [render_target_topic(target.topic, source.selected) for target in plan.route.targets],
         }
         for source in plan.sources
     ]

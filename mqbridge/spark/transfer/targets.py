@@ -18,7 +18,7 @@ from mqbridge.gateway.endpoints import loop_guard
 from mqbridge.gateway.plan import outbound_spec
 from mqbridge.message import NO_SOURCE, Partition, Position, format_position, origin_prefix
 from mqbridge.routing.edits import Edit
-from mqbridge.routing.topics import SelectedTopic, render, select
+from mqbridge.routing.topics import SelectedTopic, render_target_topic, select_topics
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.dead_letters import BoundedDeadLetters
 from mqbridge.spark.transfer.resume import ResumedTarget, StoredPositions, find_dead_letters, find_ends, find_stored
@@ -61,7 +61,7 @@ class OpenRequest:
         topic = self.source.topic
         if not self.spec.source_topics:
             return SelectedTopic(topic, {"topic": topic})
-        for selected in select(self.spec.source_topics, [topic]):
+        for selected in select_topics(self.spec.source_topics, [topic]):
             if selected.topic == topic:
                 return selected
         raise ConfigError(f"the source topics of route {self.spec.name!r} do not include {topic!r}")
@@ -109,7 +109,7 @@ class OpenTargets:
         self, config: TargetConfig, selected: SelectedTopic, dead_positions: Mapping[str, set[Position]]
     ) -> ResumedTarget:
         cluster, request = self._clusters[config.cluster], self._request
-        topic = config.topic if self._spec.topic_from_rows else render(config.topic, selected)
+        topic = config.topic if self._spec.topic_from_rows else render_target_topic(config.topic, selected)
         label = f"{config.cluster}/{topic}"
         if any(target.label == label for target in self.targets) and request.sender is not None:
             raise ConfigError(
