@@ -106,6 +106,7 @@ class Acknowledger:
             self._schedule_flush()
 
     def _schedule_flush(self) -> None:
+        """Flush at once if there are enough acknowledgements, otherwise ACK_DELAY_S after the first of them."""
         if len(self._acks) >= MAX_UNSENT_ACKS:
             self.flush()
         elif self._timer is None:
@@ -151,6 +152,7 @@ class Acknowledger:
                 raise result
 
     async def _confirm(self, connection: Connection, cumulative: bool, group: list[pb.MessageIdData]) -> None:
+        """Send one ACK command and wait for its receipt; without a receipt, individual acknowledgements are pending again."""
         generation, confirmed = self._state.generation, False
         try:
             response: pb.CommandAckResponse = await connection.request(
@@ -163,7 +165,7 @@ class Acknowledger:
                 raise codes.refused(response.error, response.message, f"acknowledging on {self._topic}")
             confirmed = True
         finally:
-            # A cumulative acknowledgement needs no such step: the state keeps the last one.
+            # A cumulative acknowledgement is not put back, because the state has stored it as the last one that was sent.
             if not confirmed and not cumulative and generation == self._state.generation:
                 self._acks.put_back(group)
                 self._schedule_flush()
@@ -180,18 +182,20 @@ class Acknowledger:
         self._start_timer(entry, delay_s)
 
     def _start_timer(self, entry: EntryId, delay_s: float) -> None:
-        at = self._loop.time() + delay_s
-        self._redeliveries.add(entry, at)
-        self._schedule_wakeup(at)
+        redeliver_at = self._loop.time() + delay_s
+        self._redeliveries.add(entry, redeliver_at)
+        self._schedule_wakeup(redeliver_at)
 
-    def _schedule_wakeup(self, at: float) -> None:
+    def _schedule_wakeup(self, redeliver_at: float) -> None:
+        """Make the asyncio timer expire at this redelivery time (loop time), rounded up, unless it expires earlier."""
         if self._redelivery_wakeup is not None:
-            if self._redelivery_wakeup.when() <= at + TICK_S:
+            if self._redelivery_wakeup.when() <= redeliver_at + TICK_S:
                 return
             self._redelivery_wakeup.cancel()
-        self._redelivery_wakeup = self._loop.call_at(at + TICK_S, self._redeliver_expired)
+        self._redelivery_wakeup = self._loop.call_at(redeliver_at + TICK_S, self._redeliver_expired)
 
     def _redeliver_expired(self) -> None:
+        """Request the redelivery of all entries whose time has come, and schedule the next wake-up."""
         self._redelivery_wakeup = None
         entries = self._redeliveries.pop(self._loop.time())
         if entries:

@@ -106,6 +106,7 @@ class BrokerRegistration:
         self._registrable.on_registered(connection)
 
     async def _connect_to_owner(self) -> Connection:
+        """Connect to the owner that the last close command named; without one, or if that fails, look the owner up."""
         assignment, self._assignment = self._assignment, None
         if assignment is not None:
             urls = assignment.assignedBrokerServiceUrl, assignment.assignedBrokerServiceUrlTls

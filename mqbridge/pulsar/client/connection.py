@@ -134,6 +134,7 @@ class Connection:
         await self.endpoint.close()
 
     def _on_lost(self, error: Exception) -> None:
+        """Fail all requests and waits, and notify and remove all handlers."""
         if self._keep_alive_timer is not None:
             self._keep_alive_timer.cancel()
         if self._challenge_task is not None:
@@ -287,6 +288,7 @@ class Connection:
         self._connected.set_result(None)
 
     def _on_error(self, command: BaseCommand) -> None:
+        """Process ERROR: fail the request that it names, or abort the connection if it names none."""
         response = command.error
         if response.request_id != NO_REQUEST:
             error = codes.refused(response.error, response.message, self.endpoint.peer)

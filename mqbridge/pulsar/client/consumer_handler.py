@@ -68,6 +68,7 @@ class ConsumerHandler:
         self._request_timeout_s = request_timeout_s
         name = parse_topic(topic)
         self._state = state = ConsumerState(
+            # All entries of a non-persistent topic have the same id, so they have no order.
             in_order=subscription.ordered and name.domain == PERSISTENT,
             failover=subscription.type == Types.Failover,
             start=subscription.reader_from,
@@ -139,6 +140,7 @@ class ConsumerHandler:
         await self._changed.wait()
 
     def _grant_permits(self) -> None:
+        """Send a FLOW if it is worthwhile now, see `FlowPermits.grant`."""
         connection = self._registration.connection
         if connection is not None and connection.alive:
             permits = self._receiver_queue.permits.grant()
@@ -305,7 +307,7 @@ class ConsumerHandler:
             # RequestTimeout `BrokerRegistration` closes the consumer at this broker before it subscribes again.
             raise RequestTimeout(f"the consumer of {self.topic} must subscribe again: its start changed during SUBSCRIBE")
 
-    def on_registered(self, connection: Connection) -> None:  # noqa: ARG002 - part of the protocol
+    def on_registered(self, connection: Connection) -> None:  # noqa: ARG002 - an argument of `Registrable`
         """Start to receive after a successful SUBSCRIBE: repeat an acknowledgement that may be lost, and grant permits.
 
         If the subscription was reset, all positions are discarded first.
@@ -320,12 +322,13 @@ class ConsumerHandler:
         self._grant_permits()
         self.wake()
 
-    def is_final(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - part of the protocol
+    def is_final(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - an argument of `Registrable`
         """Return True for a FATAL or REFUSED error. The broker's ConsumerBusy is neither: it may still have our old consumer."""
         failure = codes.of(error.code).subscribing if isinstance(error, ServerRefused) else error.failure
         return failure in (Failure.FATAL, Failure.REFUSED)
 
     def _live_connection(self) -> Connection:
+        """Return the connection where the consumer is registered. Raises ClusterError if it has ended or is reconnecting."""
         if self.ended is not None:
             raise self.ended
         connection = self._connection()

@@ -116,5 +116,6 @@ class ConsumerRequests:
             stats.msgRateExpired,
         )
 
-    async def _request(self, make_frame: Callable[[int], bytes], expect: int, what: str) -> Any:
-        return await self._connection().request(make_frame, expect, f"{what} of {self._topic}", self._timeout_s)
+    async def _request(self, make_frame: Callable[[int], bytes], response_type: int, what: str) -> Any:
+        """Send a request over the current connection; return the body of the response, see `Connection.request`."""
+        return await self._connection().request(make_frame, response_type, f"{what} of {self._topic}", self._timeout_s)

@@ -79,6 +79,8 @@ class Event(Enum):
 
 S, E = State, Event
 
+# The tables: (state, event) -> next state. An event that a table does not list for a state is a bug.
+
 LINK = {
     (S.DETACHED, E.SUBSCRIBE): S.SUBSCRIBING,
     (S.DETACHED, E.DETACH): S.DETACHED,  # the broker has closed the consumer, and now its connection ends

@@ -213,6 +213,7 @@ class EntryProducer:
         self._registration.reopen()
 
     def _on_send_error(self, send_error: pb.CommandSendError) -> None:
+        """Send all pending entries again after a temporary error; otherwise fail the refused entry, or end the producer."""
         failure = codes.of(send_error.error).sending
         error = codes.refused(send_error.error, send_error.message, f"sending to {self.topic}")
         if failure is Failure.RETRY:

@@ -78,7 +78,7 @@ class Lookup:
         authoritative = False
         for _ in range(MAX_REDIRECTS):
             response: pb.CommandLookupTopicResponse = await connection.request(
-                lambda request_id: commands.lookup(request_id, topic, authoritative),  # noqa: B023 - used before it changes
+                lambda request_id: commands.lookup(request_id, topic, authoritative),  # noqa: B023 - called before they change
                 BaseCommand.LOOKUP_RESPONSE,
                 f"the lookup of {topic}",
                 self._timeout,

@@ -14,10 +14,10 @@ class ProducerSettings:
     """Name of the producer, by which the broker deduplicates; only one producer of a topic may have it at a time. None: the
     broker generates a name."""
     codec: int = pb.NONE
-    """Compression of payloads."""
+    """Compression of payloads, a value of `pb.CompressionType`."""
     access: int = pb.Shared
-    """Access mode. `Exclusive` fails if there is another producer, `WaitForExclusive` waits until there is none,
-    `ExclusiveWithFencing` closes the others."""
+    """Access mode, a value of `pb.ProducerAccessMode`. `Exclusive` fails if there is another producer, `WaitForExclusive` waits
+    until there is none, `ExclusiveWithFencing` closes the others."""
     schema: Schema | None = None
     """Schema to register with the topic, or to check against its schema. Every message carries the schema's version."""
     chunking: bool = False

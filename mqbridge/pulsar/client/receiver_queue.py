@@ -137,6 +137,7 @@ class ReceiverQueue:
         return entries
 
     def _deliver(self, entry: Entry) -> None:
+        """Record the delivery of an entry. Readers drop its chunk ids now; other consumers when it is acknowledged."""
         self._state.record_delivery(entry.id, entry.first_chunk)
         self._check_overflow()
         if self._chunks_of:
