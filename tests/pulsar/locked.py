@@ -113,7 +113,7 @@ async def mqbridge(*arguments: str) -> tuple[int, str]:
     return process.returncode, out.decode()
 
 
-def written(config: Mapping[str, Any], folder: Path) -> str:
+def write_config(config: Mapping[str, Any], folder: Path) -> str:
     """Write a configuration into a file and return its path."""
     path = folder / f"{uuid4().hex[:8]}.yaml"
     path.write_text(yaml.safe_dump(dict(config)))

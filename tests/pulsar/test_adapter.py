@@ -157,18 +157,18 @@ async def test_what_works_without_an_admin_url(ends):
     await cluster.create(topic, 1)
     assert (await cluster.describe(topic)).partitions == ("-1",)
     assert topic in await cluster.topics()
-    for what in (cluster.create(name(), 3), cluster.operations.groups(topic), cluster.committed(topic, "g")):
+    for request in (cluster.create(name(), 3), cluster.operations.groups(topic), cluster.committed(topic, "g")):
         with pytest.raises(ClusterError, match="admin_url") as caught:
-            await what
+            await request
         assert caught.value.failure is Failure.FATAL
 
 
 @pytest.mark.cluster
 async def test_missing_topics_are_fatal(ends):
     cluster = ends.cluster()
-    for what in (cluster.outbound(OutboundSpec(name())), cluster.bounds(name()), cluster.operations.groups(name())):
+    for request in (cluster.outbound(OutboundSpec(name())), cluster.bounds(name()), cluster.operations.groups(name())):
         with pytest.raises(ClusterError, match="create it") as caught:
-            await what
+            await request
         assert caught.value.failure is Failure.FATAL
     with pytest.raises(ClusterError, match="topic name"):
         await cluster.describe("a/b")

@@ -50,10 +50,10 @@ def test_message_indexes_become_masks_of_their_entries(found, data):
 def test_an_entry_is_restricted_to_a_range_of_messages(count, begin, end, mask):
     entry = entry_of(0, count, mask & full_mask(count))
     before = deliverable_mask(entry)
-    left = [index for index in range(count) if before >> index & 1 and begin <= index < end]
-    assert keep_messages(entry, begin, end) == bool(left)
-    if left:
-        assert [message.position[2] for message in make_batch(PARTITION, [entry]).messages] == left
+    kept = [index for index in range(count) if before >> index & 1 and begin <= index < end]
+    assert keep_messages(entry, begin, end) == bool(kept)
+    if kept:
+        assert [message.position[2] for message in make_batch(PARTITION, [entry]).messages] == kept
 
 
 def test_counting_a_batch_does_not_decode_it():
@@ -63,9 +63,9 @@ def test_counting_a_batch_does_not_decode_it():
     assert [message.position for message in batch.messages] == [(1, 3, 2), (1, 3, 3), (1, 3, 4), (1, 4, 0), (1, 4, 1)]
 
 
-@pytest.mark.parametrize("told", [0, -1])
-def test_an_entry_with_an_impossible_message_count_is_one_message(told):
-    entry = Entry(MessageMetadata(num_messages_in_batch=told), b"no framing", ledger=1, entry=2)
+@pytest.mark.parametrize("announced", [0, -1])
+def test_an_entry_with_an_impossible_message_count_is_one_message(announced):
+    entry = Entry(MessageMetadata(num_messages_in_batch=announced), b"no framing", ledger=1, entry=2)
     batch = make_batch(PARTITION, [entry])
     assert (batch.count, batch.first) == (1, (1, 2, 0))
     assert [message.defect is not None for message in batch.messages] == [True]

@@ -44,12 +44,12 @@ def through(sent: Sequence[Message], origin: str | None = None, limits: Limits |
     """Encode the messages into entries, encode and decode the entries, and return the decoded messages."""
     entries, failures = encode(sent, origin, limits or Limits())
     assert failures == []
-    got = []
+    decoded = []
     for outgoing in entries:
         outgoing.metadata.producer_name, outgoing.metadata.sequence_id, outgoing.metadata.publish_time = "p", 0, 1
         metadata = MessageMetadata.FromString(outgoing.metadata.SerializeToString())
-        got += decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
-    return got
+        decoded += decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
+    return decoded
 
 
 @given(sent=st.lists(messages(), min_size=1, max_size=5), stamped=st.booleans())
@@ -58,15 +58,15 @@ def test_any_message_survives_the_round_trip(sent: list[Message], stamped: bool)
         message.position = (28, 3)
         message.msg_type = message.property("$msgType$")
         message.deliver_at = None if message.deliver_at is None else message.deliver_at + 1
-    got = through(sent, ORIGIN if stamped else None)
-    assert [comparable_fields(message) for message in got] == [comparable_fields(message) for message in sent]
-    assert all(message.origin == (ORIGIN + "28:3" if stamped else None) for message in got)
+    decoded = through(sent, ORIGIN if stamped else None)
+    assert [comparable_fields(message) for message in decoded] == [comparable_fields(message) for message in sent]
+    assert all(message.origin == (ORIGIN + "28:3" if stamped else None) for message in decoded)
 
 
 @given(attributes=st.one_of(st.binary(max_size=30), st.text(max_size=30).map(str.encode)), body=st.binary(max_size=10))
 def test_tubemq_to_pulsar_and_back_is_byte_for_byte(attributes: bytes, body: bytes) -> None:
     if b"mqbridge." in attributes:
-        return  # what only a gateway writes
+        return  # only a gateway writes such properties
     original = native(attributes, body)
     [message] = through(tubemq.decode([original], 0))
     assert encode_tubemq(message, None).data == original.payLoadData
@@ -84,11 +84,11 @@ def test_pulsar_to_tubemq_and_back(message: Message) -> None:
     origin=st.sampled_from([None, ORIGIN]),
 )
 def test_lazy_and_plain_messages_have_the_same_bytes(attributes: bytes, origin: str | None) -> None:
-    messages_ = tubemq.decode([native(attributes), native(b"")], 280)
-    short, _ = encode(messages_, origin, Limits())
-    long, _ = encode([message.replace() for message in messages_], origin, Limits())
-    # A string that names us is read at once, and goes the long way in an entry of its own.
-    assert b"".join(entry.payload for entry in short) == b"".join(entry.payload for entry in long)
+    lazy_messages = tubemq.decode([native(attributes), native(b"")], 280)
+    from_lazy, _ = encode(lazy_messages, origin, Limits())
+    from_plain, _ = encode([message.replace() for message in lazy_messages], origin, Limits())
+    # The payloads are joined: messages with reserved names may be encoded into entries of their own.
+    assert b"".join(entry.payload for entry in from_lazy) == b"".join(entry.payload for entry in from_plain)
 
 
 @given(
@@ -208,9 +208,9 @@ def batch_entry(count: int, **fields: object) -> Entry:
 
 @pytest.mark.parametrize(("ack_set", "left"), [((), b"ABC"), ((7,), b"ABC"), ((6,), b"BC"), ((2,), b"B")])
 def test_acknowledged_messages_of_a_batch_are_skipped(ack_set: tuple[int, ...], left: bytes) -> None:
-    got = decode(batch_entry(3, ack_set=ack_set))
-    assert b"".join(message.payload or b"" for message in got) == left
-    assert [message.position[2] for message in got] == [b"ABC".index(byte) for byte in left]
+    decoded = decode(batch_entry(3, ack_set=ack_set))
+    assert b"".join(message.payload or b"" for message in decoded) == left
+    assert [message.position[2] for message in decoded] == [b"ABC".index(byte) for byte in left]
 
 
 def test_a_broken_batch_is_one_defective_message() -> None:

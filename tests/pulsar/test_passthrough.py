@@ -54,9 +54,9 @@ def check(entries: Sequence[Entry], origin: str | None, limits: Limits) -> None:
     expected = encode_plain(
         [message for entry in others for message in decode(entry, include_compacted_out=True)], origin, limits
     )
-    got = encode_entries(entries, origin, limits)
-    assert list(map(fields, got[0])) == list(map(fields, expected[0]))
-    assert [(one.index, one.reason) for one in got[1]] == [(one.index, one.reason) for one in expected[1]]
+    copied = encode_entries(entries, origin, limits)
+    assert list(map(fields, copied[0])) == list(map(fields, expected[0]))
+    assert [(one.index, one.reason) for one in copied[1]] == [(one.index, one.reason) for one in expected[1]]
     assert [entry.defect for entry in entries] == [entry.defect for entry in others]
 
 
@@ -82,13 +82,13 @@ def test_unusual_metadata_bytes_keep_their_meaning(entry: Entry, changed: Change
     entry.payload = changed(entry.payload)
     other = copy.copy(entry)
     expected = encode_plain(decode(other, include_compacted_out=True), origin, Limits())
-    got = encode_entries([entry], origin, Limits())
+    copied = encode_entries([entry], origin, Limits())
 
     def read_back(found: list[EncodedEntry]) -> list[dict[str, Any]]:
         return [message.as_dict() for out in found for message in decode(Entry(out.metadata, out.payload))]
 
-    assert read_back(got[0]) == read_back(expected[0])
-    assert [(one.index, one.reason) for one in got[1]] == [(one.index, one.reason) for one in expected[1]]
+    assert read_back(copied[0]) == read_back(expected[0])
+    assert [(one.index, one.reason) for one in copied[1]] == [(one.index, one.reason) for one in expected[1]]
 
 
 def test_ordinary_batches_are_copied() -> None:

@@ -32,7 +32,7 @@ async def test_partitions_of_existing_and_missing_topics(pulsar, client):
     missing = f"persistent://public/default/none-{uuid4().hex}"
     assert await client.partitions(missing) is None
     assert await client.partitions(missing) is None, "asking must not create it"
-    # A topic without partitions is not created by being asked for, only by a producer or consumer.
+    # A topic without partitions is not created by a metadata request, only by a producer or consumer.
     assert await client.partitions(missing, create=True) == 0
     assert await client.partitions(missing) is None
     producer = client.producer(missing)
@@ -173,7 +173,7 @@ async def test_unloading_the_topic_loses_nothing_and_keeps_the_order(pulsar, cli
     seen = numbers(await drain(consumer))
     assert sorted(set(seen)) == list(range(2000))
     assert consumer.registrations > 1
-    # What was stored before the unload and not receipted may be stored again, as a run that repeats, never out of order.
+    # Entries stored before the unload without a receipt may be stored again: as a repeated sequence, never out of order.
     assert list(dict.fromkeys(seen)) == list(range(2000))
     await producer.close()
 
@@ -182,7 +182,7 @@ async def test_a_broker_restart_loses_nothing():
     with Pulsar() as pulsar:
         client = client_of(pulsar.service_url)
         topic = pulsar.create_topic("t")
-        # A broker deletes what no subscription waits for as soon as its ledger is closed, which a restart does.
+        # A restart closes the ledger, and the broker then deletes entries that no subscription has yet to acknowledge.
         consumer = await client.consumer(topic, Subscription("after"))
         await consumer.close()
         producer = client.producer(topic)
@@ -236,7 +236,7 @@ async def test_failover_delivers_to_one_and_then_to_the_other(pulsar, client, su
         while chosen not in consumers:
             chosen = pulsar.admin("GET", f"{path_of(topic)}/stats")["subscriptions"]["f"].get("activeConsumerName", "")
             await asyncio.sleep(0.01)
-        # With both subscribed the broker has chosen, by a hash of their names; they hear of it about a second later.
+        # The broker has chosen the active consumer by a hash of the names; it informs both about a second later.
         first, second = consumers.pop(chosen), *consumers.values()
         await first.wait_active(True)
         await second.wait_active(False)
@@ -343,8 +343,8 @@ async def test_acknowledging_inside_a_batch(pulsar, client, subscribe, batch_ind
     await producer.close()
 
 
-@pytest.mark.parametrize(("batch_index", "left"), [(True, ids.full_mask(10) & ~ids.full_mask(5)), (False, 0)])
-async def test_acknowledging_cumulatively_inside_a_batch(pulsar, client, subscribe, batch_index, left):
+@pytest.mark.parametrize(("batch_index", "expected_mask"), [(True, ids.full_mask(10) & ~ids.full_mask(5)), (False, 0)])
+async def test_acknowledging_cumulatively_inside_a_batch(pulsar, client, subscribe, batch_index, expected_mask):
     topic = pulsar.take_topic()
     producer = client.producer(topic)
     for start in (0, 10):
@@ -354,7 +354,7 @@ async def test_acknowledging_cumulatively_inside_a_batch(pulsar, client, subscri
     consumer.acknowledge_up_to((entry.ledger, entry.entry), 4, 10)
     await consumer.close()
     (again,) = await take(await subscribe(topic, "b"), 1)
-    assert ((again.ledger, again.entry), ids.from_words(again.ack_set)) == ((entry.ledger, entry.entry), left)
+    assert ((again.ledger, again.entry), ids.from_words(again.ack_set)) == ((entry.ledger, entry.entry), expected_mask)
     await producer.close()
 
 
@@ -454,7 +454,7 @@ async def test_a_consumer_stays_within_its_memory_limit(pulsar, client, subscrib
             await asyncio.sleep(0.002)  # slower than the broker
             most = max(most, consumer.held_bytes)
             total += (await consumer.receive()).count
-    # The broker rounds credit up to whole reads: at most 5 MiB at a time.
+    # The broker rounds permits up to whole reads of at most 5 MiB each.
     assert most <= (1 << 20) + (5 << 20)
     assert consumer.registrations == 1
     await producer.close()

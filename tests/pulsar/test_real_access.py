@@ -55,11 +55,11 @@ async def test_a_waiting_producer_gets_access_when_the_first_closes(pulsar, clie
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not waiting.awaits_exclusive_access:
             await asyncio.sleep(0.01)
-    gone = client.producer(topic, ProducerSettings(access=pb.WaitForExclusive))
+    withdrawn = client.producer(topic, ProducerSettings(access=pb.WaitForExclusive))
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while not gone.awaits_exclusive_access:
+        while not withdrawn.awaits_exclusive_access:
             await asyncio.sleep(0.01)
-    await gone.close()
+    await withdrawn.close()
     assert not sent.done()
     await first.close()
     await asyncio.wait_for(sent, SERVER_PATIENCE_S)
@@ -127,8 +127,8 @@ async def test_schemas_evolve_and_incompatible_ones_are_refused(pulsar, client):
     assert [version_number(each) for each in (first, second)] == [0, 1]
     assert await client.register_schema(topic, schemas.avro(AVRO)) == first, "known already"
     found = [await client.schema(topic, version) for version in (first, second, None)]
-    told = [each.schema.definition for each in found if each]
-    assert told == [schemas.avro(each).definition for each in (AVRO, AVRO_2, AVRO_2)]
+    definitions = [each.schema.definition for each in found if each]
+    assert definitions == [schemas.avro(each).definition for each in (AVRO, AVRO_2, AVRO_2)]
     with pytest.raises(ServerRefused, match="IncompatibleSchema"):
         await client.register_schema(topic, schemas.avro(AVRO_BAD))
     producer = client.producer(topic, ProducerSettings(schema=schemas.avro(AVRO_BAD)))

@@ -104,7 +104,7 @@ async def test_subscriptions_and_their_positions(admin, client, subscribe, pulsa
     await admin.delete_subscription(name, other)
     with pytest.raises(ServerRefused):
         await admin.delete_subscription(name, "end")
-    await consumer.close()  # or it would make the subscription anew
+    await consumer.close()  # otherwise it would create the subscription again
     await admin.delete_subscription(name, "end", force=True)
     assert await admin.subscriptions(name) == []
     await producer.close()

@@ -52,8 +52,8 @@ async def test_a_large_message_survives_chunking(pulsar, client, subscribe, code
 
 async def test_chunks_of_two_producers_are_interleaved(pulsar, client, subscribe):
     topic = pulsar.take_topic()
-    said = [ProducerSettings(name, chunking=True, chunk_bytes=1000) for name in ("one", "two")]
-    producers = [client.producer(topic, each) for each in said]
+    settings = [ProducerSettings(name, chunking=True, chunk_bytes=1000) for name in ("one", "two")]
+    producers = [client.producer(topic, each) for each in settings]
     other = client_of(pulsar.service_url)
     producers.append(other.producer(topic, ProducerSettings("three", chunking=True, chunk_bytes=1000)))
     payloads = [LARGE[number * 20_000 : (number + 1) * 20_000] for number in range(9)]

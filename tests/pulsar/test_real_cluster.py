@@ -40,7 +40,7 @@ class Brokers:
         name = f"public/n-{uuid4().hex[:8]}"
         await self.admins[0].call("PUT", f"/namespaces/{name}", ONE_BUNDLE)
         if owner is not None:
-            await self.admins[0].create(parse_topic(f"persistent://{name}/first"), 0)  # somebody has it now
+            await self.admins[0].create(parse_topic(f"persistent://{name}/first"), 0)  # now a broker owns the namespace
             await self.give(name, owner)
         return name
 
@@ -67,7 +67,7 @@ class Brokers:
         async with asyncio.timeout(SERVER_PATIENCE_S):
             while await self.owner(namespace) is not to:
                 await self.insisting("PUT", path)
-                # Nobody has it until somebody asks for it.
+                # No broker owns the namespace until a client requests it.
                 await self.insisting("GET", f"/persistent/{namespace}/first/stats")
 
     async def insisting(self, method: str, path: str) -> None:
@@ -222,7 +222,7 @@ async def test_a_topic_in_use_moves_to_the_other_broker(brokers, client):
         for owner in (second, first, second):
             before = seen.most
             await brokers.give(f"{topic.tenant}/{topic.namespace}", owner)
-            while seen.most <= before + 100:  # it flows through the new owner
+            while seen.most <= before + 100:  # messages pass through the new owner
                 await asyncio.sleep(0.01)
         moving = False
         await producing

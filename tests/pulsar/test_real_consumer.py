@@ -54,7 +54,7 @@ async def test_negative_acknowledgements_count_up(pulsar, client, subscribe):
         (entry,) = await take(consumer, 1)
         counts.append(entry.redelivery_count)
         consumer.negative_acknowledge(entry.id, 0.1)
-    assert (numbers([entry]), counts) == ([1], [1, 2, 3]), "what a limit of deliveries goes by"
+    assert (numbers([entry]), counts) == ([1], [1, 2, 3]), "the delivery count that a limit of deliveries uses"
     await producer.close()
 
 
@@ -119,7 +119,7 @@ async def test_a_reader_seeks_by_time_and_by_id(pulsar, client, subscribe):
     entries = await take(reader, 2)
     assert numbers(entries) == [6, 7]
     await asyncio.to_thread(pulsar.admin, "PUT", f"{path_of(topic)}/unload")
-    assert numbers(await take(reader, 2)) == [8, 9], "it goes on behind what it handed over"
+    assert numbers(await take(reader, 2)) == [8, 9], "the reader continues after the last entry that it delivered"
     await reader.seek(entries[0].id)
     assert numbers(await take(reader, 4)) == [6, 7, 8, 9]
     assert not await reader.has_more()
@@ -161,7 +161,7 @@ async def test_read_compacted_returns_the_newest_message_of_each_key(pulsar, cli
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while pulsar.admin("GET", f"{path_of(topic)}/compaction")["status"] != "SUCCESS":
             await asyncio.sleep(0.05)
-        # The topic takes the compacted ledger into use a little later.
+        # The topic uses the compacted ledger a little later.
         while pulsar.admin("GET", f"{path_of(topic)}/internalStats")["compactedLedger"]["ledgerId"] == -1:
             await asyncio.sleep(0.05)
     reader = await subscribe(topic, reader_from=ids.EARLIEST, read_compacted=True)
@@ -189,7 +189,7 @@ async def test_unsubscribing_deletes_the_subscription(pulsar, subscribe):
     first, second = [await subscribe(topic, "s", type=Types.Shared) for _ in range(2)]
     with pytest.raises(ServerRefused):
         await first.unsubscribe()
-    first._registration.ended = True  # the broker closes it too, and it would make the subscription anew
+    first._registration.ended = True  # the broker closes this consumer too, which would create the subscription again
     await second.unsubscribe(force=True)
     assert pulsar.admin("GET", f"{path_of(topic)}/subscriptions") == []
     alone = await subscribe(topic, "t")

@@ -53,7 +53,7 @@ class Scene:
         await consumer.close()
         return found
 
-    async def left(self, name: str, kind: int = Types.Exclusive) -> bool:
+    async def has_backlog(self, name: str, kind: int = Types.Exclusive) -> bool:
         """Whether the subscription has anything that is not acknowledged."""
         consumer = await self.direct.consumer(self.topic, Subscription(name, kind))
         more = await consumer.has_more()
@@ -100,7 +100,7 @@ async def deliver(scene: Scene, kind: int) -> None:
     assert sorted(set(seen)) == ALL
     assert kind == Types.Shared or seen == ALL
     assert await scene.stored() == ALL, "stored once and in order"
-    assert not await scene.left("me", kind), "all acknowledged"
+    assert not await scene.has_backlog("me", kind), "all acknowledged"
 
 
 async def exclusive(scene: Scene) -> None:
@@ -124,7 +124,7 @@ async def seek(scene: Scene) -> None:
     consumer.acknowledge_up_to(again[-1].id)
     await confirmed(consumer)
     await consumer.close()
-    assert not await scene.left("me")
+    assert not await scene.has_backlog("me")
 
 
 async def redelivery(scene: Scene) -> None:
@@ -138,7 +138,7 @@ async def redelivery(scene: Scene) -> None:
     assert await take_rest(consumer, ALL[2:]) == ALL[2:]
     await confirmed(consumer)
     await consumer.close()
-    assert not await scene.left("me")
+    assert not await scene.has_backlog("me")
 
 
 async def take_rest(consumer: EntryConsumer, wanted: list[int]) -> list[int]:
@@ -167,7 +167,7 @@ async def refusal(scene: Scene) -> None:
             consumer.acknowledge(entry.id)
     await confirmed(consumer)
     await consumer.close()
-    assert not await scene.left("me", Types.Shared)
+    assert not await scene.has_backlog("me", Types.Shared)
 
 
 async def reading(scene: Scene) -> None:

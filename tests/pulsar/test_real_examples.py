@@ -67,8 +67,8 @@ async def test_the_read_example_creates_no_topic(pulsar: Pulsar):
     assert sum(int(found[1]) for found in counted if found is not None) == 10
     assert await run("read.py", pulsar.service_url, f"{topic}-none") == f"there is no topic {topic}-none\n"
     namespace = topic.removeprefix("persistent://").rpartition("/")[0]
-    made = [name for name in pulsar.admin("GET", f"persistent/{namespace}") if name.startswith(topic)]
-    assert sorted(made) == [f"{topic}-partition-{number}" for number in range(3)]
+    created = [name for name in pulsar.admin("GET", f"persistent/{namespace}") if name.startswith(topic)]
+    assert sorted(created) == [f"{topic}-partition-{number}" for number in range(3)]
 
 
 async def test_large_message(pulsar: Pulsar):

@@ -151,9 +151,9 @@ async def test_a_token_that_is_renewed_too_late_is_logged(pulsar_locked: LockedP
             await asyncio.to_thread(gateway.wait_stored, stored + 100)
         await asyncio.to_thread(gateway.wait_stored, PARTITIONS * mirror.sent)
         assert await asyncio.to_thread(gateway.terminate) == OK
-        said = [line for line in gateway.log.splitlines() if text in line and "WARNING" in line]
+        warnings = [line for line in gateway.log.splitlines() if text in line and "WARNING" in line]
         assert file.read_text() not in gateway.log
-    assert 1 <= len(said) <= 2 * PARTITIONS, "once per cluster and outage"
+    assert 1 <= len(warnings) <= 2 * PARTITIONS, "once per cluster and outage"
     await mirror.judge()
 
 

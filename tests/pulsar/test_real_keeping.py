@@ -26,11 +26,11 @@ pytestmark = pytest.mark.cluster
 
 @pytest_asyncio.fixture
 async def cluster(pulsar: Server) -> AsyncIterator[Pulsar]:
-    made = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url, admin_url=pulsar.admin_url))
-    assert isinstance(made, Pulsar)
-    await made.connect()
-    yield made
-    await made.close()
+    cluster = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url, admin_url=pulsar.admin_url))
+    assert isinstance(cluster, Pulsar)
+    await cluster.connect()
+    yield cluster
+    await cluster.close()
 
 
 @pytest_asyncio.fixture
@@ -120,31 +120,31 @@ async def test_the_group_is_created_where_missing_and_not_moved_elsewhere(cluste
 async def test_every_retention_policy_is_checked(cluster, admin, namespace, partitions):
     topic = f"persistent://{namespace}/t"
 
-    async def told(group: str | None = None, planned: tuple[str, ...] = ()) -> list[str]:
+    async def warnings_of(group: str | None = None, planned: tuple[str, ...] = ()) -> list[str]:
         return await cluster.operations.warnings(topic, group, planned)
 
-    for exists in (False, True):  # the policies of the namespace hold for a topic that is not there yet
+    for exists in (False, True):  # the policies of the namespace apply to a topic that does not exist yet
         if exists:
             await admin.create(parse_topic(topic), partitions)
-        assert "no subscription and no retention" in (await told())[0]
-        assert await told(planned=("billing",)) == []
+        assert "no subscription and no retention" in (await warnings_of())[0]
+        assert await warnings_of(planned=("billing",)) == []
         await admin.set_retention(namespace, 90, 512)
-        assert "keeps messages for 90 minutes and 512 MB only" in (await told())[0]
+        assert "keeps messages for 90 minutes and 512 MB only" in (await warnings_of())[0]
         await admin.set_retention(namespace, -1, -1)
-        assert await told() == []
+        assert await warnings_of() == []
         await admin.set_policy(namespace, "messageTTL", 60)
-        (warning,) = await told()
+        (warning,) = await warnings_of()
         assert "a subscription loses messages that it does not consume within 60 s" in warning
-        (warning,) = await told("mine")
+        (warning,) = await warnings_of("mine")
         assert "subscription 'mine' loses messages that it does not consume within 60 s" in warning
         await admin.set_policy(namespace, "messageTTL", 0)
         quota: dict[str, Any] = {"limitSize": 1 << 20, "limitTime": -1, "policy": "consumer_backlog_eviction"}
         await admin.set_policy(namespace, "backlogQuota", quota)
-        (warning,) = await told("mine")
+        (warning,) = await warnings_of("mine")
         assert "the oldest messages of subscription 'mine' are dropped unread" in warning
-        assert len(await told()) == 1
+        assert len(await warnings_of()) == 1
         await admin.set_policy(namespace, "backlogQuota", quota | {"policy": "producer_request_hold"})
-        assert await told("mine") == []
+        assert await warnings_of("mine") == []
         await admin.set_retention(namespace, 0, 0)
 
 
@@ -161,15 +161,15 @@ async def test_the_subscription_of_a_reader_retains_nothing(cluster, client, nam
 
 
 async def test_a_retention_that_cannot_be_checked_is_reported(pulsar, namespace):
-    made = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url))
-    await made.connect()
-    (warning,) = await made.operations.warnings(f"persistent://{namespace}/t")
+    cluster = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url))
+    await cluster.connect()
+    (warning,) = await cluster.operations.warnings(f"persistent://{namespace}/t")
     assert warning.endswith("set admin_url of cluster 'p'")
-    assert await made.operations.warnings(f"persistent://{namespace}/t", "g") == []
-    (warning,) = await made.operations.warnings(f"non-persistent://{namespace}/t")
+    assert await cluster.operations.warnings(f"persistent://{namespace}/t", "g") == []
+    (warning,) = await cluster.operations.warnings(f"non-persistent://{namespace}/t")
     assert "is not persistent" in warning
     with pytest.raises(ClusterError, match="needs admin_url"):
-        made.operations.check_create_group()
+        cluster.operations.check_create_group()
     with pytest.raises(ClusterError, match="needs admin_url"):
-        await made.operations.create_group(f"persistent://{namespace}/t", "g")
-    await made.close()
+        await cluster.operations.create_group(f"persistent://{namespace}/t", "g")
+    await cluster.close()

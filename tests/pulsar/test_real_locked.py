@@ -21,7 +21,7 @@ from tests.e2e.support import opened
 from tests.kit.authority import Authority
 from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar_locked import ADMIN, APP, CONSUMER, GATEWAY, NAMESPACE, NOBODY, PRODUCER, LockedPulsar
-from tests.pulsar.locked import PARTITIONS, Mirror, mqbridge, written
+from tests.pulsar.locked import PARTITIONS, Mirror, mqbridge, write_config
 
 pytestmark = pytest.mark.cluster
 
@@ -85,11 +85,11 @@ async def test_wrong_credentials_end_with_one_clear_line(case: str, pulsar_locke
     make, text = REFUSED[case]
     mirror = Mirror(pulsar_locked)
     config = mirror.config(make(pulsar_locked, tmp_path), pulsar_locked.config_of(APP))
-    status, said = await mqbridge("check", "--connect", written(config, tmp_path))
-    assert status == CLUSTER, said
-    assert sum(text in line for line in said.splitlines()) == 1, said
-    assert "Traceback" not in said
-    assert pulsar_locked.token(APP) not in said
+    status, output = await mqbridge("check", "--connect", write_config(config, tmp_path))
+    assert status == CLUSTER, output
+    assert sum(text in line for line in output.splitlines()) == 1, output
+    assert "Traceback" not in output
+    assert pulsar_locked.token(APP) not in output
 
 
 async def test_run_and_check_end_alike(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ async def test_run_and_check_end_alike(pulsar_locked: LockedPulsar, tmp_path: Pa
     for wrong in (pulsar_locked.config({"token": pulsar_locked.token(APP, -5)}), pulsar_locked.config_of(NOBODY)):
         config = mirror.config(wrong, pulsar_locked.config_of(APP))
         config["http"] = {"listen": "127.0.0.1:0"}
-        status, said = await mqbridge("run", written(config, tmp_path))
-        assert status == CLUSTER, said
-        assert "it expired at" in said or "may not look up" in said
+        status, output = await mqbridge("run", write_config(config, tmp_path))
+        assert status == CLUSTER, output
+        assert "it expired at" in output or "may not look up" in output
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ async def test_a_missing_permission_is_found_before_the_route_starts(
 ) -> None:
     mirror = Mirror(pulsar_locked)
     ends = [pulsar_locked.config_of(role) | ({} if admin else {"admin_url": None}) for role in (source, target)]
-    status, said = await mqbridge("check", "--connect", written(mirror.config(*ends), tmp_path))
+    status, output = await mqbridge("check", "--connect", write_config(mirror.config(*ends), tmp_path))
     expected = text.format(source=mirror.source, target=mirror.target, group=mirror.group)
-    assert status == CLUSTER, said
-    assert sum(expected in line for line in said.splitlines()) == 1, said
-    assert "pulsar-admin namespaces grant-permission locked/orders --role" in said
+    assert status == CLUSTER, output
+    assert sum(expected in line for line in output.splitlines()) == 1, output
+    assert "pulsar-admin namespaces grant-permission locked/orders --role" in output
     for topic in (mirror.source, mirror.target):
         path = f"{topic.replace('://', '/')}/partitioned-stats?perPartition=false"
         stats = pulsar_locked.admin("GET", path)
@@ -146,8 +146,8 @@ async def test_a_route_needs_only_produce_and_consume(
         PRODUCER if method == "token" else APP,
     )
     config = mirror.config(*(pulsar_locked.config_of(role, method) | without for role in (source, target)))
-    status, said = await mqbridge("check", "--connect", written(config, tmp_path))
-    assert status == OK, said
+    status, output = await mqbridge("check", "--connect", write_config(config, tmp_path))
+    assert status == OK, output
     with GatewayProcess(config, tmp_path / "gateway") as gateway:
         await asyncio.to_thread(gateway.wait_stored, PARTITIONS * mirror.sent)
         assert await asyncio.to_thread(gateway.terminate) == OK

@@ -136,7 +136,7 @@ async def test_a_message_that_cannot_be_sent_is_refused(client: PulsarClient) ->
     for fields in ({"key": "\ud800"}, {"properties": {"a": "\ud800"}}, {"deliver_at": 1 << 64}):
         with pytest.raises(MappingError, match="orders"):
             await producer.send(b"x", **fields)  # type: ignore[arg-type]
-    await producer.flush()  # nothing is left of them
+    await producer.flush()  # the refused messages leave nothing pending
     await producer.send(b"x")
 
 

@@ -236,7 +236,7 @@ async def test_a_pattern_does_not_recreate_deleted_topics(catalog, broker, clien
     catalog.counts = {gone: 0, kept: 0}
     consumer = await open_pattern_consumer(client, NAMESPACE, ".*", Subscription("s"))
     (watch,) = broker.asked[BaseCommand.WATCH_TOPIC_LIST]
-    await until(lambda: len(broker.asked[BaseCommand.GET_TOPICS_OF_NAMESPACE]) == 2)  # the next look waits for a report
+    await until(lambda: len(broker.asked[BaseCommand.GET_TOPICS_OF_NAMESPACE]) == 2)  # the next check waits for an update
     ended = consumer.consumers[gone]
     del catalog.counts[gone]
     close(gone)
