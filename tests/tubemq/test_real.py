@@ -131,12 +131,12 @@ async def test_a_rejected_pack_is_read_again_and_a_confirmed_one_is_not(client: 
     reading = await client.consumer(topic, group)
     packs: list[tuple[int, list[bytes]]] = []
 
-    def twice(partition: HeldPartition, pack: Pack) -> None:
+    def reject_two_packs(partition: HeldPartition, pack: Pack) -> None:
         packs.append((pack.offset, [message.payLoadData for message in pack.messages]))
         partition.confirm() if len(packs) > 2 else partition.reject()
 
-    reading.judge = twice
-    # A pack may be a part of them, and a part of another size when it comes again: the Broker writes them to its file meanwhile.
+    reading.judge = reject_two_packs
+    # A pack may contain some of the five messages, and others when it is read again: the Broker writes to its file meanwhile.
     await until(lambda: len(packs) >= 3 and packs[-1][1][-1] == b"4")
     everything = [b"0", b"1", b"2", b"3", b"4"]
     assert [offset for offset, _ in packs[:3]] == [0, 0, 0]
@@ -209,7 +209,7 @@ async def test_two_members_share_the_partitions_and_hand_them_over(client: Clien
         await asyncio.gather(*(sender.send(f"1:{n % 8}", body) for n, body in enumerate(batch)))
         sent.update(batch)
 
-    def seen(*readings: RecordingReader) -> list[bytes]:
+    def bodies_read(*readings: RecordingReader) -> list[bytes]:
         return [body for reading in readings for bodies in reading.got.values() for body in bodies]
 
     owners: dict[str, RecordingReader] = {}
@@ -221,12 +221,12 @@ async def test_two_members_share_the_partitions_and_hand_them_over(client: Clien
     await until(lambda: len(first.held) == 4 and len(second.held) == 4)
     assert not first.held & second.held
     await send(400)
-    await until(lambda: set(seen(first, second)) == sent)
+    await until(lambda: set(bodies_read(first, second)) == sent)
     await first.consumer.close()
     await send(400)
     await until(lambda: len(second.held) == 8)
-    await until(lambda: set(seen(first, second)) == sent)
-    assert len(seen(first, second)) == len(sent), "nothing twice"
+    await until(lambda: set(bodies_read(first, second)) == sent)
+    assert len(bodies_read(first, second)) == len(sent), "nothing twice"
     assert not first.conflicts + second.conflicts, "two owners, at whatever time"
 
 
@@ -241,17 +241,17 @@ async def test_a_range_is_found_among_messages_of_other_partitions(client: Clien
     first, end = await store_range(client.masters, refs["1:1"], fresh_group())
     assert (first, end) == (0, 28 * 2401)
 
-    async def found(name: str, begin: int, end: int) -> list[bytes]:
+    async def read_bodies(name: str, begin: int, end: int) -> list[bytes]:
         async with aclosing(read_range(client.masters, refs[name], fresh_group(), (begin, 0), (end, 0))) as slices:
             return [one.payLoadData async for part in slices for one in part.pack.messages[part.first : part.last]]
 
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        assert await found("1:1", 0, end) == [b"the one"]
-        assert await found("1:1", stored.offset, stored.offset + 28) == [b"the one"]
-        assert await found("1:1", stored.offset + 28, end) == []
-        assert await found("1:2", 0, end) == []
-        assert len(await found("1:0", 0, end)) == 2400
-        assert len(await found("1:0", 28 * 100, 28 * 110)) == 10, "cut at both ends, wherever packs end"
+        assert await read_bodies("1:1", 0, end) == [b"the one"]
+        assert await read_bodies("1:1", stored.offset, stored.offset + 28) == [b"the one"]
+        assert await read_bodies("1:1", stored.offset + 28, end) == []
+        assert await read_bodies("1:2", 0, end) == []
+        assert len(await read_bodies("1:0", 0, end)) == 2400
+        assert len(await read_bodies("1:0", 28 * 100, 28 * 110)) == 10, "cut at both ends, wherever packs end"
 
 
 async def test_a_late_get_request_skips_no_pack(client: Client, tubemq: TubeMQ) -> None:

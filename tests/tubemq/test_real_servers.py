@@ -65,14 +65,14 @@ async def test_a_new_broker_is_used_and_a_dead_one_is_avoided(own: TubeMQ, open_
         def avoided() -> list[int]:
             return [broker.id for broker in any_partition.blocklist.avoided_brokers(now())]
 
-        # What is only in its memory dies with it: acknowledged, and yet not lost for what this test counts.
+        # Messages that only the memory of the second Broker has are lost; this test counts results of sends, not messages read.
         on_second = len([name for name in reading.got if name.startswith("2:")])
         assert avoided() == []
         await asyncio.to_thread(second.kill)
         await until(lambda: avoided() == [2])
         (dead,) = [record for broker, record in any_partition.blocklist._records.items() if broker.id == 2]
         (well,) = [record for broker, record in any_partition.blocklist._records.items() if broker.id == 1]
-        # Of those that are sent while it is avoided none goes there; each look at the Brokers counts anew.
+        # While the dead Broker is avoided, no message is sent to it. Each comparison of the Brokers resets the counts.
         tried, at_first = dead.sent, well.sent
         await until(lambda: avoided() != [2] or well.sent > at_first + 20 or well.sent < at_first)
         assert avoided() != [2] or dead.sent in (tried, 0)
@@ -307,11 +307,11 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
                 await other.consumer.close()
     sent = {f"1:{place}": {numbered(n) for n in range(number)} for place in range(3)}
 
-    def got(name: str) -> set[bytes]:
+    def numbers_read(name: str) -> set[bytes]:
         """Return the numbers that any member of the cut group has read: earlier members have confirmed theirs."""
         return {body for member in (first, *others) for body in member.got.get(name, ())}
 
-    await until(lambda: all(got(name) == bodies for name, bodies in sent.items()))
+    await until(lambda: all(numbers_read(name) == bodies for name, bodies in sent.items()))
     assert {found for found, _ in cutter.done} == set(CUT_METHODS)
     judge = await client.consumer(topic)
     await until(lambda: all(len(set(judge.got.get(f"1:{place}", ()))) == number for place in range(3)))

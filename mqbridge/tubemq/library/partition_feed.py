@@ -33,10 +33,10 @@ class PartitionFeed:
         """Number of completed seeks."""
         self._seek_lock = asyncio.Lock()
         self._problem: PartitionProblem | None = None
-        """The gap that `receive` has to raise before reading continues, None without one."""
+        """The gap, or failed attempt to continue after it, that `receive` has to raise before reading continues; else None."""
 
     async def run(self) -> None:
-        """Read until the partition is revoked or released."""
+        """Read until the partition is revoked or released, or until an error, which `receive` then raises."""
         try:
             while True:
                 try:
