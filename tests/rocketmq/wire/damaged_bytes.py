@@ -1,10 +1,10 @@
-"""Bytes with some of them changed, cut away or put in."""
+"""Hypothesis strategy for damaged bytes: some are changed, removed or inserted."""
 
 from hypothesis import strategies as st
 
 
 def mutated(*originals: bytes) -> st.SearchStrategy[bytes]:
-    """One of the originals after one to four changes."""
+    """Return a strategy for one of the originals after one to four changes."""
     return st.builds(_apply, st.sampled_from(originals), st.lists(_CHANGES, min_size=1, max_size=4))
 
 

@@ -1,4 +1,4 @@
-"""How real brokers refuse, word for word as 5.3.3 and 4.9.7 do, and what else they say with the same codes."""
+"""Access denials are parsed from the exact remarks of brokers 5.3.3 and 4.9.7; other errors with the same codes are not."""
 
 import pytest
 
@@ -54,7 +54,7 @@ VALIDATE, CHECK = "validate(PlainPermissionManager.java:655)", "checkPerm(PlainP
         ),
     ],
 )
-def test_what_is_lacking(status: int, remark: str, refusal: AccessDenial) -> None:
+def test_a_denial_is_parsed(status: int, remark: str, refusal: AccessDenial) -> None:
     assert parse_denial(status, remark) == refusal
     assert refusal.of_credentials is (refusal.reason is not DenialReason.MISSING_PERMISSION)
 
@@ -71,5 +71,5 @@ def test_what_is_lacking(status: int, remark: str, refusal: AccessDenial) -> Non
         (29, "request queueId[99] is illegal, TopicConfig [topicName=check signature failed]"),
     ],
 )
-def test_what_is_no_refusal_of_ours(status: int, remark: str | None) -> None:
+def test_other_errors_are_not_denials(status: int, remark: str | None) -> None:
     assert parse_denial(status, remark) is None

@@ -1,4 +1,4 @@
-"""Bodies: those of Java both ways, round trips of ours, and nothing but ProtocolError for damage."""
+"""Bodies: Java's are encoded and decoded, all bodies survive a round trip, and damage raises nothing but ProtocolError."""
 
 import contextlib
 from dataclasses import replace
@@ -74,7 +74,7 @@ def queue_label(value: object) -> str:
 
 
 @pytest.mark.parametrize(("body", "value"), BOTH_WAYS, ids=queue_label)
-def test_written_as_java_writes_it(body: bytes, value: Body) -> None:
+def test_bodies_are_encoded_like_java_and_decoded(body: bytes, value: Body) -> None:
     assert value.encode() == body
 
 
@@ -94,11 +94,11 @@ def test_a_route_for_old_clients_is_written_as_java_writes_it() -> None:
     ],
     ids=queue_label,
 )
-def test_read_as_java_wrote_it(body: bytes, value: Body) -> None:
+def test_bodies_of_java_are_decoded(body: bytes, value: Body) -> None:
     assert type(value).decode(body) == value
 
 
-def test_the_running_info_of_java() -> None:
+def test_running_info_of_java_is_decoded() -> None:
     info = RunningInfo.decode(vectors.JAVA_RUNNING)
     assert (info.properties, info.subscriptions) == ({"PROP_CLIENT_VERSION": "V5"}, (SUBSCRIPTION,))
     assert info.queues[QUEUE]["commitOffset"] == 3
@@ -194,24 +194,24 @@ def test_routes_for_old_clients_round_trip(route: Route) -> None:
 # --- what matters about single ones ---------------------------------------------------------------------------------------
 
 
-def test_routes_are_compact() -> None:
-    """The Go client takes the text apart by hand."""
+def test_routes_contain_no_blanks() -> None:
+    """The Go client splits the JSON of a route at commas and colons."""
     for standard in (True, False):
         assert b" " not in ROUTE.encode(standard=standard)
 
 
-def test_static_topics_show() -> None:
+def test_static_topics_are_recognized() -> None:
     body = b'{"brokerDatas":[],"queueDatas":[],"topicQueueMappingByBroker":{"b":{"bname":"b"}}}'
     assert Route.decode(body).is_static
     assert not Route.decode(b'{"topicQueueMappingByBroker":null}').is_static
 
 
-def test_what_older_and_other_servers_leave_out() -> None:
+def test_missing_members_have_defaults() -> None:
     body = b'{"brokerDatas":[{"brokerAddrs":{"0":"a:1"},"brokerName":"b"}],"queueDatas":[{"brokerName":"b","topicSynFlag":0}]}'
     assert Route.decode(body) == Route((QueueData("b", 0, 0, 0),), (BrokerData("b", "", {0: "a:1"}),))
 
 
-def test_offsets_of_a_broker_have_bare_keys() -> None:
+def test_offsets_of_a_broker_with_unquoted_keys_are_decoded() -> None:
     body = b'{"dataVersion":{"counter":1},"offsetTable":{"T1@G1":{0:123,1:45},"nonsense":{0:1}}}'
     assert ConsumerOffsets.decode(body).offsets == {("T1", "G1"): {0: 123, 1: 45}}
 
@@ -222,7 +222,7 @@ def test_maps_by_queue_are_written_as_standard_json() -> None:
     assert orjson.loads(body)
 
 
-def test_a_heartbeat_says_tags_and_their_signed_hashes() -> None:
+def test_a_heartbeat_contains_tags_and_their_signed_hashes() -> None:
     body = Heartbeat("c", (), (ConsumerData("g", (SubscriptionData("t", "polygenelubricants||TagA"),)),)).encode()
     said = orjson.loads(body)["consumerDataSet"][0]["subscriptionDataSet"][0]
     assert (said["tagsSet"], said["codeSet"]) == (["polygenelubricants", "TagA"], [-(1 << 31), 2598919])
@@ -231,12 +231,12 @@ def test_a_heartbeat_says_tags_and_their_signed_hashes() -> None:
         assert said["consumerDataSet"][0]["subscriptionDataSet"][0]["tagsSet"] == []
 
 
-def test_no_assignment_is_not_an_empty_one() -> None:
+def test_a_missing_assignment_differs_from_an_empty_one() -> None:
     assert Assignments.decode(b"{}").assignments is None
     assert Assignments.decode(b'{"messageQueueAssignments":[]}').assignments == ()
 
 
-def test_a_bit_set_has_a_limit() -> None:
+def test_an_acknowledgement_mask_has_a_limit() -> None:
     body = BatchAcks("b", (replace(ACK, mask=1 << 5000),)).encode()
     with pytest.raises(RemoteProtocolError, match="bits"):
         BatchAcks.decode(body)
@@ -249,14 +249,14 @@ ORIGINALS = [value for name, value in vars(vectors).items() if isinstance(value,
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("body", [b"", b"[]", b"1", b"null", b'"x"', b"{"])
-def test_a_body_is_an_object(kind: type[Body], body: bytes) -> None:
+def test_a_body_that_is_no_object_is_a_protocol_error(kind: type[Body], body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         kind.decode(body)
 
 
 @settings(max_examples=1000)
 @given(st.sampled_from(BODIES), mutated(*ORIGINALS) | st.sampled_from(ORIGINALS))
-def test_damaged_and_foreign_bodies(kind: type[Body], body: bytes) -> None:
+def test_damaged_and_foreign_bodies_are_a_protocol_error_or_a_body(kind: type[Body], body: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
         kind.decode(body)
 
@@ -273,7 +273,7 @@ nonsense = st.recursive(
 
 @settings(max_examples=400)
 @given(st.sampled_from(BODIES), st.dictionaries(st.sampled_from(MEMBERS), nonsense, max_size=5))
-def test_members_of_any_type(kind: type[Body], said: dict[str, Any]) -> None:
+def test_members_of_any_type_are_a_protocol_error_or_a_body(kind: type[Body], said: dict[str, Any]) -> None:
     try:
         body = orjson.dumps(said, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # a number beyond 64 bits

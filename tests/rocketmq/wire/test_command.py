@@ -1,4 +1,4 @@
-"""Frames: golden bytes both ways and at every split, tolerant reading, limits, and nothing but ProtocolError for damage."""
+"""Frames: golden bytes are encoded and decoded, also when they are split; limits; damage raises nothing but ProtocolError."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ def json_frame(header: object, body: bytes = b"", kind: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("frame", GOLDEN, ids=["json", "binary"])
-def test_golden_frames_both_ways(frame: bytes) -> None:
+def test_golden_frames_are_encoded_and_decoded(frame: bytes) -> None:
     binary = frame is vectors.BINARY_REQUEST
     command = decode(frame)
     assert (command.code, command.ext, command.opaque, command.flag) == (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, 1, 0)
@@ -55,14 +55,14 @@ def test_frames_of_java() -> None:
 
 
 @pytest.mark.parametrize("frame", GOLDEN + JAVA)
-def test_every_split(frame: bytes) -> None:
+def test_a_frame_may_be_split_anywhere(frame: bytes) -> None:
     stream = frame + vectors.JSON_REQUEST
     for split in range(1, len(stream)):
         cutter = FrameCutter(measure)
         assert cutter.feed(stream[:split]) + cutter.feed(stream[split:]) == [frame, vectors.JSON_REQUEST]
 
 
-def test_byte_by_byte() -> None:
+def test_frames_may_arrive_byte_by_byte() -> None:
     cutter = FrameCutter(measure)
     stream = b"".join(GOLDEN + JAVA)
     frames = [frame for at in range(len(stream)) for frame in cutter.feed(stream[at : at + 1])]
@@ -70,7 +70,7 @@ def test_byte_by_byte() -> None:
     assert cutter.buffered == 0
 
 
-def test_what_is_needed_is_never_beyond_the_frame() -> None:
+def test_measure_never_requires_bytes_beyond_the_frame() -> None:
     frame = vectors.JSON_REQUEST
     for have in range(len(frame)):
         assert have < measure(frame[:have], 0) <= len(frame)
@@ -100,13 +100,13 @@ def test_binary_round_trip(code: int, ext: dict[str, str], body: bytes, opaque: 
     assert said(decode(encode(command, binary=True))) == said(command)
 
 
-def test_flags() -> None:
+def test_flags_tell_responses_and_oneway_requests() -> None:
     assert (Command(1).is_response, Command(1).is_oneway) == (False, False)
     assert Command(1, flag=RESPONSE).is_response
     assert Command(1, flag=ONEWAY).is_oneway
 
 
-def test_an_answer_repeats_the_number_and_the_encoding() -> None:
+def test_a_response_repeats_opaque_and_encoding() -> None:
     request = decode(vectors.JAVA_COMMAND_PULL_BINARY)
     answer = request.answer(Status.PULL_NOT_FOUND, {"a": "b"}, b"x", "nothing")
     assert (answer.code, answer.opaque, answer.flag, answer.binary) == (19, 8, RESPONSE, True)
@@ -140,8 +140,8 @@ def test_unknown_members_blanks_and_quoted_numbers() -> None:
     assert decode(json_frame(header)).code == 34
 
 
-def test_fields_are_written_also_when_there_are_none() -> None:
-    """Java dereferences extFields without looking."""
+def test_ext_fields_are_written_even_if_empty() -> None:
+    """Java dereferences extFields without a check for null."""
     assert json.loads(encode(Command(0))[8:])["extFields"] == {}
 
 
@@ -167,12 +167,12 @@ def test_an_unknown_language_and_empty_texts_of_a_binary_header() -> None:
     ],
     ids=["tls", "http", "too large", "too small", "header beyond the frame", "unknown type"],
 )
-def test_limits_are_checked_before_waiting(head: bytes, word: str) -> None:
+def test_an_invalid_prefix_is_refused_before_the_frame_is_complete(head: bytes, word: str) -> None:
     with pytest.raises(RemoteProtocolError, match=word):
         FrameCutter(measure).feed(head)
 
 
-def test_the_largest_frame() -> None:
+def test_the_largest_frame_is_encoded_and_a_larger_one_refused() -> None:
     empty = len(encode(Command(0)))
     largest = encode(Command(0, body=bytes(MAX_FRAME_BYTES - empty)))
     assert len(largest) == MAX_FRAME_BYTES
@@ -186,12 +186,12 @@ def test_the_largest_frame() -> None:
     [Command(Code.POP_MESSAGE), Command(1, {"k" * 40000: "v"}), Command(1, {"k": "\ud800"}), Command(1, opaque=1 << 31)],
     ids=["code of 32 bits", "long key", "no Unicode", "opaque"],
 )
-def test_what_does_not_fit_a_binary_header(command: Command) -> None:
+def test_a_field_too_large_for_a_binary_header_is_refused(command: Command) -> None:
     with pytest.raises(LocalProtocolError):
         encode(command, binary=True)
 
 
-def test_what_is_no_json() -> None:
+def test_an_ext_value_that_json_cannot_hold_is_refused() -> None:
     with pytest.raises(LocalProtocolError):
         encode(Command(1, {"k": "\ud800"}))
 
@@ -211,7 +211,7 @@ def test_what_is_no_json() -> None:
         {"code": 1, "extFields": {"a": {"b": 1}}},
     ],
 )
-def test_headers_that_make_no_sense(header: object) -> None:
+def test_invalid_json_headers_are_protocol_errors(header: object) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(json_frame(header))
 
@@ -232,7 +232,7 @@ def test_any_header_is_a_protocol_error_or_a_command(header: bytes, kind: int) -
 
 
 @given(st.binary(max_size=40))
-def test_decode_takes_whole_frames_only(data: bytes) -> None:
+def test_decode_refuses_incomplete_frames(data: bytes) -> None:
     for frame in (data, vectors.JSON_REQUEST + data[:1] + b"x", vectors.JSON_REQUEST[: len(data)]):
         with pytest.raises(RemoteProtocolError):
             decode(frame)

@@ -1,4 +1,4 @@
-"""fastjson's JSON: bare and object keys, the same values as standard JSON, and nothing but ProtocolError for the rest."""
+"""fastjson's JSON: unquoted keys and objects as keys, the same values as standard JSON, and ProtocolError for all else."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ from tests.rocketmq.wire.damaged_bytes import mutated
         (b"{true:1,[1]:2}", {"true": 1, "[1]": 2}),
     ],
 )
-def test_what_orjson_does_not_read(body: bytes, value: object) -> None:
+def test_json_that_orjson_refuses_is_parsed(body: bytes, value: object) -> None:
     assert loads(body) == value
 
 
@@ -45,7 +45,7 @@ values = st.recursive(
 
 
 @given(values, st.sampled_from([None, 1]), st.booleans())
-def test_standard_json_reads_alike(value: object, indent: int | None, ascii_only: bool) -> None:
+def test_standard_json_has_the_same_result_in_both_parsers(value: object, indent: int | None, ascii_only: bool) -> None:
     body = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     with contextlib.suppress(RemoteProtocolError):  # lone surrogates, by orjson only
         assert loads(body) == value
@@ -56,7 +56,7 @@ def test_standard_json_reads_alike(value: object, indent: int | None, ascii_only
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"{0:1", b"{0:1}}", b"{0:1,}", b"{0}", b"{0:}", b"{:1}", b"{0:1 1:2}", b"nul", b"\xff", b"{0:01}"]
 )
-def test_what_is_no_json(body: bytes) -> None:
+def test_invalid_json_is_a_protocol_error(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         loads(body)
 
@@ -68,7 +68,7 @@ def test_depth_is_limited() -> None:
             loads(deep)
 
 
-def test_absurd_numbers() -> None:
+def test_a_number_of_5000_digits_is_a_protocol_error() -> None:
     with pytest.raises(RemoteProtocolError):
         loads(b"{0:" + b"9" * 5000 + b"}")
 
@@ -76,6 +76,6 @@ def test_absurd_numbers() -> None:
 @given(
     st.text('{}[]":,0123.-eE tfn\\u', max_size=40).map(str.encode) | mutated(vectors.JAVA_TOPIC_STATS, vectors.JAVA_ROUTE_LEGACY)
 )
-def test_any_text(body: bytes) -> None:
+def test_any_text_is_a_protocol_error_or_a_value(body: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
         loads(body)

@@ -1,4 +1,4 @@
-"""Headers: Java's own, both versions of the send header, names, defaults, and what is missing or no number."""
+"""Headers: those of Java, both versions of the send header, names, defaults, and errors for missing and invalid fields."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ VALUES = {str: st.text(max_size=10), int: st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 def instances(of: type[Header]) -> st.SearchStrategy[Header]:
-    """Any values in all fields, None where it is allowed."""
+    """Return a strategy for headers with any values; optional fields may be None."""
     hints = typing.get_type_hints(of)
     fields = {}
     for field in dataclasses.fields(of):  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def instances(of: type[Header]) -> st.SearchStrategy[Header]:
     return st.builds(of, **fields)
 
 
-def test_there_are_headers() -> None:
+def test_all_headers_are_found() -> None:
     assert len(ALL) > 40
 
 
@@ -46,12 +46,12 @@ def test_every_header_survives_the_round_trip(header: Header) -> None:
 
 
 @given(instances(SendHeader))
-def test_the_first_version_of_a_send_says_the_same(header: Header) -> None:
+def test_both_versions_of_a_send_header_have_the_same_fields(header: Header) -> None:
     assert isinstance(header, SendHeader)
     assert SendHeader.decode(header.encode_v1()) == header
 
 
-def test_the_sends_of_java() -> None:
+def test_send_headers_of_java_are_decoded() -> None:
     second, first = decode(vectors.JAVA_COMMAND_SEND), decode(vectors.JAVA_COMMAND_SEND_V1)
     header = SendHeader(
         "g", "T1", 2, 1700000000000, "TAGS\x01a\x02", default_topic="TBW102", default_topic_queue_nums=4, broker_name="b"
@@ -64,14 +64,14 @@ def test_the_sends_of_java() -> None:
 
 
 @pytest.mark.parametrize("frame", [vectors.JAVA_COMMAND_PULL, vectors.JAVA_COMMAND_PULL_BINARY], ids=["json", "binary"])
-def test_the_pull_of_java(frame: bytes) -> None:
+def test_pull_headers_of_java_are_decoded(frame: bytes) -> None:
     ext = decode(frame).ext
     header = PullHeader("G", "T1", 1, 5, 32, 6, 0, 15000, 3, "*", "TAG")
     assert PullHeader.decode(ext) == header
     assert header.encode().items() <= ext.items()
 
 
-def test_names_on_the_wire() -> None:
+def test_fields_have_their_names_on_the_wire() -> None:
     assert UnregisterHeader("c", "p").encode() == {"clientID": "c", "producerGroup": "p"}
     assert QueryHeader("t", "k", 1, 2, 3, unique_key=True).encode()["_UNIQUE_KEY_QUERY"] == "true"
     assert SendResult("m", 1, 2, region="R", trace_on=True).encode() == {
@@ -84,12 +84,12 @@ def test_names_on_the_wire() -> None:
     assert BrokerHeader("b", "a", "c", body_crc32=5).encode()["bodyCrc32"] == "5"
 
 
-def test_names_of_go_clients_in_another_case() -> None:
+def test_names_of_go_clients_in_another_case_are_decoded() -> None:
     assert QueueHeader.decode({"Topic": "T", "QueueId": "4"}) == QueueHeader("T", 4)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("1", False), ("", False)])
-def test_booleans_are_javas(text: str, value: bool) -> None:
+def test_booleans_are_parsed_as_in_java(text: str, value: bool) -> None:
     ext = {"consumerGroup": "g", "topic": "t", "queueId": "1", "setZeroIfNotFound": text}
     assert QueryOffsetHeader.decode(ext).set_zero_if_not_found is value
 
@@ -108,7 +108,7 @@ def test_an_optional_number_may_be_blank() -> None:
         ({"topic": "t", "queueId": "9" * 5000}, "queueId"),
     ],
 )
-def test_what_is_missing_or_no_number_is_named(ext: dict[str, str], word: str) -> None:
+def test_an_error_names_the_missing_or_invalid_field(ext: dict[str, str], word: str) -> None:
     with pytest.raises(RemoteProtocolError, match=word):
         QueueHeader.decode(ext)
 

@@ -1,4 +1,4 @@
-"""The property string: both ways, what readers leave out, what writers must not write."""
+"""The property string: encoding, decoding, entries that are skipped, and properties that are refused."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 pairs = st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "a"]) | texts, texts), max_size=8)
 
 
-def test_the_string() -> None:
+def test_a_property_string_is_encoded_and_decoded() -> None:
     assert encode([("TAGS", "a"), ("k", "ü")]) == b"TAGS\x01a\x02k\x01\xc3\xbc\x02"
     assert encode([]) == b""
 
@@ -36,14 +36,14 @@ def test_round_trip_in_order_with_repeats(said: list[tuple[str, str]]) -> None:
         (b"a\x01=,; \x02", [("a", "=,; ")]),
     ],
 )
-def test_broken_entries_are_left_out(data: bytes, said: list[tuple[str, str]]) -> None:
+def test_entries_without_name_or_value_are_skipped(data: bytes, said: list[tuple[str, str]]) -> None:
     assert decode(data) == said
 
 
 @pytest.mark.parametrize(
     "pair", [("", "v"), ("k", ""), ("a\x01b", "v"), ("a\x02", "v"), ("k", "\x01"), ("k", "a\x02b"), ("", "")], ids=repr
 )
-def test_what_cannot_be_written(pair: tuple[str, str]) -> None:
+def test_an_invalid_property_is_refused(pair: tuple[str, str]) -> None:
     assert why_invalid(*pair) is not None
     for said in ([pair], [("x", "y"), pair], [pair, ("x", "y")]):
         with pytest.raises(LocalProtocolError):
@@ -51,7 +51,7 @@ def test_what_cannot_be_written(pair: tuple[str, str]) -> None:
 
 
 @given(st.lists(st.tuples(st.text("ab\x01\x02", max_size=3), st.text("ab\x01\x02", max_size=3)), max_size=4))
-def test_writing_refuses_exactly_what_has_a_fault(said: list[tuple[str, str]]) -> None:
+def test_encode_refuses_exactly_the_pairs_that_why_invalid_names(said: list[tuple[str, str]]) -> None:
     if any(why_invalid(*pair) for pair in said):
         with pytest.raises(LocalProtocolError):
             encode(said)
@@ -59,7 +59,7 @@ def test_writing_refuses_exactly_what_has_a_fault(said: list[tuple[str, str]]) -
         assert decode(encode(said)) == said
 
 
-def test_the_limit() -> None:
+def test_the_size_has_a_limit() -> None:
     fits = "x" * (MAX_BYTES - 3)
     assert len(encode([("k", fits)])) == MAX_BYTES
     for value in (fits + "x", "ü" * (MAX_BYTES // 2), "\ud800"):
@@ -68,7 +68,7 @@ def test_the_limit() -> None:
 
 
 @given(st.binary(max_size=60) | st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"TAGS", b"\xff"]), max_size=20).map(b"".join))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_a_protocol_error(data: bytes) -> None:
     try:
         said = decode(data)
     except RemoteProtocolError:
@@ -78,20 +78,20 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @given(pairs)
-def test_finding_one_is_reading_all(said: list[tuple[str, str]]) -> None:
+def test_find_returns_the_last_value_that_decode_returns(said: list[tuple[str, str]]) -> None:
     data = encode(said)
     for name in ("TAGS", "KEYS", "a", "absent"):
         assert find(data, name) == find(data[:-1], name) == dict(said).get(name)
 
 
-def test_finding_among_thousands_of_empty_ones() -> None:
+def test_find_skips_thousands_of_entries_without_a_value() -> None:
     assert find(b"TAGS\x01a\x02" + b"TAGS\x01\x02" * 5000, "TAGS") == "a"
     assert find(b"TAGS\x01\x02" * 5000, "TAGS") is None
     with pytest.raises(RemoteProtocolError):
         find(b"TAGS\x01\xff", "TAGS")
 
 
-def test_system_names() -> None:
+def test_system_names_are_complete() -> None:
     assert {Name.KEYS, Name.SHARDING_KEY, "1ST_POP_TIME", "__CRC32#", "__transactionId__"} <= SYSTEM_NAMES
     assert all(isinstance(name, str) for name in SYSTEM_NAMES)
     assert len(SYSTEM_NAMES) > 50

@@ -1,4 +1,4 @@
-"""Records: golden ones by hand and by Java, every field, inner batches, compression, and damage."""
+"""Records: golden bytes written by hand and by Java, every field, inner batches, compression, and damage."""
 
 import contextlib
 import struct
@@ -39,7 +39,7 @@ def one(data: bytes) -> Record:
     return record
 
 
-def test_the_golden_record_both_ways() -> None:
+def test_the_golden_record_is_encoded_and_decoded() -> None:
     record = one(vectors.RECORD)
     assert (record.topic, record.body, record.defect) == ("T1", b"hello", None)
     assert (record.queue_id, record.queue_offset, record.physical_offset) == (3, 5, 1000)
@@ -58,7 +58,7 @@ JAVA = {
 
 
 @pytest.mark.parametrize(("data", "born", "stored"), JAVA.values(), ids=JAVA)
-def test_records_of_java(data: bytes, born: str, stored: str) -> None:
+def test_records_of_java_are_decoded(data: bytes, born: str, stored: str) -> None:
     record = one(data)
     assert record.defect is None
     assert (record.topic, record.body, record.flag, record.reconsume_times, record.prepared_offset) == ("T1", b"hello", 7, 2, 9)
@@ -87,7 +87,7 @@ def test_an_inner_batch_of_java_is_unwrapped() -> None:
 
 
 def test_records_back_to_back_at_every_cut() -> None:
-    """Whatever is left at the end is an error that says where, never fewer records."""
+    """Bytes that end inside a record raise an error that names it; they are never decoded to fewer records."""
     parts = [vectors.RECORD, vectors.JAVA_RECORD_V6, vectors.JAVA_RECORD_STORE6]
     body = b"".join(parts)
     borders = {0, len(parts[0]), len(parts[0] + parts[1]), len(body)}
@@ -133,7 +133,7 @@ def test_round_trip(stored: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, MAX_V1_TOPIC_BYTES, MAX_V1_TOPIC_BYTES + 1, MAX_TOPIC_BYTES])
-def test_long_topics_take_the_second_version(size: int) -> None:
+def test_long_topics_need_layout_v2(size: int) -> None:
     data = encode_record(Record("t" * size, b"x"))
     assert struct.unpack_from(">I", data, 4)[0] == (V2 if size > MAX_V1_TOPIC_BYTES else V1)
     assert one(data).topic == "t" * size
@@ -150,7 +150,7 @@ def test_long_topics_take_the_second_version(size: int) -> None:
     ],
     ids=["topic", "properties", "queue", "offset", "host"],
 )
-def test_what_cannot_be_stored(record: Record) -> None:
+def test_a_field_too_large_for_a_record_is_refused(record: Record) -> None:
     with pytest.raises(LocalProtocolError):
         encode_record(record)
 
@@ -159,14 +159,14 @@ def test_what_cannot_be_stored(record: Record) -> None:
 
 
 @given(st.sampled_from([OLD, LZ4, ZSTD, ZLIB]), st.binary(max_size=300), st.integers(1, 30))
-def test_compressed_bodies(codec: int, data: bytes, times: int) -> None:
+def test_compressed_bodies_are_decompressed(codec: int, data: bytes, times: int) -> None:
     packed = Record("t", compress(codec, data * times), sys_flag=SysFlag.COMPRESSED | codec | SysFlag.COMMIT)
     record = one(encode_record(packed))
     assert (record.defect, record.body, record.sys_flag) == (None, data * times, SysFlag.COMMIT)
 
 
 @given(st.lists(st.tuples(int32, st.binary(max_size=20), st.text("ab\x01\x02", max_size=9).map(str.encode)), max_size=5))
-def test_inner_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
+def test_inner_batches_are_split_into_messages(elements: list[tuple[int, bytes, bytes]]) -> None:
     body = b"".join(encode_element(data, properties, flag) for flag, data, properties in elements)
     for flags, stored in ((0, body), (SysFlag.COMPRESSED | ZSTD, compress(ZSTD, body))):
         outer = Record(
@@ -188,7 +188,7 @@ def test_inner_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
     ],
     ids=["body", "codec", "inner batch", "properties"],
 )
-def test_what_cannot_be_used_is_a_defect_with_the_raw_body(record: Record, word: str) -> None:
+def test_an_unusable_record_has_a_defect_and_its_stored_body(record: Record, word: str) -> None:
     data = encode_record(record) + vectors.RECORD
     damaged, whole = decode_records(data)
     assert damaged.defect is not None
@@ -198,14 +198,14 @@ def test_what_cannot_be_used_is_a_defect_with_the_raw_body(record: Record, word:
     assert encode_record(damaged) == encode_record(record)
 
 
-def test_a_flag_without_its_other_half_unwraps_nothing() -> None:
+def test_only_both_inner_batch_bits_split_a_record() -> None:
     record = one(encode_record(Record("t", b"junk", sys_flag=SysFlag.INNER_BATCH)))
     assert (record.defect, record.body) == (None, b"junk")
 
 
 @pytest.mark.parametrize("flags", [0, SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP], ids=["bodies", "inner batches"])
 def test_what_an_answer_unpacks_to_has_a_limit(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
-    """A hundred bytes each become a hundred thousand, in bytes or in objects: that ends, and is not left out silently."""
+    """Bodies of a hundred bytes unpack to a hundred thousand each, in bytes or in objects: decoding stops with an error."""
     monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 1 << 20)
     plain = encode_element(b"", b"") * 180 if flags else bytes(100_000)
     bomb = encode_record(Record("t", compress(ZSTD, plain), sys_flag=SysFlag.COMPRESSED | ZSTD | flags))
@@ -239,7 +239,7 @@ def test_every_flipped_bit_of_a_body_is_a_defect() -> None:
             assert "CRC" in record.defect
 
 
-def test_a_checksum_that_nobody_computed_is_not_compared() -> None:
+def test_a_checksum_of_0_is_not_compared() -> None:
     assert one(vectors.RECORD[:8] + bytes(4) + vectors.RECORD[12:]).defect is None
 
 
@@ -259,7 +259,7 @@ def test_a_checksum_that_nobody_computed_is_not_compared() -> None:
         (36, b"\x00\x00\x00\x30", "body of"),
     ],
 )
-def test_absurd_sizes_are_named(at: int, value: bytes, word: str) -> None:
+def test_an_error_names_invalid_sizes(at: int, value: bytes, word: str) -> None:
     data = vectors.RECORD[:at] + value + vectors.RECORD[at + len(value) :]
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         decode_records(vectors.RECORD + data)
@@ -279,7 +279,7 @@ def test_damage_is_a_defect_an_error_or_another_record(data: bytes) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_any_bytes(data: bytes, second: bool) -> None:
+def test_any_bytes_are_records_or_a_protocol_error(data: bytes, second: bool) -> None:
     magic = struct.pack(">I", V2 if second else V1)
     for body in (data, struct.pack(">I", len(data) + 8) + magic + data):
         with contextlib.suppress(RemoteProtocolError):
@@ -289,18 +289,18 @@ def test_any_bytes(data: bytes, second: bool) -> None:
 # --- batches --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_golden_element_both_ways() -> None:
+def test_the_golden_batch_element_is_encoded_and_decoded() -> None:
     assert encode_element(b"hi", b"TAGS\x01a\x02", 0) == vectors.BATCH_ELEMENT
     assert decode_batch(vectors.BATCH_ELEMENT) == [(0, b"hi", b"TAGS\x01a\x02")]
 
 
-def test_the_batch_of_java_both_ways() -> None:
+def test_a_batch_of_java_is_encoded_and_decoded() -> None:
     elements = decode_batch(vectors.JAVA_BATCH)
     assert elements == [(0, b"hi", b"WAIT\x01true\x02TAGS\x01a\x02"), (1, b"hi", b"WAIT\x01true\x02TAGS\x01a\x02")]
     assert b"".join(encode_element(body, properties, flag) for flag, body, properties in elements) == vectors.JAVA_BATCH
 
 
-def test_a_batch_at_every_cut() -> None:
+def test_a_batch_cut_anywhere_is_a_protocol_error() -> None:
     for end in range(1, len(vectors.JAVA_BATCH)):
         if end != len(vectors.JAVA_BATCH) // 2:
             with pytest.raises(RemoteProtocolError, match="of a batch"):
@@ -316,12 +316,12 @@ def test_properties_of_an_element_have_a_limit() -> None:
 
 
 @given(mutated(vectors.JAVA_BATCH, vectors.BATCH_ELEMENT) | st.binary(max_size=80))
-def test_damaged_batches(data: bytes) -> None:
+def test_damaged_batches_are_a_protocol_error_or_a_batch(data: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
         decode_batch(data)
 
 
-def test_hosts() -> None:
+def test_hosts_are_formatted_and_parsed() -> None:
     for text in ("127.0.0.1:10911", "[2001:db8::2]:10911"):
         assert format_host(parse_host(text)) == text
     assert parse_host("2001:db8::2:10911") == parse_host("[2001:db8::2]:10911")

@@ -1,4 +1,4 @@
-"""What is neither a frame nor a body: codes, ids, tags, delays, receipts, signatures, compression."""
+"""Small formats of the protocol: codes, ids, tags, delay levels, receipts, signatures, compression."""
 
 import contextlib
 import zlib
@@ -21,7 +21,7 @@ from tests.rocketmq.wire import vectors
 # --- codes ----------------------------------------------------------------------------------------------------------------
 
 
-def test_names() -> None:
+def test_codes_have_names() -> None:
     assert codes.request_name(Code.SEND_BATCH_MESSAGE) == "SEND_BATCH_MESSAGE"
     assert codes.request_name(999_999) == "request 999999"
     assert codes.status_name(17) == "TOPIC_NOT_EXIST"
@@ -46,11 +46,11 @@ def test_every_status_but_success_has_a_meaning() -> None:
         (77777, Failure.RETRY),
     ],
 )
-def test_what_helps(status: int, failure: Failure) -> None:
+def test_each_status_has_its_remedy(status: int, failure: Failure) -> None:
     assert codes.failure_of(status) is failure
 
 
-def test_a_refusal_says_what_and_why() -> None:
+def test_the_error_of_a_refusal_names_the_request_and_the_reason() -> None:
     error = codes.refused("SEND_MESSAGE_V2 to 127.0.0.1:10911", 13, "\nthe message is illegal\nat Foo.java")
     assert (error.code, error.failure) == (13, Failure.REFUSED)
     assert str(error).startswith("SEND_MESSAGE_V2 to 127.0.0.1:10911 was refused with 13 MESSAGE_ILLEGAL")
@@ -104,7 +104,7 @@ def test_offset_ids_of_java(text: str, host: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x" * 32, "7F", "7F00000100002A9F00000000000003E8AA", "7F 0000100002A9F00000000000003E8", "ü" * 32]
 )
-def test_what_is_no_offset_id(text: str) -> None:
+def test_invalid_offset_ids_are_protocol_errors(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
         ids.parse_offset_id(text)
 
@@ -124,7 +124,7 @@ def test_unique_ids_never_repeat_whatever_the_clock_does(clock: Callable[[int], 
     assert len(set(made)) == len(made)
 
 
-def test_a_new_month_starts_again() -> None:
+def test_the_time_of_unique_ids_restarts_with_a_new_month() -> None:
     maker = ids.UniqueIds(bytes(4), 1, 1)
     assert maker.make(30 * 86_400_000)[20:28] == f"{30 * 86_400_000:08X}"
     assert maker.make(5)[20:28] == "00000005"
@@ -150,7 +150,7 @@ def test_delay_levels() -> None:
 
 
 @given(st.floats(0.001, 7200))
-def test_a_level_never_waits_too_short(seconds: float) -> None:
+def test_a_level_is_never_shorter_than_the_delay(seconds: float) -> None:
     level = delay_levels.level_of(seconds)
     assert delay_levels.delay_s(level) >= seconds
     assert level == 1 or delay_levels.delay_s(level - 1) < seconds
@@ -159,13 +159,13 @@ def test_a_level_never_waits_too_short(seconds: float) -> None:
 # --- receipts -------------------------------------------------------------------------------------------------------------
 
 
-def test_receipts_both_ways() -> None:
+def test_receipts_are_parsed_and_formatted() -> None:
     receipt = Receipt(100, 1700000000000, 60000, 3, "0", "broker-a", 1, 105)
     assert str(receipt) == "100 1700000000000 60000 3 0 broker-a 1 105"
     assert receipts.parse_receipt(str(receipt)) == receipt
 
 
-def test_what_a_pop_answers() -> None:
+def test_the_texts_of_a_pop_response_are_parsed() -> None:
     assert receipts.parse_start_offsets("0 1 100;1 0 7") == {("0", 1): 100, ("1", 0): 7}
     assert receipts.parse_message_offsets("0 1 100,105;1 0 7") == {("0", 1): [100, 105], ("1", 0): [7]}
     assert receipts.parse_order_counts("0 1 2;0 qo1%105 3") == {("0", "1"): 2, ("0", "qo1%105"): 3}
@@ -177,14 +177,14 @@ places = st.dictionaries(st.tuples(st.sampled_from("012"), st.integers(0, 99)), 
 
 
 @given(places)
-def test_infos_round_trip(starts: dict[tuple[str, int], int]) -> None:
+def test_offset_infos_round_trip(starts: dict[tuple[str, int], int]) -> None:
     assert receipts.parse_start_offsets(receipts.format_start_offsets(starts)) == starts
     offsets = {place: [start, start + 1] for place, start in starts.items()}
     assert receipts.parse_message_offsets(receipts.format_message_offsets(offsets)) == offsets
 
 
 @given(st.text("0129 ;,%qo-b", max_size=30) | st.text(max_size=20))
-def test_nonsense_is_a_protocol_error(text: str) -> None:
+def test_invalid_receipts_and_infos_are_protocol_errors(text: str) -> None:
     parsers = (receipts.parse_receipt, receipts.parse_start_offsets, receipts.parse_message_offsets, receipts.parse_order_counts)
     for parse in parsers:
         with contextlib.suppress(RemoteProtocolError):
@@ -205,14 +205,14 @@ def test_the_golden_signature() -> None:
 
 
 def test_names_are_signed_in_the_order_of_utf_16() -> None:
-    """Java's order: what UTF-16 writes with two units comes before a name of one unit that is higher."""
+    """As in Java, a character that needs two UTF-16 units sorts before a single unit with a higher number."""
     assert signing.signature({"\uff5e": "2", "\U0001f600": "1", "a": "0"}, b"", "sk") == signing.signature(
         {"a": "012"}, b"", "sk"
     )
 
 
-def test_the_mark_of_queries_by_unique_key_is_not_signed() -> None:
-    """Brokers of 4.9 leave it out of what they verify, and 5.3.3 in requests that say version 399 or less."""
+def test_the_field_of_queries_by_unique_key_is_not_signed() -> None:
+    """4.9 brokers leave the field out of the signature; 5.3.3 brokers only if the request announces version 399 or less."""
     ext = {"topic": "T1", "_UNIQUE_KEY_QUERY": "true"}
     signing.sign(ext, b"body", "ak", "sk")
     assert ext["Signature"] == "NEcamKdcSLD9Od/YmM/mIw5HlXE="
@@ -241,7 +241,7 @@ def test_every_codec_survives_the_round_trip(codec: int, data: bytes, times: int
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_bodies_that_grow_beyond_the_first_guess_and_the_limit(codec: int) -> None:
+def test_bodies_larger_than_the_first_buffer_and_than_the_limit(codec: int) -> None:
     data = bytes(3_000_000)
     packed = compression.compress(codec, data)
     assert compression.decompress(codec, packed) == data
@@ -252,7 +252,7 @@ def test_bodies_that_grow_beyond_the_first_guess_and_the_limit(codec: int) -> No
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_cut_bodies_are_noticed(codec: int) -> None:
+def test_truncated_bodies_are_protocol_errors(codec: int) -> None:
     packed = compression.compress(codec, b"some text " * 50)
     for end in range(len(packed)):
         with pytest.raises(RemoteProtocolError):
@@ -260,18 +260,18 @@ def test_cut_bodies_are_noticed(codec: int) -> None:
 
 
 @given(st.sampled_from([*CODECS, 0x400]), st.binary(max_size=100))
-def test_any_bytes_only_protocol_errors(codec: int, data: bytes) -> None:
+def test_any_bytes_are_a_body_or_a_protocol_error(codec: int, data: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
         compression.decompress(codec, data, 1 << 20)
 
 
-def test_other_levels_and_other_writers_are_read() -> None:
+def test_bodies_of_other_levels_and_writers_are_decompressed() -> None:
     assert compression.decompress(compression.ZLIB, zlib.compress(b"x" * 99, 9)) == b"x" * 99
     assert compression.decompress(compression.ZSTD, bytes(cramjam.zstd.compress(b"x" * 99, 19))) == b"x" * 99
 
 
 def test_lz4_frames_have_independent_blocks() -> None:
-    """Java reads no others, and cramjam's own have dependent ones."""
+    """Java cannot read dependent blocks, which cramjam's own frames have."""
     body = decode_records(vectors.JAVA_RECORD_LZ4[:36] + bytes(4) + vectors.JAVA_RECORD_LZ4[40:])[0].body
     for data in (b"x" * 300, b"abc", bytes(9 << 20)):
         assert compression.compress(compression.LZ4, data)[:7] == body[:7]
@@ -279,7 +279,7 @@ def test_lz4_frames_have_independent_blocks() -> None:
     assert stored[7:] == bytes.fromhex("03000080 616263 00000000")
 
 
-def test_an_unknown_codec() -> None:
+def test_an_unknown_codec_is_refused() -> None:
     for call in (compression.compress, compression.decompress):
         with pytest.raises((LocalProtocolError, RemoteProtocolError), match="unknown"):
             call(0x400, b"")
