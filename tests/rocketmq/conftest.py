@@ -1,4 +1,4 @@
-"""Ways through the mapping: the compiled module, and the plain code."""
+"""A fixture that runs tests with the compiled module and with the plain Python code."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ MODULES = (pulled_records, request_module, stored)
 
 @pytest.fixture(scope="module", params=["compiled", "plain"])
 def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is encoded and decoded goes through the compiled module, and then through the plain code."""
+    """Run the tests of a module twice: with the compiled module, and with the plain Python code."""
     if request.param == "compiled":
         if compiled is None:
             pytest.skip("the compiled module is not installed, or is turned off")

@@ -1,4 +1,4 @@
-"""Records as a pull brings them, decoded as a lane does it."""
+"""Makes pulls of records, and decodes them as a lane does."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
 
 QUEUE = Queue("T", "b", 0)
-LAST = (1 << 63) - 1
+MAX_OFFSET = (1 << 63) - 1
 
 
 def pull_of(records: Sequence[Record]) -> PulledRecords:
-    """A pull that brings these."""
-    return PulledRecords(QUEUE, b"".join(map(encode_record, records)), -LAST, LAST)
+    """Return a pull with these records; any offset is within its range."""
+    return PulledRecords(QUEUE, b"".join(map(encode_record, records)), -MAX_OFFSET, MAX_OFFSET)
 
 
 def decode(records: Sequence[Record]) -> Sequence[Message]:
-    """The messages of records that a broker stored."""
+    """Encode records as a broker stores them, and return the decoded messages."""
     return decode_pulls([pull_of(records)])

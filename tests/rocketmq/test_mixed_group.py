@@ -21,7 +21,7 @@ CONFIG = {
 }
 
 
-async def test_a_route_shows_why_it_waits_while_another_member_differs(scene: Scene) -> None:
+async def test_a_route_reports_a_member_with_other_subscriptions(scene: Scene) -> None:
     brokers = {"brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "c"}}}
     scene.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
     scene.cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = lambda link, request: link.answer(

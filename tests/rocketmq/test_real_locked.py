@@ -1,7 +1,7 @@
-"""Locked clusters, 5.3.3 with access control 2.0 and 4.9.7 with 1.0, both with TLS and client certificates enforced.
+"""Clusters that require TLS, client certificates and credentials: 5.3.3 with access control 2.0, 4.9.7 with 1.0.
 
-What is refused is said in one line with the right exit code, `check --connect` finds it first, exactly the rights of the table
-are enough, and certificates and keys that are exchanged under load lose nothing.
+Refusals are reported in one line, with the right exit code, and `check --connect` finds them first. The permissions in the table
+of the documentation suffice. No message is lost when certificates and keys are replaced under load.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def server(request: pytest.FixtureRequest) -> RocketMQ:
 
 
 def settings(server: RocketMQ, user: User = APP, **changes: Any) -> dict[str, Any]:
-    """A cluster as a configuration names it; paths as text."""
+    """Return the settings of a cluster in a configuration, with paths as text."""
     assert server.lock is not None
     found = server.lock.settings(user)
     found["tls"] = {name: str(path) for name, path in found["tls"].items()}
@@ -75,7 +75,7 @@ def config(source: dict[str, Any], target: dict[str, Any], topic: str, to: str, 
     }
 
 
-def written(folder: Path, content: dict[str, Any]) -> Path:
+def write_config(folder: Path, content: dict[str, Any]) -> Path:
     path = folder / f"f{next(_numbers)}.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
@@ -83,7 +83,7 @@ def written(folder: Path, content: dict[str, Any]) -> Path:
 
 @contextlib.asynccontextmanager
 async def opened(server: RocketMQ, user: User = ADMIN) -> AsyncIterator[Cluster]:
-    """A cluster of ours."""
+    """Connect the adapter to the cluster as this user."""
     assert server.lock is not None
     made = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers=server.name_server, **server.lock.settings(user)))
     await made.connect()
@@ -93,7 +93,7 @@ async def opened(server: RocketMQ, user: User = ADMIN) -> AsyncIterator[Cluster]
         await made.close()
 
 
-# --- who is let in --------------------------------------------------------------------------------------------------------
+# --- refused connections and credentials ----------------------------------------------------------------------------------
 
 
 def without(name: str) -> Callable[[RocketMQ, dict[str, Any]], None]:
@@ -108,15 +108,15 @@ def no_certificate(_: RocketMQ, cluster: dict[str, Any]) -> None:
     del cluster["tls"]["certificate"], cluster["tls"]["key"]
 
 
-def own_authority_missing(_: RocketMQ, cluster: dict[str, Any]) -> None:
+def no_authorities(_: RocketMQ, cluster: dict[str, Any]) -> None:
     del cluster["tls"]["authorities"]
 
 
-def other_name(_: RocketMQ, cluster: dict[str, Any]) -> None:
+def another_server_name(_: RocketMQ, cluster: dict[str, Any]) -> None:
     cluster["tls"]["server_name"] = "another.example"
 
 
-def expired(server: RocketMQ, cluster: dict[str, Any]) -> None:
+def expired_certificate(server: RocketMQ, cluster: dict[str, Any]) -> None:
     assert server.lock is not None
     old = server.lock.authority.issue("expired", begins=timedelta(days=-2), ends=timedelta(days=-1))
     cluster["tls"].update(certificate=str(old.certificate), key=str(old.key))
@@ -128,19 +128,19 @@ REFUSED = {
     "no credentials": (without("auth"), "requires credentials", "auth.access_key"),
     "no TLS": (without("tls"), "ended", "switch on the option `tls`"),
     "no certificate": (no_certificate, "certificate", "tls.certificate"),
-    "expired certificate": (expired, "certificate", "tls.certificate"),
-    "unknown authority": (own_authority_missing, "signed by no authority", "tls.authorities"),
-    "another name": (other_name, "its certificate is not for another.example", "tls.server_name"),
+    "expired certificate": (expired_certificate, "certificate", "tls.certificate"),
+    "unknown authority": (no_authorities, "signed by no authority", "tls.authorities"),
+    "another name": (another_server_name, "its certificate is not for another.example", "tls.server_name"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_who_is_not_let_in_is_told_in_one_line(server: RocketMQ, invoke: Invoke, tmp_path: Path, case: str) -> None:
+def test_a_refused_connection_is_reported_in_one_line(server: RocketMQ, invoke: Invoke, tmp_path: Path, case: str) -> None:
     change, *words = REFUSED[case]
     topic, good = server.take_topic(1), settings(server)
     bad = copy.deepcopy(good)
     change(server, bad)
-    file = written(tmp_path, config(bad, {"system": "memory"}, topic, topic))
+    file = write_config(tmp_path, config(bad, {"system": "memory"}, topic, topic))
     answer = invoke("check", "--connect", file)
     assert answer.code == 3, answer
     assert all(word in answer.out + answer.err for word in words), answer
@@ -149,7 +149,7 @@ def test_who_is_not_let_in_is_told_in_one_line(server: RocketMQ, invoke: Invoke,
 
 
 @pytest.mark.parametrize("case", ["wrong secret", "no certificate"])
-def test_a_gateway_that_is_not_let_in_ends(server: RocketMQ, tmp_path: Path, case: str) -> None:
+def test_a_gateway_whose_connection_is_refused_ends(server: RocketMQ, tmp_path: Path, case: str) -> None:
     change, *words = REFUSED[case]
     topic, bad = server.take_topic(1), settings(server)
     change(server, bad)
@@ -158,16 +158,16 @@ def test_a_gateway_that_is_not_let_in_ends(server: RocketMQ, tmp_path: Path, cas
         assert all(word in gateway.log for word in words), gateway.log
 
 
-def test_a_token_goes_along(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
-    """Brokers take it for one of the signed fields; who looks at it is a validator of the cluster's own."""
+def test_a_security_token_is_sent(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
+    """Brokers verify the token only as one of the signed fields; a cluster may check its content with a validator of its own."""
     topic, cluster = server.take_topic(1), settings(server)
     cluster["auth"]["security_token"] = "the-token"
-    answer = invoke("check", "--connect", written(tmp_path, config(cluster, cluster, topic, topic)))
+    answer = invoke("check", "--connect", write_config(tmp_path, config(cluster, cluster, topic, topic)))
     assert answer.code == 0, answer
 
 
 async def test_a_message_is_found_by_its_unique_key(server: RocketMQ) -> None:
-    """The field that marks such a query is one that brokers leave out of what they verify, each in its own way."""
+    """Both broker versions leave out the field that marks such a query when they verify the signature, each in its own way."""
     assert server.lock is not None
     topic = await asyncio.to_thread(server.take_topic, 1)
     cluster = ADAPTER.cluster_model(name_servers=server.name_server, **server.lock.settings(APP))
@@ -185,17 +185,17 @@ async def test_a_message_is_found_by_its_unique_key(server: RocketMQ) -> None:
     assert [record.body for record in found] == [b"body"]
 
 
-def test_tls_at_a_server_that_takes_none(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
-    """A server as shipped takes both; one that is told to take no TLS ends the connection."""
+def test_tls_at_a_server_without_tls_is_an_error(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
+    """By default a server accepts connections with and without TLS; with TLS disabled, it closes a TLS connection."""
     assert server.lock is not None
     with RocketMQ(version=server.version, java_options=["-Dtls.server.mode=disabled"]) as plain:
         cluster = settings(server) | {"name_servers": plain.name_server}
-        answer = invoke("check", "--connect", written(tmp_path, config(cluster, {"system": "memory"}, "T", "T")))
+        answer = invoke("check", "--connect", write_config(tmp_path, config(cluster, {"system": "memory"}, "T", "T")))
     assert answer.code == 3, answer
     assert "leave out the option `tls`" in answer.out + answer.err, answer
 
 
-# --- rights ---------------------------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,12 @@ def test_tls_at_a_server_that_takes_none(server: RocketMQ, invoke: Invoke, tmp_p
         (PUBLISHER, "access key 'publisher' may not consume as group"),
     ],
 )
-def test_a_source_that_may_not_be_consumed_is_found_before(
+def test_a_missing_permission_to_consume_is_found_by_check(
     server: RocketMQ, invoke: Invoke, tmp_path: Path, user: User, words: str
 ) -> None:
     topic = server.take_topic(1)
     content = config(settings(server, user), {"system": "memory"}, topic, topic, "readers")
-    answer = invoke("check", "--connect", written(tmp_path, content))
+    answer = invoke("check", "--connect", write_config(tmp_path, content))
     assert answer.code == 3, answer
     assert f"{words} 'readers'" in answer.out + answer.err, answer
     with GatewayProcess(content, tmp_path) as gateway:
@@ -218,34 +218,34 @@ def test_a_source_that_may_not_be_consumed_is_found_before(
         assert f"{words} 'readers'" in gateway.log
 
 
-def test_a_source_whose_group_alone_may_be_used_is_found_before(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
+def test_a_permission_for_the_group_alone_is_not_enough(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
     topic, group = server.take_topic(1), f"g_{time.time_ns()}"
     user = User(f"half{next(_numbers)}-{topic}", "secret-of-half", Rights({}, {group: ["Sub", "Get"]}))
-    admit(server, user)
+    add_user(server, user)
     content = config(settings(server, user), {"system": "memory"}, topic, topic, group)
-    answer = invoke("check", "--connect", written(tmp_path, content))
+    answer = invoke("check", "--connect", write_config(tmp_path, content))
     assert answer.code == 3, answer
     assert f"access key '{user.name}' may not consume topic '{topic}'" in answer.out + answer.err, answer
 
 
 @pytest.mark.parametrize("user", [STRANGER, SUBSCRIBER])
-def test_a_target_that_may_not_be_written_is_found_before(server: RocketMQ, invoke: Invoke, tmp_path: Path, user: User) -> None:
+def test_a_missing_permission_to_produce_is_found_by_check(server: RocketMQ, invoke: Invoke, tmp_path: Path, user: User) -> None:
     source, target = server.take_topic(1), server.take_topic(1)
     content = config(settings(server), settings(server, user), source, target)
-    answer = invoke("check", "--connect", written(tmp_path, content))
+    answer = invoke("check", "--connect", write_config(tmp_path, content))
     assert answer.code == 3, answer
     assert f"access key '{user.name}' may not produce to topic '{target}'" in answer.out + answer.err, answer
 
 
 def test_checking_stores_nothing(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
     source, target = server.take_topic(1), server.take_topic(1)
-    answer = invoke("check", "--connect", written(tmp_path, config(settings(server), settings(server), source, target)))
+    answer = invoke("check", "--connect", write_config(tmp_path, config(settings(server), settings(server), source, target)))
     assert answer.code == 0, answer
     server.settle()
     assert (server.message_count(source), server.message_count(target)) == (0, 0)
 
 
-def test_creating_a_topic_takes_a_right_of_its_own(server: RocketMQ, invoke: Invoke) -> None:
+def test_creating_a_topic_needs_a_permission_of_its_own(server: RocketMQ, invoke: Invoke) -> None:
     with pytest.raises(Exception, match=r"access key 'application' may not (create|administer)"):
         asyncio.run(create(server, APP, f"made_{time.time_ns()}"))
     asyncio.run(create(server, OPERATES, f"made_{time.time_ns()}"))
@@ -256,31 +256,31 @@ async def create(server: RocketMQ, user: User, topic: str) -> None:
         await cluster.create(topic, 1)
 
 
-async def test_exactly_the_rights_of_the_table_are_enough(server: RocketMQ, tmp_path: Path) -> None:
-    """One user that may consume this topic as this group, and another one that may produce to that topic: no more."""
+async def test_the_documented_permissions_suffice(server: RocketMQ, tmp_path: Path) -> None:
+    """One user may only consume the source topic with the group, the other may only produce to the target topic."""
     source, target, group = server.take_topic(QUEUES), server.take_topic(QUEUES), f"g_{time.time_ns()}"
     reader = User(
         f"reader{next(_numbers)}-{group}", "secret-of-reader", Rights({source: ["Sub", "Get"]}, {group: ["Sub", "Get"]})
     )
     writer = User(f"writer{next(_numbers)}-{group}", "secret-of-writer", Rights({target: ["Pub"]}, {}))
     for user in (reader, writer):
-        await asyncio.to_thread(admit, server, user)
+        await asyncio.to_thread(add_user, server, user)
     content = config(settings(server, reader), settings(server, writer), source, target, group)
     with GatewayProcess(content, tmp_path) as gateway:
         async with producing(server, source) as produce:
             counts = await produce(50)
         await asyncio.to_thread(gateway.wait_stored, sum(counts))
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
-    await judge(server, target, counts)
+    await check_stored(server, target, counts)
 
 
-# --- what is exchanged ----------------------------------------------------------------------------------------------------
+# --- replaced keys and certificates ---------------------------------------------------------------------------------------
 
 
-async def test_keys_exchanged_under_load_lose_nothing(server: RocketMQ, tmp_path: Path) -> None:
+async def test_replacing_keys_under_load_loses_no_message(server: RocketMQ, tmp_path: Path) -> None:
     source, target, group = server.take_topic(QUEUES), server.take_topic(QUEUES), f"g_{time.time_ns()}"
     user = User(f"rotating{next(_numbers)}-{group}", "secret-number-0", APP.rights)
-    await asyncio.to_thread(admit, server, user)
+    await asyncio.to_thread(add_user, server, user)
     secret = tmp_path / "secret"
     put(secret, user.secret)
     cluster = settings(server, user, auth={"access_key": user.name, "secret_key": {"file": str(secret)}})
@@ -291,22 +291,24 @@ async def test_keys_exchanged_under_load_lose_nothing(server: RocketMQ, tmp_path
             for number in range(1, 4):
                 fresh = replace(user, secret=f"secret-number-{number}")
                 more = asyncio.ensure_future(produce(300))
-                if number % 2:  # the server first, so that signatures are refused for a moment; or the file first
-                    await asyncio.to_thread(admit, server, fresh)
+                if (
+                    number % 2
+                ):  # odd: the server gets the secret first, so signatures are refused for a moment; even: the file does
+                    await asyncio.to_thread(add_user, server, fresh)
                     put(secret, fresh.secret)
                 else:
                     put(secret, fresh.secret)
-                    await asyncio.to_thread(admit, server, fresh)
+                    await asyncio.to_thread(add_user, server, fresh)
                 counts = await more
                 await asyncio.to_thread(gateway.wait_stored, sum(counts))
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
         assert "secret-number" not in gateway.log
-    await judge(server, target, counts)
+    await check_stored(server, target, counts)
 
 
 @pytest.mark.thorough
-async def test_certificates_exchanged_under_load_lose_nothing(tmp_path: Path) -> None:
-    """Ours, the old one of which ends, and the servers', which read theirs again; then every connection is made anew."""
+async def test_replacing_certificates_under_load_loses_no_message(tmp_path: Path) -> None:
+    """The gateway's first certificate expires, and the servers reload theirs; after a restart all connections use new ones."""
     with RocketMQ(locked=True) as server:
         assert server.lock is not None
         authority, source, target = server.lock.authority, server.take_topic(QUEUES), server.take_topic(QUEUES)
@@ -330,7 +332,7 @@ async def test_certificates_exchanged_under_load_lose_nothing(tmp_path: Path) ->
                 counts = await produce(100)
             await asyncio.to_thread(gateway.wait_stored, sum(counts))
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
-        await judge(server, target, counts)
+        await check_stored(server, target, counts)
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------------
@@ -342,8 +344,8 @@ def put(path: Path, text: str) -> None:
     fresh.rename(path)
 
 
-def admit(server: RocketMQ, user: User) -> None:
-    """Let a user in, and wait until the broker does."""
+def add_user(server: RocketMQ, user: User) -> None:
+    """Add a user to the cluster, and wait until the broker accepts the user."""
     server.open_for(user)
     server.wait_admitted(user)
 
@@ -359,7 +361,7 @@ Produce = Callable[[int], Any]
 
 @contextlib.asynccontextmanager
 async def producing(server: RocketMQ, topic: str, sent: list[int] | None = None) -> AsyncIterator[Produce]:
-    """Sends so many more messages to every queue of a topic, and tells how many each has by then."""
+    """Yield a function that sends `count` more messages to every queue, and returns the number of messages of each queue."""
     counts = sent or [0] * QUEUES
     async with opened(server) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
@@ -376,7 +378,7 @@ async def producing(server: RocketMQ, topic: str, sent: list[int] | None = None)
         await outbound.close()
 
 
-async def judge(server: RocketMQ, topic: str, counts: list[int]) -> None:
+async def check_stored(server: RocketMQ, topic: str, counts: list[int]) -> None:
     oracle = Oracle(counts, SIZE)
     found = {name: value for name, value in settings(server, ADMIN).items() if name != "system"}
     async for partition, messages in read("rocketmq", found, topic, f"judge_{time.time_ns()}"):

@@ -27,7 +27,7 @@ async def cluster(rocketmq: Server) -> AsyncIterator[RocketMQ]:
     await made.close()
 
 
-async def test_a_group_is_warned_about_when_half_of_the_time_is_over(rocketmq, cluster, monkeypatch):
+async def test_a_group_that_lags_by_half_of_the_retention_time_is_warned_about(rocketmq, cluster, monkeypatch):
     topic, group = rocketmq.take_topic(2), f"g_{uuid4().hex[:8]}"
     outbound = await cluster.outbound(OutboundSpec(topic))
     for partition in range(2):
@@ -50,14 +50,14 @@ async def test_a_group_is_warned_about_when_half_of_the_time_is_over(rocketmq, c
     assert await cluster.operations.warnings(topic, "nobody") == []
 
 
-async def test_a_target_that_keeps_messages_for_half_a_day(rocketmq, cluster):
+async def test_a_target_with_a_short_retention_time_is_warned_about(rocketmq, cluster):
     topic, hours = rocketmq.take_topic(1), await kept_hours(cluster)
     assert await cluster.operations.warnings(topic) == []
-    await keep(cluster, 12)
+    await set_kept_hours(cluster, 12)
     try:
         (warning,) = await cluster.operations.warnings(topic)
     finally:
-        await keep(cluster, hours)
+        await set_kept_hours(cluster, hours)
     assert f"{topic} keeps messages for only 12 hours (fileReservedTime=12)" in warning
 
 
@@ -66,6 +66,6 @@ async def kept_hours(cluster: RocketMQ) -> int:
     return int(config["fileReservedTime"])
 
 
-async def keep(cluster: RocketMQ, hours: int) -> None:
+async def set_kept_hours(cluster: RocketMQ, hours: int) -> None:
     admin = cluster._client.admin
     await admin.at_masters(lambda address: admin.update_broker_config(address, {"fileReservedTime": hours}))
