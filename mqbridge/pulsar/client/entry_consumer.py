@@ -56,9 +56,10 @@ class EntryConsumer(ConsumerHandler):
         return entry
 
     def take_many(self, max_bytes: int, max_memory: int, max_entries: int) -> list[Entry]:
-        """Take the next entries, up to any of the limits: bytes received, bytes of memory, number of entries.
+        """Take the next entries, unpacked, until one of the three limits is reached.
 
-        Returns at least one entry unless the receiver queue is empty. Their memory stays charged until `release_taken`.
+        `max_bytes` limits their size as received, `max_memory` their bytes of memory when unpacked. At least one entry is
+        returned unless the receiver queue is empty. The memory stays charged until `release_taken`.
         """
         entries = self._receiver_queue.take_many(max_bytes, max_memory, max_entries)
         for entry in entries:
@@ -81,16 +82,20 @@ class EntryConsumer(ConsumerHandler):
             self._grant_permits()
 
     async def wait_active(self, active: bool) -> None:
-        """Wait until this consumer of a failover subscription is active or, with `active` False, passive. Raises as `receive`."""
+        """Wait until this consumer of a failover subscription is active; with `active` False, until it is passive.
+
+        Raises ClusterError if the consumer has ended.
+        """
         while self.active is not active:
             if self.ended is not None:
                 raise self.ended
             await self._wait_for_change()
 
     async def wait_deactivated(self, deactivations: int) -> None:
-        """Wait until the consumer has become passive, even if it is active again by now. Raises as `receive`.
+        """Return once the consumer has become passive, also if it has become active again since then.
 
-        `deactivations` is the value of that attribute when the caller last saw the consumer active.
+        `deactivations` is the value of that attribute when the caller last saw the consumer active. Raises ClusterError if the
+        consumer has ended.
         """
         while self.active and self.deactivations == deactivations:
             if self.ended is not None:

@@ -74,12 +74,12 @@ class TopicWatch:
         while True:
             self._changed.clear()  # before the refresh: a change pushed during the refresh may be newer than the list
             await self._refresh()
-            now = topic_lists.parent_topics(self._names, self._pattern)
+            topics = topic_lists.parent_topics(self._names, self._pattern)
             added = topic_lists.parent_topics(self._names - self._known_names, self._pattern)
             self._known_names = set(self._names)
-            if is_first or added or now != self.topics:
-                change = TopicChange(added, self.topics - now)
-                self.topics = now
+            if is_first or added or topics != self.topics:
+                change = TopicChange(added, self.topics - topics)
+                self.topics = topics
                 return change
             try:
                 async with asyncio.timeout(self._refresh_s):
@@ -88,7 +88,7 @@ class TopicWatch:
                 pass
 
     async def _refresh(self) -> None:
-        """Request the current list, until it succeeds; before, start a watch if there is none and the broker supports it."""
+        """Start a watch if there is none and the broker supports it, and request the current list; retry until both succeed."""
         while True:
             try:
                 if self._connection is None and not self._polls_only:
@@ -104,7 +104,7 @@ class TopicWatch:
                 return
 
     async def _start_watch(self) -> None:
-        """Start a watch at the broker; if it refuses the pattern, on the whole namespace; else only poll from now on."""
+        """Start a watch at the broker; if it refuses the pattern, watch the whole namespace; if it refuses both, only poll."""
         connection = await self._lookup.service()
         if not connection.supports_topic_watches:
             self._polls_only = True
