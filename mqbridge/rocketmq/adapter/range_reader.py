@@ -69,7 +69,7 @@ async def _next_pull(assigned: AssignedQueue, end_offset: int | None) -> PulledR
     while (pulled := assigned.take()) is None:
         if end_offset is not None and assigned.position >= end_offset:
             return None
-        await assigned.changed(WAIT_S)
+        await assigned.wait_for_change(WAIT_S)
         if assigned.revoked:
             raise ClusterError(f"{assigned} was closed while it was read", Failure.RETRY)
     return pulled

@@ -21,9 +21,11 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.admin import ClusterHeader, CreateTopicHeader, TopicHeader
 
-SHOWN_TIMEOUT_S = 30.0
-"""Timeout of the wait for a route. A broker registers a new topic with the name servers at once, and all topics every 30 s."""
-SHOWN_POLL_S = 0.05
+ROUTE_TIMEOUT_S = 30.0
+"""How long to wait until a change is in the route. A broker registers a new topic with the name servers at once, and all topics
+every 30 s."""
+ROUTE_POLL_S = 0.05
+"""Pause between queries of the route meanwhile."""
 SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
 REPLY_SUFFIX = "_REPLY_TOPIC"
 """Suffix of each cluster's topic for replies to requests."""
@@ -118,12 +120,12 @@ class Admin:
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
         cluster: str | None = None,
-        timeout: float = SHOWN_TIMEOUT_S,
+        timeout: float = ROUTE_TIMEOUT_S,
     ) -> None:
-        """Create or change a topic with this number of queues at every master, and wait until the route shows it.
+        """Create or change a topic with this number of queues at every master, and wait until the change is in the route.
 
         `read_queues`: default `queues`; to shrink a topic without loss, keep the old number until those queues are consumed.
-        `attributes` (5.x) are like {"message.type": "FIFO"}. Raises RequestTimeout if the route does not show it in time.
+        `attributes` (5.x) are like {"message.type": "FIFO"}. Raises RequestTimeout if the change is not in the route in time.
         """
         header = CreateTopicHeader(
             check_topic(topic),
@@ -140,7 +142,7 @@ class Admin:
         expected = dict.fromkeys(responses, (readable, writable))
         await self._wait_for(topic, lambda: self._has_queues(topic, expected), timeout)
 
-    async def delete_topic(self, topic: str, *, timeout: float = SHOWN_TIMEOUT_S) -> None:
+    async def delete_topic(self, topic: str, *, timeout: float = ROUTE_TIMEOUT_S) -> None:
         """Delete a topic and its messages at every master, and wait until no name server returns its route.
 
         A missing topic is no error.
@@ -174,11 +176,11 @@ class Admin:
         Raises ClusterError (FATAL) if the topic does not exist.
         """
         ext = TopicHeader(topic).encode()
-        answers = await self.of_topic(topic, Code.GET_TOPIC_STATS_INFO, ext)
+        answers = await self.request_masters_of(topic, Code.GET_TOPIC_STATS_INFO, ext)
         return {queue: stats for answer in answers for queue, stats in TopicStats.decode(answer.body).queues.items()}
 
-    async def of_topic(self, topic: str, code: int, ext: Mapping[str, str]) -> list[Command]:
-        """Return the responses of every master of the topic. Raises ClusterError (FATAL) if the topic does not exist."""
+    async def request_masters_of(self, topic: str, code: int, ext: Mapping[str, str]) -> list[Command]:
+        """Send a request to every master of the topic; return the responses. Raises ClusterError (FATAL) for a missing topic."""
         route = await self._client.routes.get(topic, fresh=True)
         if route is None:
             raise ServerRefused(f"no name server knows topic {topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
@@ -190,7 +192,7 @@ class Admin:
         try:
             async with asyncio.timeout(timeout):
                 while not await condition():  # noqa: ASYNC110 - other processes decide
-                    await asyncio.sleep(SHOWN_POLL_S)
+                    await asyncio.sleep(ROUTE_POLL_S)
         except TimeoutError as error:
             problem = f"topic {topic} was changed at its brokers, but the name servers do not show the change after {timeout:g} s"
             raise RequestTimeout(f"{problem}: do the brokers reach them?") from error

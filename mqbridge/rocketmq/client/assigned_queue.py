@@ -142,7 +142,7 @@ class AssignedQueue:
                 raise self._error
             await self._wait()
 
-    async def changed(self, timeout: float) -> None:
+    async def wait_for_change(self, timeout: float) -> None:
         """Wait up to `timeout` seconds until a pull is buffered or the queue ends; always yields to other tasks.
 
         Raises the error that ended the queue (GapError, ClusterError) once no pull is buffered, because no change can follow.

@@ -49,10 +49,10 @@ class BrokerRequestHandler:
 
     def __init__(self, client: BaseClient) -> None:
         self._consumers: dict[str, ServedConsumer] = {}
-        client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
-        client.on(Code.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
+        client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, self._on_members_changed)
+        client.on(Code.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset)
         client.on(Code.GET_CONSUMER_RUNNING_INFO, self._running_info)
-        client.on(Code.CONSUME_MESSAGE_DIRECTLY, self._directly)
+        client.on(Code.CONSUME_MESSAGE_DIRECTLY, self._decline_to_consume)
 
     @classmethod
     def of(cls, client: BaseClient) -> "BrokerRequestHandler":
@@ -69,20 +69,21 @@ class BrokerRequestHandler:
         self._consumers[group] = consumer
 
     def dismiss(self, group: str, consumer: ServedConsumer) -> bool:
-        """Unregister a consumer; False if it was not registered."""
+        """Unregister a consumer; return False if it was not registered."""
         if self._consumers.get(group) is not consumer:
             return False
         del self._consumers[group]
         return True
 
-    def _members_changed(self, address: str, request: Command) -> None:
+    def _on_members_changed(self, address: str, request: Command) -> None:
         group = GroupHeader.decode(request.ext).consumer_group
         consumer = self._consumers.get(group)
         if consumer is not None:
             log.debug("broker %s: the members of group %s changed, rebalancing", address, group)
             consumer.request_rebalance()
 
-    def _reset(self, address: str, request: Command) -> None:
+    def _on_reset(self, address: str, request: Command) -> None:
+        """Continue at the offsets of an administrator's reset, in the queues that our consumer has or has released at a gap."""
         header = ResetOffsetHeader.decode(request.ext)
         consumer = self._consumers.get(header.group)
         if consumer is None:
@@ -90,14 +91,17 @@ class BrokerRequestHandler:
         for queue, offset in ResetOffsets.decode(request.body).offsets.items():
             assigned = consumer.held.get(queue)
             if assigned is not None and not assigned.state.rests_at_gap:
-                spawn(assigned.reset(offset, f"as an administrator has told {address}"), f"rocketmq reset of {assigned}")
+                spawn(
+                    assigned.reset(offset, f"because an administrator has reset the group at broker {address}"),
+                    f"rocketmq reset of {assigned}",
+                )
             elif assigned is not None or queue in consumer.gaps:
                 spawn(consumer.leave_gap(queue, offset), f"rocketmq reset of {queue}")
 
     def _running_info(self, _address: str, request: Command) -> Command:
         consumer = self._consumers.get(RunningInfoHeader.decode(request.ext).consumer_group)
         if consumer is None:
-            return self._unknown(request)
+            return self._unknown_group(request)
         properties = {
             "PROP_CONSUMEORDERLY": str(consumer.settings.orderly).lower(),
             "PROP_CONSUME_TYPE": PASSIVELY,
@@ -108,15 +112,16 @@ class BrokerRequestHandler:
         queues = {queue: _process_queue_info(assigned) for queue, assigned in consumer.held.items()}
         return request.answer(body=RunningInfo(properties, tuple(consumer.membership.subscription_data()), queues).encode())
 
-    def _directly(self, _address: str, request: Command) -> Command:
-        """Decline: only the application can consume, and it takes whole pulls in order."""
+    def _decline_to_consume(self, _address: str, request: Command) -> Command:
+        """Decline to consume a single message at once: the application takes the messages of a queue in order."""
         consumer = self._consumers.get(ConsumeDirectlyHeader.decode(request.ext).consumer_group)
         if consumer is None:
-            return self._unknown(request)
+            return self._unknown_group(request)
         remark = "this consumer takes messages in the order of their queues and cannot consume one alone"
         return request.answer(body=ConsumeDirectlyResult(LATER, remark=remark, order=consumer.settings.orderly).encode())
 
-    def _unknown(self, request: Command) -> Command:
+    def _unknown_group(self, request: Command) -> Command:
+        """Return the response for a group of which this client has no consumer."""
         groups = ", ".join(self._consumers) or "none"
         return request.answer(Status.SYSTEM_ERROR, remark=f"no such consumer group in this client; it has {groups}")
 

@@ -1,52 +1,57 @@
 """Memory budget of a consumer: the bytes that all its queues together may hold, and how they share it.
 
-A queue holds the bytes of its responses until they are taken, or, with `holds_budget`, released. A pull is charged when it is
-sent: it requests as many messages as fit the queue's part, judged by the size of earlier messages. A larger response is counted
-at once, and nothing is lent until everything fits again.
+A queue holds the bytes of its responses until the consumer takes them, or, with `holds_budget`, releases them. A pull reserves
+bytes before it is sent, its charge: it requests as many messages as fit into the queue's part, estimated by the size of earlier
+messages. If the response is larger, its real size counts, and nothing is lent until everything fits into the limit again.
 
-Each queue has an equal share of the limit. A fourth of the share is its reserved part: a pull that fits there, beside what the
-queue holds, never waits for another queue. So a queue that is consumed keeps going, whatever others hold. The rest is lent, first
-come first served:
+Each queue has an equal share of the limit. A fourth of the share is reserved for the queue, its part: a pull for which the part
+has room never waits for another queue. So a queue whose messages are taken continues, whatever the other queues hold. Everything
+above the parts is lent to the queues that wait in the line, first come, first served:
 
-- a queue borrows up to its share, to pull ahead while responses wait to be taken;
-- a queue that holds nothing borrows for a single message larger than its share, up to half of the limit. The first in the line
-  keeps its place until there is room, so it is served once the others take what they hold;
-- as borrowers may not take anything for long, others overtake the first meanwhile, with a fourth of the limit at most: beside
-  that and all parts, half of the limit is left.
+- a queue borrows up to its share, to pull ahead while its responses wait to be taken;
+- a queue that holds nothing also borrows for a single message larger than its share, up to half of the limit. The first queue in
+  the line keeps its position until there is room, so its turn comes once other queues release bytes;
+- other queues may release nothing for a long time. So meanwhile later queues may overtake the first one, and borrow at most a
+  fourth of the limit in total: all parts together are another fourth, so half of the limit remains for the first one.
 
-A pull held by the broker keeps its charge for up to 20 s, so it requests no more than a part. If one message exceeds that,
-because queues are many or messages large, idle queues pull without being held, one after the other.
+A pull that the broker holds (long polling) keeps its charge for up to 20 s, so it requests no more than a part. If a single
+message exceeds the part, because there are many queues or large messages, idle queues send pulls that the broker must not hold,
+one after the other.
 
-When queues are added, the parts shrink and what others hold is counted anew. New queues get their parts all the same: at most a
-fourth of the limit beyond it, until that is taken.
+When queues are added, the parts shrink, and the borrowed bytes of the other queues grow accordingly. New queues get their parts
+nevertheless: the total may exceed the limit by a fourth until the borrowed bytes are released.
 """
 
 import asyncio
 from collections import deque
 
 FIRST_MESSAGE_BYTES = 8 << 10
-"""Assumed size of a message before the first: 32 of them are a broker's default limit of a response, 256 KiB."""
-WAITING_MESSAGES = 32
-"""Limit of messages in a held pull: more are seldom there when the first arrives."""
-PULL_PART = 4
-"""The part of a queue is a fourth of its share, so that it can pull ahead while responses wait to be taken."""
-PASSING_PART = 4
-"""A fourth of the limit is for queues that overtake the first in the line."""
+"""Assumed message size before the first message: 256 KiB / 32, a broker's default limits of a response."""
+MAX_HELD_PULL_MESSAGES = 32
+"""Limit of messages in a pull that may be held: it is answered as soon as one message arrives, so more are rarely there."""
+PART_DIVISOR = 4
+"""The part of a queue is its share divided by this number. The rest of the shares is lent."""
+OVERTAKING_DIVISOR = 4
+"""Queues that overtake the first in the line may together borrow the limit divided by this number."""
 
 
 class Account:
-    """The account of one queue: bytes that it holds and has requested, and its average message size; 0 while unknown."""
+    """The account of one queue.
 
-    __slots__ = ("asked", "borrowed", "held", "message", "passed_by", "waiter")
+    `held` are the bytes that it holds, `requested` those reserved by its pull, `message_bytes` its average message size (0 while
+    unknown).
+    """
+
+    __slots__ = ("borrowed", "held", "message_bytes", "overtook", "requested", "waiter")
 
     def __init__(self) -> None:
-        self.held = self.asked = self.message = 0
+        self.held = self.requested = self.message_bytes = 0
         self.borrowed = 0
-        """The bytes of both beyond its part."""
-        self.passed_by = False
-        """It borrowed them while another queue was the first in the line."""
+        """Held and requested bytes beyond the queue's part."""
+        self.overtook = False
+        """True if it borrowed them while another queue was the first in the line."""
         self.waiter: Waiter | None = None
-        """Its pending reservation."""
+        """Its pending reservation, if any."""
 
 
 class Charge:
@@ -59,13 +64,13 @@ class Charge:
 
 
 class Waiter:
-    """A queue that waits for a reservation; `idle`: it was read to its end."""
+    """A queue that waits for a reservation (`granted`). `idle`: it was read to its end. `in_line`: it is in the budget's line."""
 
-    __slots__ = ("account", "charge", "idle", "in_line")
+    __slots__ = ("account", "granted", "idle", "in_line")
 
     def __init__(self, account: Account, *, idle: bool) -> None:
         self.account, self.idle, self.in_line = account, idle, False
-        self.charge: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
+        self.granted: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
 
 
 class Budget:
@@ -74,153 +79,166 @@ class Budget:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._queues = 0
-        self._share, self._part = max_bytes, max_bytes // PULL_PART
+        self._share, self._part = max_bytes, max_bytes // PART_DIVISOR
         self.held = 0
         """Bytes received and not yet released."""
         self.expected = 0
         """Bytes reserved by pulls in flight."""
-        self._borrowed = self._passing = 0
-        """Bytes of both beyond the parts; and those of them borrowed by overtaking."""
-        self._message = FIRST_MESSAGE_BYTES
+        self._borrowed = self._overtaking = 0
+        """Borrowed bytes of all queues, and those of them that were borrowed by overtaking."""
+        self._message_bytes = FIRST_MESSAGE_BYTES
         """Average size of recent messages of all queues."""
         self._line: deque[Waiter] = deque()
-        self._used: set[Account] = set()
+        self._active: set[Account] = set()
         """Accounts that hold or have requested something."""
 
     @property
     def queues(self) -> int:
-        """The number of queues that share. A change resizes all parts: more is borrowed, or a waiting queue fits its part."""
+        """The number of queues that share the limit.
+
+        A change resizes all parts, so borrowed bytes change, and pulls of waiting queues may fit into their parts now.
+        """
         return self._queues
 
     @queues.setter
     def queues(self, number: int) -> None:
         self._queues = number
         self._share = self._max_bytes // max(1, number)
-        self._part = self._share // PULL_PART
-        for account in list(self._used):
-            self._note(account)
-        for waiter in [*self._line, *(account.waiter for account in self._used if account.waiter is not None)]:
-            self._serve(waiter)
-        self._lend()
+        self._part = self._share // PART_DIVISOR
+        for account in list(self._active):
+            self._update_borrowed(account)
+        for waiter in [*self._line, *(account.waiter for account in self._active if account.waiter is not None)]:
+            self._grant_or_enqueue(waiter)
+        self._grant_line()
 
     async def reserve(self, account: Account, *, idle: bool) -> Charge:
-        """Wait until this queue may pull; `idle`: it was read to its end. End the charge by `settle` or `answered`."""
-        if not self._line:  # nobody waits: grant without a future what `_serve` would grant
+        """Wait until this queue may pull, and return the charge, which the caller ends by `settle` or `record_response`.
+
+        `idle`: the queue was read to its end.
+        """
+        if not self._line:  # nobody waits: the same decision as in `_grant_or_enqueue` and `_grant_line`, without a future
             charge = self._charge(account, idle=idle)
-            uses, part = account.held + account.asked + charge.size, self._part
+            used, part = account.held + account.requested + charge.size, self._part
             free = self._max_bytes - part * self._queues - self._borrowed + account.borrowed
-            if uses <= part or ((not account.held or uses <= self._share) and uses - part <= free):
-                self._give(account, charge, passes_by=False)
+            if used <= part or ((not account.held or used <= self._share) and used - part <= free):
+                self._grant(account, charge, overtakes=False)
                 return charge
         waiter = account.waiter = Waiter(account, idle=idle)
-        self._serve(waiter)
+        self._grant_or_enqueue(waiter)
         try:
-            return await waiter.charge
+            return await waiter.granted
         except asyncio.CancelledError:
-            if waiter.charge.cancelled():
-                self._lend()  # those behind it may need less
+            if waiter.granted.cancelled():
+                self._grant_line()  # later queues in the line may need less
             else:
-                self.settle(waiter.charge.result())  # granted in the same step of the loop
+                self.settle(waiter.granted.result())  # it was granted in the same iteration of the event loop
             raise
 
     def settle(self, charge: Charge) -> None:
-        """End the charge of a pull without records; no effect after `answered`."""
+        """End the charge of a pull without records; without effect after `record_response`."""
         if size := charge.size:
             charge.size = 0
             self.expected -= size
-            charge.account.asked -= size
-            self._note(charge.account)
-            self._lend()
+            charge.account.requested -= size
+            self._update_borrowed(charge.account)
+            self._grant_line()
 
-    def answered(self, account: Account, charge: Charge, size: int, messages: int) -> None:
-        """Replace the charge by the bytes that the pull returned."""
-        average, expected = size // max(1, messages), self._message
-        account.message = max(average, (account.message + 3 * average) // 4, 1)
-        self._message = max(average, (expected + 3 * average) // 4, 1)
+    def record_response(self, account: Account, charge: Charge, size: int, messages: int) -> None:
+        """Replace the charge by the bytes that the pull returned: `size` bytes with this number of messages."""
+        average, expected = size // max(1, messages), self._message_bytes
+        account.message_bytes = max(average, (account.message_bytes + 3 * average) // 4, 1)
+        self._message_bytes = max(average, (expected + 3 * average) // 4, 1)
         account.held += size
         self.held += size
         self.expected -= charge.size
-        account.asked -= charge.size
+        account.requested -= charge.size
         charge.size = 0
-        self._note(account)
-        if self._message < expected:
-            for waiter in [one for one in self._line if not one.account.message]:
-                self._serve(waiter)
-        self._lend()
+        self._update_borrowed(account)
+        if self._message_bytes < expected:
+            for waiter in [one for one in self._line if not one.account.message_bytes]:
+                self._grant_or_enqueue(waiter)
+        self._grant_line()
 
-    def taken(self, account: Account, size: int) -> None:
-        """The queue no longer holds these bytes."""
+    def release(self, account: Account, size: int) -> None:
+        """Release bytes that the queue no longer holds."""
         account.held -= size
         self.held -= size
-        self._note(account)
+        self._update_borrowed(account)
         if account.waiter is not None:
-            self._serve(account.waiter)
-        self._lend()
+            self._grant_or_enqueue(account.waiter)
+        self._grant_line()
 
     def _charge(self, account: Account, *, idle: bool) -> Charge:
-        part, message = self._part, account.message or self._message
+        """Return the charge of the queue's next pull: as many messages as probably fit into its part, at least one."""
+        part, message = self._part, account.message_bytes or self._message_bytes
         messages = max(1, part // message)
         if idle:
-            messages = min(messages, WAITING_MESSAGES)
-        size = min(messages * message, self._max_bytes // 2)  # so that it fits beside those that overtake
+            messages = min(messages, MAX_HELD_PULL_MESSAGES)
+        size = min(messages * message, self._max_bytes // 2)  # what remains beside all parts and the queues that overtake
         return Charge(account, size, messages, may_wait=message <= part)
 
-    def _serve(self, waiter: Waiter) -> None:
-        """Grant from its own part, or put it in the line; a queue that holds its share waits until something is taken."""
-        if waiter.charge.done():
+    def _grant_or_enqueue(self, waiter: Waiter) -> None:
+        """Grant a charge that fits into the queue's part, else put the queue in the line.
+
+        A queue whose share is full does neither: `release` calls this again.
+        """
+        if waiter.granted.done():
             return
         account, charge = waiter.account, self._charge(waiter.account, idle=waiter.idle)
-        uses = account.held + account.asked + charge.size
-        if uses <= self._part:
-            self._give(account, charge, passes_by=False)
-            waiter.charge.set_result(charge)
-        elif not waiter.in_line and (not account.held or uses <= self._share):
+        used = account.held + account.requested + charge.size
+        if used <= self._part:
+            self._grant(account, charge, overtakes=False)
+            waiter.granted.set_result(charge)
+        elif not waiter.in_line and (not account.held or used <= self._share):
             waiter.in_line = True
             self._line.append(waiter)
-            self._lend()
+            self._grant_line()
 
-    def _lend(self) -> None:
-        """Grant to the line in order; others overtake the first as long as its room is kept."""
+    def _grant_line(self) -> None:
+        """Grant what is free to the queues in the line, in order; later ones may overtake the first within a limit."""
         if not self._line:
             return
-        part, most_passing = self._part, self._max_bytes // PASSING_PART
-        left = self._max_bytes - part * self._queues - self._borrowed
-        kept: list[Waiter] = []
+        part, max_overtaking = self._part, self._max_bytes // OVERTAKING_DIVISOR
+        free = self._max_bytes - part * self._queues - self._borrowed
+        still_waiting: list[Waiter] = []
         while self._line:
             waiter = self._line.popleft()
-            if waiter.charge.done():
+            if waiter.granted.done():
                 continue
             account, charge = waiter.account, self._charge(waiter.account, idle=waiter.idle)
-            needs = account.held + account.asked + charge.size - part
-            if needs <= 0 or (needs - account.borrowed <= left and (not kept or self._passing + needs <= most_passing)):
-                left -= max(0, needs) - account.borrowed
-                self._give(account, charge, passes_by=bool(kept))
-                waiter.charge.set_result(charge)
+            to_borrow = account.held + account.requested + charge.size - part
+            if to_borrow <= 0 or (
+                to_borrow - account.borrowed <= free and (not still_waiting or self._overtaking + to_borrow <= max_overtaking)
+            ):
+                free -= max(0, to_borrow) - account.borrowed
+                self._grant(account, charge, overtakes=bool(still_waiting))
+                waiter.granted.set_result(charge)
                 continue
-            kept.append(waiter)
-            if len(kept) > 1 and needs <= most_passing:
-                break  # the next to overtake; those before it are too large for that
-        self._line.extendleft(reversed(kept))
+            still_waiting.append(waiter)
+            if len(still_waiting) > 1 and to_borrow <= max_overtaking:
+                break  # this one will overtake as soon as there is room; the ones before it are too large to overtake
+        self._line.extendleft(reversed(still_waiting))
 
-    def _give(self, account: Account, charge: Charge, *, passes_by: bool) -> None:
+    def _grant(self, account: Account, charge: Charge, *, overtakes: bool) -> None:
+        """Reserve the bytes of a charge. `overtakes`: another queue is the first in the line."""
         account.waiter = None
-        account.asked += charge.size
+        account.requested += charge.size
         self.expected += charge.size
-        if passes_by != account.passed_by:
-            account.passed_by = passes_by
-            self._passing += account.borrowed if passes_by else -account.borrowed
-        self._note(account)
+        if overtakes != account.overtook:
+            account.overtook = overtakes
+            self._overtaking += account.borrowed if overtakes else -account.borrowed
+        self._update_borrowed(account)
 
-    def _note(self, account: Account) -> None:
+    def _update_borrowed(self, account: Account) -> None:
         """Update the borrowed bytes of an account."""
-        used, part = account.held + account.asked, self._part
+        used, part = account.held + account.requested, self._part
         borrowed = used - part if used > part else 0
-        if more := borrowed - account.borrowed:
+        if difference := borrowed - account.borrowed:
             account.borrowed = borrowed
-            self._borrowed += more
-            if account.passed_by:
-                self._passing += more
+            self._borrowed += difference
+            if account.overtook:
+                self._overtaking += difference
         if used:
-            self._used.add(account)
+            self._active.add(account)
         else:
-            self._used.discard(account)
+            self._active.discard(account)

@@ -15,18 +15,18 @@ class CleanupPolicies:
         self._brokers = brokers
         self._compacted: dict[str, bool] = {}
 
-    async def compacted(self, queue: Queue) -> bool:
+    async def is_compacted(self, queue: Queue) -> bool:
         """Return True if the topic keeps only the newest message per key, so that missing offsets are normal.
 
         A broker that refuses the request is too old for such topics. Raises ClusterError, ProtocolError.
         """
-        known = self._compacted.get(queue.topic)
-        if known is None:
+        compacted = self._compacted.get(queue.topic)
+        if compacted is None:
             try:
                 answer = await self._brokers.request(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
             except ServerRefused:
-                known = False
+                compacted = False
             else:
-                known = TopicConfig.decode(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
-            self._compacted[queue.topic] = known
-        return known
+                compacted = TopicConfig.decode(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
+            self._compacted[queue.topic] = compacted
+        return compacted

@@ -33,7 +33,9 @@ REQUEST_TIMEOUT_S = 10.0
 """Timeout of one response. It is longer than the 3 s of the Java clients, because a repeated send may be stored twice."""
 
 PLAIN_REFUSED = "does it take TLS only (tls.server.mode=enforcing)? Then switch on the option `tls`"
+"""Added to the error if a server closes a plain connection without a byte."""
 TLS_REFUSED = "or does it take no TLS (tls.server.mode=disabled)? Then leave out the option `tls`"
+"""Added to the error if a TLS handshake ends without a TLS alert."""
 OnRequest = Callable[["Connection", Command], None]
 OnLost = Callable[["Connection", Exception], None]
 
@@ -90,10 +92,10 @@ class Connection:
         try:
             return await self.post(code, ext, body, timeout)
         except RequestTimeout as error:
-            self.suspect(sent_at, error)
+            self.close_if_silent(sent_at, error)
             raise
 
-    def suspect(self, since: float, error: Exception) -> None:
+    def close_if_silent(self, since: float, error: Exception) -> None:
         """Close the connection if the peer has sent nothing since `since` (loop time), when a request that timed out was sent."""
         if self.alive and self.endpoint.received_at <= since:
             self.endpoint.abort(PeerSilent(f"{self.address} has been silent: {error}"))
@@ -115,7 +117,7 @@ class Connection:
         if not command.is_response:
             self._on_request(self, command)
         elif command.code in DENIAL_STATUSES and (denial := parse_denial(command.code, command.remark)) is not None:
-            self._refused(command, denial)
+            self._on_denial(command, denial)
         else:
             self._pending.resolve(command.opaque, command)
 
@@ -141,7 +143,8 @@ class Connection:
         if self.endpoint.link is not None:
             self.endpoint.link.admit()
 
-    def _refused(self, answer: Command, denial: AccessDenial) -> None:
+    def _on_denial(self, answer: Command, denial: AccessDenial) -> None:
+        """Handle a response that denies access: repeat the request with new credentials if possible, else let it fail."""
         if self._signed is not None:
             self._signed.on_denial(answer.opaque, denial)
         elif denial.of_credentials:

@@ -67,13 +67,13 @@ class ConnectionPool:
         if connection is not None:
             return connection
         if self._closed:
-            raise closed()
-        dialing = self._begin(address)
+            raise client_closed_error()
+        dialing = self._start_dialing(address)
         try:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
             if dialing.cancelled() and not is_cancelled():  # by `close`
-                raise closed() from None
+                raise client_closed_error() from None
             raise
 
     def retire(self, connection: Connection) -> None:
@@ -82,12 +82,12 @@ class ConnectionPool:
             del self._connections[connection.address]
             self._retired.add(connection)
 
-    def _begin(self, address: str) -> "asyncio.Task[Connection]":
-        """Return the attempt in progress, or start one."""
+    def _start_dialing(self, address: str) -> "asyncio.Task[Connection]":
+        """Return the attempt to connect that is in progress, or start one."""
         dialing = self._dialing.get(address)
         if dialing is None:
             dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
-            dialing.add_done_callback(lambda task: self._dialled(address, task))
+            dialing.add_done_callback(lambda task: self._on_dialing_done(address, task))
         return dialing
 
     async def _dial(self, address: str) -> Connection:
@@ -96,7 +96,7 @@ class ConnectionPool:
             connection = await open_connection(
                 address,
                 self._on_request,
-                self._lost,
+                self._on_connection_lost,
                 tls=self._tls,
                 credentials=self._credentials,
                 timeout=self._connect_timeout_s,
@@ -111,23 +111,23 @@ class ConnectionPool:
             connection.endpoint.abort(lost, wanted=isinstance(error, asyncio.CancelledError))
             raise
         if self._closed:  # it was open before `close`, but not yet in the table
-            connection.endpoint.abort(closed(), wanted=True)
+            connection.endpoint.abort(client_closed_error(), wanted=True)
         else:
             self._connections[address] = connection  # before any await: a change of groups must reach this broker too
         return connection
 
-    def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
+    def _on_dialing_done(self, address: str, task: asyncio.Task[Connection]) -> None:
         del self._dialing[address]
         collect_error(task)
 
-    def _lost(self, connection: Connection, error: Exception) -> None:
+    def _on_connection_lost(self, connection: Connection, error: Exception) -> None:
         self._retired.discard(connection)
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             if not self._closed:
                 self._on_lost(connection, error)
                 if connection.endpoint.heard:  # reconnect: name servers drop a dead broker's routes, so no request would retry
-                    self._begin(connection.address)
+                    self._start_dialing(connection.address)
 
     async def close(self) -> None:
         """Close all connections; pending requests fail."""
@@ -138,6 +138,6 @@ class ConnectionPool:
         self._retired.clear()
 
 
-def closed() -> ClusterError:
+def client_closed_error() -> ClusterError:
     """Return the error for requests of a closed client."""
     return ClusterError("the client is closed", Failure.FATAL)

@@ -31,8 +31,10 @@ from mqbridge.rocketmq.wire.headers.groups import (
 )
 
 CONSUMER_RESPONSES = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
+"""Codes of the response to a query of a group's consumers. CONSUMER_NOT_ONLINE: none is connected to the broker."""
 PRODUCER_RESPONSES = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
-NO_GROUP = "not exist"
+"""Codes of the response to a query of a group's producers. For SYSTEM_ERROR see `NO_PRODUCERS`."""
+NO_PRODUCERS = "not exist"
 """Part of the remark of a SYSTEM_ERROR if no producer of the group is connected to the broker."""
 
 
@@ -81,7 +83,7 @@ class GroupAdmin:
         code = Code.GET_PRODUCER_CONNECTION_LIST
         found = await self._admin.at_masters(lambda address: self._client.request(address, code, ext, accept=PRODUCER_RESPONSES))
         for broker, answer in found.items():
-            if answer.code == Status.SYSTEM_ERROR and NO_GROUP not in (answer.remark or ""):
+            if answer.code == Status.SYSTEM_ERROR and NO_PRODUCERS not in (answer.remark or ""):
                 raise refused(f"the producers of {group} at {broker}", answer.code, answer.remark)
         bodies = [answer.body for answer in found.values() if answer.code == Status.SUCCESS]
         clients = [client for body in bodies for client in ProducerConnections.decode(body).connections]
@@ -107,7 +109,7 @@ class GroupAdmin:
 
         A 5.3.3 broker also lists the topic's own name while it is consumed; this is removed unless it is a group with offsets.
         """
-        answers = await self._admin.of_topic(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
+        answers = await self._admin.request_masters_of(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
         found = {group for answer in answers for group in _groups(answer.body)}
         if topic in found and topic not in await self.topics_of(topic):
             found.remove(topic)
@@ -139,7 +141,7 @@ class GroupAdmin:
         A running consumer gets the offsets with its next pull, or in a request of the broker; a stopped one starts there.
         """
         header = ResetOffsetHeader(group, topic, timestamp)
-        answers = await self._admin.of_topic(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
+        answers = await self._admin.request_masters_of(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
         return {queue: offset for answer in answers for queue, offset in ResetOffsets.decode(answer.body).offsets.items()}
 
     async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:

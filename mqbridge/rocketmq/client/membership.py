@@ -54,7 +54,7 @@ class Membership:
         exist.
         """
         for subscription in self._settings.subscriptions:
-            if subscription.kind == SQL92:
+            if subscription.expression_type == SQL92:
                 await self._check_expression(subscription)
         client = self._brokers.client
         self._announce(self.version)

@@ -100,7 +100,7 @@ class PullLoop:
         self.carrying_pulls = CommitCarryingPulls()
         self._name, self._queue, self._state, self._context = name, queue, state, context
         self._tags, self._puller = subscription.tags, puller
-        self._unfiltered = subscription.kind == TAG and not subscription.tags
+        self._unfiltered = subscription.expression_type == TAG and not subscription.tags
         self._on_change, self._on_error, self._on_reset = on_change, on_error, on_reset
         self._account = Account()
         self._caller_bytes = 0
@@ -154,7 +154,7 @@ class PullLoop:
     def settle_budget(self) -> None:
         """Release bytes from the budget that no longer wait to be taken, except those that the caller keeps on it."""
         if (surplus := self._account.held - self._state.waiting_bytes - self._caller_bytes) > 0:
-            self._context.budget.taken(self._account, surplus)
+            self._context.budget.release(self._account, surplus)
 
     def keep_on_budget(self, size: int) -> None:
         """Keep `size` taken bytes on the budget until `release_budget`."""
@@ -226,11 +226,11 @@ class PullLoop:
         Raises GapError, and RemoteProtocolError for an inconsistent response.
         """
         try:
-            if response.kind == pull_request.MOVED:
+            if response.code == pull_request.MOVED:
                 await self._process_offset_moved(response)
                 return True
-            pulled = self._records(response) if response.kind == pull_request.FOUND else None
-            if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.compacted(self._queue):
+            pulled = self._records(response) if response.code == pull_request.FOUND else None
+            if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.is_compacted(self._queue):
                 raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
             if pulled is None and not self._is_plausible(response):
                 await asyncio.sleep(self._retry_backoff.delay())
@@ -247,7 +247,7 @@ class PullLoop:
         self._retry_backoff.reset()
         progress = self._state.answered(pull, response.next, response.end, pulled)
         if pulled is not None:
-            self._context.budget.answered(self._account, charge, pulled.size, pulled.stored)
+            self._context.budget.record_response(self._account, charge, pulled.size, pulled.stored)
         self._on_change()
         return progress
 

@@ -35,22 +35,22 @@ FOUND_NULL = "OFFSET_FOUND_NULL"
 
 
 class PullResponse:
-    """The response to a pull. `kind` is its code: FOUND, NOTHING, FILTERED (no message passed the filter) or MOVED.
+    """The response to a pull. `code` is FOUND, NOTHING, FILTERED (no message passed the filter) or MOVED.
 
     `next` is the offset at which to continue. `first` and `end` are the queue's first offset and the offset after its last
     message.
     """
 
-    __slots__ = ("body", "end", "first", "kind", "next", "remark")
+    __slots__ = ("body", "code", "end", "first", "next", "remark")
 
     def __init__(self, answer: Command) -> None:
-        self.kind, self.body, self.remark = answer.code, answer.body, answer.remark or ""
+        self.code, self.body, self.remark = answer.code, answer.body, answer.remark or ""
         self.next, self.first, self.end = read_offsets(answer.ext)
 
     @property
     def is_reset(self) -> bool:
         """True if an administrator has reset the group's offset, to `next`."""
-        return self.kind == MOVED and self.remark == RESET
+        return self.code == MOVED and self.remark == RESET
 
 
 def read_offsets(ext: Mapping[str, str]) -> tuple[int, int, int]:
@@ -90,7 +90,7 @@ class Puller:
             suspend_timeout_millis=SUSPEND_MS,
             sub_version=version,
             subscription=subscription.expression,
-            expression_type=subscription.kind,
+            expression_type=subscription.expression_type,
         ).encode()
 
     async def pull(self, offset: int, commit: int | None, *, hold: bool, messages: int) -> PullResponse:

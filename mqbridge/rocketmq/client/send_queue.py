@@ -140,7 +140,7 @@ class PartitionSendQueue:
             result = self._read_response(future.result(), connection)
         except MqbridgeError as error:
             if isinstance(error, RequestTimeout):
-                connection.suspect(sent_at, error)
+                connection.close_if_silent(sent_at, error)
             self._handle_failure(request, error)
         else:
             self._outage.record_success()

@@ -20,17 +20,17 @@ DLQ_PREFIX = "%DLQ%"
 class Subscription:
     """A group's subscription to one topic; create it by `everything`, `tagged`, `parse_tags` or `sql92`.
 
-    `kind` is the type of the expression, TAG or SQL92. The consumer filters by `tags` again; if they are empty, it does not.
+    `expression_type` is TAG or SQL92. The consumer filters by `tags` again; if they are empty, it does not.
     """
 
     topic: str
     expression: str = ALL
-    kind: str = TAG
+    expression_type: str = TAG
     tags: frozenset[str] = frozenset()
 
     def data(self, version: int) -> SubscriptionData:
         """Return the wire form for heartbeats and CHECK_CLIENT_CONFIG; `version` is a time in ms that must not decrease."""
-        return SubscriptionData(self.topic, self.expression, version, self.kind)
+        return SubscriptionData(self.topic, self.expression, version, self.expression_type)
 
 
 def everything(topic: str) -> Subscription:

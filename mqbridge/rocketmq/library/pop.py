@@ -132,7 +132,7 @@ class Popper:
             poll_time=self._poll_ms,
             born_time=time.time_ns() // 1_000_000,
             init_mode=1 if self._start is StartOffset.LATEST else 0,
-            exp_type=self._subscription.kind,
+            exp_type=self._subscription.expression_type,
             exp=self._subscription.expression,
             order=self._orderly,
         ).encode()

@@ -40,7 +40,7 @@ class Reading:
         while not assigned.revoked:
             pulled = assigned.take()
             if pulled is None:
-                await assigned.changed(1.0)
+                await assigned.wait_for_change(1.0)
                 continue
             self.got += [(assigned.queue, record.queue_offset, record.body) for record in pulled.records]
             assigned.commit(pulled.next)

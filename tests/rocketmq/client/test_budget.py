@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client import pull_loop
-from mqbridge.rocketmq.client.budget import PULL_PART, Account, Budget, Charge
+from mqbridge.rocketmq.client.budget import PART_DIVISOR, Account, Budget, Charge
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
@@ -136,7 +136,7 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
         budget.queues = queues
         accounts = [Account() for _ in range(queues)]
         for account in accounts:
-            account.message = data.draw(st.sampled_from([1, message, limit // 3]))
+            account.message_bytes = data.draw(st.sampled_from([1, message, limit // 3]))
         asking: dict[int, asyncio.Task[Charge]] = {}
         pulls: dict[int, Charge] = {}
         for _ in range(data.draw(st.integers(1, 40))):
@@ -147,11 +147,11 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
             elif step == "answer" and number in pulls:
                 charge = pulls.pop(number)
                 count = data.draw(st.integers(1, charge.messages))
-                budget.answered(accounts[number], charge, min(charge.size, count * accounts[number].message), count)
+                budget.record_response(accounts[number], charge, min(charge.size, count * accounts[number].message_bytes), count)
             elif step == "fail" and number in pulls:
                 budget.settle(pulls.pop(number))
             elif step == "take" and accounts[number].held:
-                budget.taken(accounts[number], accounts[number].held)
+                budget.release(accounts[number], accounts[number].held)
             elif step == "cancel" and number in asking:
                 asking.pop(number).cancel()
             await asyncio.sleep(0)
@@ -160,12 +160,14 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
             assert budget.held + budget.expected <= limit
             assert budget.held == sum(account.held for account in accounts)
             assert budget.expected == sum(charge.size for charge in pulls.values())
-            part = limit // queues // PULL_PART
-            assert not any(accounts[one].held == 0 and accounts[one].message <= part for one in asking), "who is read goes on"
+            part = limit // queues // PART_DIVISOR
+            assert not any(accounts[one].held == 0 and accounts[one].message_bytes <= part for one in asking), (
+                "who is read goes on"
+            )
         for charge in pulls.values():
             budget.settle(charge)
         for account in accounts:
-            budget.taken(account, account.held)
+            budget.release(account, account.held)
         await settle_in_turn(budget, set(asking.values()))
         assert (budget.held, budget.expected) == (0, 0)
 
@@ -175,11 +177,11 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
 async def test_after_an_answer_that_is_larger_than_expected_nothing_is_lent_until_it_fits() -> None:
     budget, one, two = Budget(100_000), Account(), Account()
     budget.queues = 2
-    budget.answered(one, await budget.reserve(one, idle=False), 150_000, 1)
+    budget.record_response(one, await budget.reserve(one, idle=False), 150_000, 1)
     waiting = asyncio.ensure_future(budget.reserve(two, idle=True))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    budget.taken(one, 150_000)
+    budget.release(one, 150_000)
     assert (await waiting).messages == 1
     assert (await budget.reserve(one, idle=False)).size == 50_000, "half of the limit, for a message that fits nowhere"
 
@@ -198,17 +200,17 @@ class Books:
         self.budget.queues = len(messages)
         self.accounts = [Account() for _ in messages]
         for account, message in zip(self.accounts, messages, strict=True):
-            account.message = message
+            account.message_bytes = message
 
     async def hold(self, number: int) -> None:
         """It pulls one message, which nobody takes."""
         account = self.accounts[number]
         charge = await asyncio.wait_for(self.budget.reserve(account, idle=True), PATIENCE_S)
-        self.budget.answered(account, charge, account.message, 1)
+        self.budget.record_response(account, charge, account.message_bytes, 1)
 
     async def take(self, number: int) -> None:
         """Somebody takes what it holds."""
-        self.budget.taken(self.accounts[number], self.accounts[number].held)
+        self.budget.release(self.accounts[number], self.accounts[number].held)
         await turn()
 
     async def asks(self, number: int) -> "asyncio.Task[None]":
@@ -237,7 +239,7 @@ async def test_a_large_message_that_finds_no_room_holds_nobody_up() -> None:
 async def test_a_message_that_is_less_large_passes_by_one_that_finds_no_room() -> None:
     books = Books(400, 490, 200, 60)
     await books.hold(0)
-    books.accounts[0].message = 350
+    books.accounts[0].message_bytes = 350
     large = await books.asks(1)
     assert not large.done(), "one part of it is there, and three fourths of the limit are lent"
     for _ in range(5):
@@ -295,7 +297,7 @@ async def test_when_queues_come_what_others_hold_is_lent_to_them_once() -> None:
         await books.hold(0)
     books.budget.queues = 10
     large = Account()
-    large.message = 450
+    large.message_bytes = 450
     waiting = asyncio.ensure_future(books.budget.reserve(large, idle=True))
     await turn()
     assert not waiting.done(), "with all parts it would be beyond the limit"

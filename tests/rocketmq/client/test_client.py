@@ -178,7 +178,7 @@ async def test_a_broker_that_goes_away_is_connected_anew(cluster: Cluster, clien
 async def test_a_connection_that_opens_as_the_client_closes_does_not_stay(cluster: Cluster):
     client = scripted_client()
     pool = client.pool
-    dialing = pool._begin(A)
+    dialing = pool._start_dialing(A)
     while not dialing.done():
         await asyncio.sleep(0)
     await pool.close()

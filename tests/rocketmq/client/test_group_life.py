@@ -218,7 +218,7 @@ class Member:
         while (pulled := assigned.take()) is None:
             others: list[int] = []
             asyncio.get_running_loop().call_soon(others.append, 1)
-            await assigned.changed(1.0)
+            await assigned.wait_for_change(1.0)
             assert others, "waiting for a change let nobody else run"
             if assigned.revoked:
                 raise LaneRevoked

@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client import pull_request
-from mqbridge.rocketmq.client.budget import WAITING_MESSAGES
+from mqbridge.rocketmq.client.budget import MAX_HELD_PULL_MESSAGES
 from mqbridge.rocketmq.client.consumer_settings import MessageModel, StartOffset
 from mqbridge.rocketmq.client.pull_loop import MAX_UNREADABLE_RESPONSES
 from mqbridge.rocketmq.client.pulled_records import PulledRecords, tag_of
@@ -76,7 +76,7 @@ async def test_a_held_pull_that_brings_nothing_is_repeated(scene: Scene) -> None
 async def test_what_comes_as_a_wait_begins_ends_it(scene: Scene, turns: int) -> None:
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
-    waiting = asyncio.create_task(assigned.changed(PATIENCE_S))
+    waiting = asyncio.create_task(assigned.wait_for_change(PATIENCE_S))
     for _ in range(turns):
         await asyncio.sleep(0)
     assigned._changed.set()  # as the answer to a pull does
@@ -89,7 +89,7 @@ async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None
     await until(lambda: scene.groups.held)
     header = scene.groups.pulls()[-1]
     assert (header.suspend_timeout_millis, header.consumer_group) == (pull_request.SUSPEND_MS, "G")
-    assert [one.max_msg_nums for one in scene.groups.pulls()] == [777, WAITING_MESSAGES], "little where the pull waits"
+    assert [one.max_msg_nums for one in scene.groups.pulls()] == [777, MAX_HELD_PULL_MESSAGES], "little where the pull waits"
     beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert header.sub_version == beat.consumers[0].subscriptions[0].version
 

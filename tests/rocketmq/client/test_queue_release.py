@@ -200,7 +200,7 @@ async def test_changed_always_lets_others_run(scene: Scene, what: str) -> None:
         await assigned.release()
     ran = []
     asyncio.get_running_loop().call_soon(ran.append, 1)
-    await assigned.changed(0.01)
+    await assigned.wait_for_change(0.01)
     assert ran
 
 
@@ -212,7 +212,7 @@ async def test_changed_tells_what_ended_the_queue(scene: Scene) -> None:
     await until(lambda: assigned.state.gap_at == 3)
     assert assigned.take() is None
     with pytest.raises(GapError):
-        await assigned.changed(1.0)
+        await assigned.wait_for_change(1.0)
 
 
 async def test_answers_that_move_nothing_are_not_asked_for_without_a_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ async def test_tags(places: Places) -> None:
     while not (assigned.caught_up and assigned.committed == 41):
         pulled = assigned.take()
         if pulled is None:
-            await assigned.changed(0.1)
+            await assigned.wait_for_change(0.1)
             continue
         got += bodies_of(pulled)
         stored += pulled.stored
