@@ -1,7 +1,7 @@
 """A lane: the entries of one partition as batches.
 
-Waiting entries are passed on together, because a batch costs the gateway the same whether it holds one message or thousands;
-they are decoded into messages only on demand.
+All queued entries are passed on as one batch, because a batch costs the gateway the same whether it holds one message or
+thousands. Entries are decoded into messages only on demand.
 
 Failover and exclusive subscriptions acknowledge cumulatively; a rejection redelivers everything that is not acknowledged.
 Shared and key_shared subscriptions acknowledge each message by itself. If the broker stores acknowledgements of single messages
@@ -90,7 +90,7 @@ class PulsarLane:
                 await self._idle()
 
     def _make_batch(self, entries: list[Entry]) -> Batch:
-        """Make a batch of the entries taken last."""
+        """Make a batch of the entries taken last, with its acknowledgement handle and the position after it."""
         if not self._ordered:
             return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].id, entries))
         ledger, entry = end = self._consumer.last_delivered
@@ -110,7 +110,7 @@ class PulsarLane:
         await self._consumer.changed(IDLE_CHECK_S if pause is None else pause)
 
     def _take_entries(self) -> list[Entry]:
-        """Take the waiting entries within the limits; half of the budget stays free for the next ones."""
+        """Take the queued entries for one batch, but at most half of the consumer's memory; the rest is for further entries."""
         self._end_check.invalidate()
         entries = self._consumer.take_many(
             min(self._batch_bytes, self._consumer.share // 2), self._batch_memory_bytes, MAX_ENTRIES
