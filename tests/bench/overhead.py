@@ -595,10 +595,10 @@ async def tubemq_out(*, window: int) -> float:
         names = [f"1:{index}" for index in range(PARTITIONS)]
         refs = {name: REF._replace(partition=index) for index, name in enumerate(names)}
         routes: Any = SimpleNamespace(masters=masters, client_id="c", host="10.0.0.9")
-        sessions: Any = SimpleNamespace(connectivity=session._connectivity, to=lambda *_: session)
+        sessions: Any = SimpleNamespace(connectivity=session._connectivity, connection_to=lambda *_: session)
         topic_route: Any = SimpleNamespace(topic="demo", partitions=refs)
         sender = PartitionSender(routes, sessions, topic_route, max_in_flight=window, max_elapsed_s=None, ordered=True)
-        await session.connected()
+        await session.connect()
         outbound = TubeMQOutbound(sender, OutboundSpec("demo"), UTC, None)  # type: ignore[arg-type]
         with mock.patch.object(tubemq_outbound, "encode_share", return_value=EncodedShare()):
             batches = batches_of(PARTITIONS)

@@ -53,7 +53,7 @@ async def test_max_bytes_limits_all_lanes_together(
 ) -> None:
     hurry(monkeypatch)
     broker = FullBroker()
-    masters.connections = SimpleNamespace(to=lambda *_: broker)  # type: ignore[assignment]
+    masters.connections = SimpleNamespace(connection_to=lambda *_: broker)  # type: ignore[assignment]
     cluster = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",)))
     cluster._routes = SimpleNamespace(masters=masters)  # type: ignore[assignment]
     member = cluster._consumer(InboundSpec(("demo",), "g", max_bytes=max_bytes))

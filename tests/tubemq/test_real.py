@@ -273,7 +273,7 @@ async def test_a_late_get_request_skips_no_pack(client: Client, tubemq: TubeMQ) 
     held = await partitions.acquire(sender.route.partitions[name])
     got = [message.payLoadData for message in (await held.fetch()).messages]
     held.confirm()
-    connections = client.connections.to(held.ref.broker.host, held.ref.broker.port)
+    connections = client.connections.connection_to(held.ref.broker.host, held.ref.broker.port)
     late = PartitionCalls(partitions.membership, held.ref, connections)  # says what the get that is given up would have said
     held._calls.get, carry_out = hanging, held._calls.get  # type: ignore[method-assign]
     fetching = spawn(held.fetch(), "test fetch", quiet=True)

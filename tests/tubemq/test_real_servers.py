@@ -251,8 +251,8 @@ class CutSessions(ConnectionPool):
         super().__init__(timeout_s=3.0)
         self._through = ports
 
-    def to(self, host: str, port: int, partition: str = "") -> ServerConnection:
-        return super().to(host, self._through[port], partition)
+    def connection_to(self, host: str, port: int, partition: str = "") -> ServerConnection:
+        return super().connection_to(host, self._through[port], partition)
 
 
 async def proxied(cutter: Cutter, client: Client, server: TubeMQ, open_client: Open) -> Client:

@@ -1,8 +1,8 @@
 """Client of the HTTP administration API of Master and Brokers, for operations that the RPC protocol does not have.
 
-Every response has the fields `result` and `errCode`; a successful response may still contain entries with `success: false`. Calls
-that change something at the Master need its confModAuthToken. `admin_query_group_offset` is not used: it makes the queried
-group start at offset 0.
+Every response has the fields `result` and `errCode`; a response with a true `result` may still contain entries that failed, with
+`success: false`. Calls that change something at the Master need its confModAuthToken. This client does not use
+`admin_query_group_offset`, because that call makes the queried group start at offset 0.
 """
 
 import asyncio
@@ -18,13 +18,17 @@ from mqbridge.net.web import HttpConnections
 from mqbridge.secret import Secret
 
 TIMEOUT_S = 10.0
+"""How long to wait for a response."""
 READY_TIMEOUT_S = 90.0
-"""Time to wait for a new topic. It becomes available after the Broker's next heartbeats, in some versions after a fixed 35 s."""
+"""How long to wait until a new topic accepts messages: a few heartbeats of the Broker, in some versions always 35 s."""
 READY_POLL_S = 0.5
+"""Interval between queries whether a new topic accepts messages."""
 USER = "mqbridge"
+"""The author of changes, which the Master stores with each topic."""
 UNAUTHORIZED = "unauthorized"
-"""Part of the error text for a wrong token, which has no error code."""
+"""Part of the Master's error text for a wrong token; there is no error code for this."""
 SYSTEM_TOPICS = frozenset({"__offset_history__"})
+"""TubeMQ's own topics, which `topics` omits."""
 
 
 class Node(NamedTuple):
@@ -35,17 +39,17 @@ class Node(NamedTuple):
 
 
 class StoredRange(NamedTuple):
-    """The offsets of the first stored message and of the next message to be stored, of a partition."""
+    """The offset of a partition's first stored message, and the offset that its next message will get."""
 
     first: int
     next: int
 
 
 class Admin:
-    """Admin API of one cluster. `url` is the Master's web address; `token` its confModAuthToken, needed only to create topics.
+    """Admin API of one cluster. `url` is the Master's web address; `token` its confModAuthToken, needed only for changes.
 
-    `tls` is for an `https` address, that is for a proxy in front of the Master. The servers' own web interfaces have no TLS, so
-    Brokers are called without it. Proxy settings of the environment are ignored: these servers are internal.
+    `tls` is for an `https` address, that is for a reverse proxy in front of the Master. The servers' own web interfaces have no
+    TLS, so Brokers are called without it. Proxy settings in the environment are ignored: these servers are internal.
 
     Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and RemoteProtocolError for malformed responses.
     """
@@ -67,7 +71,7 @@ class Admin:
         return sorted({entry["topicName"] for entry in response["data"]} - SYSTEM_TOPICS)
 
     async def partitions(self, topic: str) -> dict[int, int]:
-        """Return the number of configured partitions by Broker id, over all stores; empty if the topic does not exist."""
+        """Return the number of configured partitions of each Broker id, in all its stores; empty if the topic does not exist."""
         return {
             broker: entry["numPartitions"] * entry["numTopicStores"] for broker, entry in (await self._deployed(topic)).items()
         }
@@ -76,17 +80,21 @@ class Admin:
         """Create the topic, or add partitions up to at least `partitions`, and wait until it accepts messages."""
         deployed = await self._deployed(topic)
         nodes = await self.brokers()
-        have = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in deployed.values())
-        if have < partitions:
-            changed = await (self._grow(topic, partitions - have, deployed) if deployed else self._add(topic, partitions, nodes))
+        existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in deployed.values())
+        if existing < partitions:
+            changed = await (
+                self._add_partitions(topic, partitions - existing, deployed)
+                if deployed
+                else self._add_topic(topic, partitions, nodes)
+            )
             for broker in changed:
                 await self._change("admin_reload_broker_configure", brokerId=broker, modifyUser=USER)
         await self._wait_until_open(topic, partitions)
 
     async def check_change(self) -> None:
-        """Check that topics can be created now, without creating one. Raises ClusterError: FATAL for a missing or wrong token."""
+        """Raise ClusterError if no topic can be created now; FATAL if the token is missing or wrong. Changes nothing."""
         try:
-            # The Master refuses this request, since it has no Broker id, but it checks the token first.
+            # The Master checks the token first, and then refuses this request anyway, since it has no Broker id.
             await self._change("admin_reload_broker_configure", modifyUser=USER)
         except ServerRefused as error:
             if UNAUTHORIZED in str(error):
@@ -95,7 +103,7 @@ class Admin:
             raise ClusterError("no Broker is online", Failure.RETRY)
 
     async def is_forbidden(self, topic: str, group: str) -> bool:
-        """Return True if only listed groups may consume the topic and this one is not listed."""
+        """Return True if only listed groups may consume the topic, and `group` is not listed."""
         response = await self._master("admin_query_topic_authorize_control", topicName=topic)
         return any(
             entry["isEnable"] and all(listed["groupName"] != group for listed in entry["authConsumeGroup"])
@@ -109,7 +117,7 @@ class Admin:
         return [Node(entry["brokerId"], f"http://{entry['brokerIp']}:{entry['brokerWebPort']}/broker.htm") for entry in online]
 
     async def stored(self, topic: str) -> dict[str, StoredRange]:
-        """Return the offset range by partition name. Partitions that never received a message may be missing."""
+        """Return the range of stored offsets by partition name. Partitions that never received a message may be missing."""
         found: dict[str, StoredRange] = {}
         for node in await self.brokers():
             response = await self._broker(node, "admin_query_broker_all_store_info", topicName=topic)
@@ -120,7 +128,7 @@ class Admin:
         return found
 
     async def groups(self, topic: str) -> list[str]:
-        """Return the groups that have a stored offset on the topic or consume it now."""
+        """Return the groups that have a confirmed offset on the topic or consume it now."""
         found: set[str] = set()
         for node in await self.brokers():
             found.update(group for group, offsets in (await self._offsets(node, topicName=topic)).items() if topic in offsets)
@@ -138,10 +146,11 @@ class Admin:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def _deployed(self, topic: str) -> dict[int, dict[str, Any]]:
+        """Return the topic's configuration on each Broker, by Broker id."""
         response = await self._master("admin_query_topic_info", topicName=topic)
-        return {entry["brokerId"]: entry for found in response["data"] for entry in found["topicInfo"]}
+        return {entry["brokerId"]: entry for topic_entry in response["data"] for entry in topic_entry["topicInfo"]}
 
-    async def _add(self, topic: str, partitions: int, nodes: list[Node]) -> list[int]:
+    async def _add_topic(self, topic: str, partitions: int, nodes: list[Node]) -> list[int]:
         """Create the topic with its partitions spread over the Brokers; return the ids of the changed Brokers.
 
         If the partitions do not divide evenly, the first Brokers get one more.
@@ -157,12 +166,12 @@ class Admin:
                 changed.append(node.id)
         return changed
 
-    async def _grow(self, topic: str, missing: int, deployed: dict[int, dict[str, Any]]) -> list[int]:
+    async def _add_partitions(self, topic: str, missing: int, deployed: dict[int, dict[str, Any]]) -> list[int]:
         """Add at least `missing` partitions, spread over the Brokers that have the topic; return the changed Brokers' ids."""
         changed = []
         for brokers_left, (broker, entry) in zip(range(len(deployed), 0, -1), deployed.items(), strict=True):
             stores = entry["numTopicStores"]
-            share = -(-missing // (brokers_left * stores))
+            share = -(-missing // (brokers_left * stores))  # partitions to add in each store, rounded up
             if share > 0:
                 record = {
                     "topicName": topic,
@@ -176,6 +185,7 @@ class Admin:
         return changed
 
     async def _wait_until_open(self, topic: str, partitions: int) -> None:
+        """Wait until at least this number of the topic's partitions accepts messages. Raises RequestTimeout."""
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 while not await self._is_open(topic, partitions):  # noqa: ASYNC110 - another process decides

@@ -56,7 +56,7 @@ class BrokerReconnector:
             if not _is_store_full(error):
                 await self._refresh_route()
         connection = self._context.connection_for(self._partition)
-        await connection.connected()
+        await connection.connect()
         if not connection.alive:
             raise ConnectionLost(f"{connection.address} closes connections as soon as they are established")
         return connection

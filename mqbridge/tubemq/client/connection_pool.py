@@ -8,15 +8,18 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.tubemq.client.server_connection import REQUEST_TIMEOUT_S, ServerConnection
 
 IDLE_S = 180.0
-"""Consumers and registered producers send heartbeats every 13 s, so only connections to Brokers without messages become idle."""
+"""A connection without requests for this time is closed.
+
+Heartbeats every 13 s keep other connections in use, so this concerns Brokers to which a producer sends no messages any more.
+"""
 IDLE_CHECKS = 4
 """Checks for idle connections per IDLE_S."""
 
 
 class ConnectionPool:
-    """One shared connection per address, or with `shared=False` one per address and partition.
+    """The connections of one cluster: one per address, or with `shared=False` one per address and partition.
 
-    Without sharing, a partition's responses do not queue behind the responses for another partition.
+    Without sharing, the responses for one partition do not wait behind the responses for another.
     """
 
     def __init__(
@@ -31,13 +34,13 @@ class ConnectionPool:
         self.connectivity = connectivity or Connectivity("tubemq")
         self._timeout_s, self._tls, self._shared, self._idle_s = timeout_s, tls, shared, idle_s
         self._connections: dict[tuple[str, int, str], ServerConnection] = {}
-        self._reclaiming: asyncio.Task[None] | None = None
+        self._idle_check_task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def to(self, host: str, port: int, partition: str = "") -> ServerConnection:
-        """Return the connection object for this address, connected or not; `partition` matters only with `shared=False`.
+    def connection_to(self, host: str, port: int, partition: str = "") -> ServerConnection:
+        """Return the connection to this address, connected or not; `partition` matters only with `shared=False`.
 
-        After `close`, return a connection that never connects, because the pool would not close it.
+        After `close`, the returned connection never connects, because the pool would not close it any more.
         """
         key = host, port, "" if self._shared else partition
         connection = self._connections.get(key)
@@ -48,8 +51,8 @@ class ConnectionPool:
             if self._closed:
                 return connection
             self._connections[key] = connection
-            if self._reclaiming is None:
-                self._reclaiming = spawn(self._reclaim(), "tubemq idle connections")
+            if self._idle_check_task is None:
+                self._idle_check_task = spawn(self._close_idle_connections(), "tubemq idle connections")
         return connection
 
     @property
@@ -58,7 +61,7 @@ class ConnectionPool:
         return self._tls is not None
 
     def snapshot(self) -> dict[str, dict[str, int]]:
-        """Return the counters of every connection, by address and partition."""
+        """Return the counters of each connection, by "host:port", or by "host:port partition" with `shared=False`."""
         return {
             f"{host}:{port}{' ' + partition if partition else ''}": connection.counters.snapshot()
             for (host, port, partition), connection in self._connections.items()
@@ -67,13 +70,13 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close all connections; connections returned from now on never connect."""
         self._closed = True
-        await cancel(self._reclaiming)
-        self._reclaiming = None
+        await cancel(self._idle_check_task)
+        self._idle_check_task = None
         connections, self._connections = self._connections, {}
         await asyncio.gather(*(connection.close() for connection in connections.values()))
 
-    async def _reclaim(self) -> None:
+    async def _close_idle_connections(self) -> None:
         while True:
             await asyncio.sleep(self._idle_s / IDLE_CHECKS)
             for connection in list(self._connections.values()):
-                await connection.reclaim(self._idle_s)
+                await connection.close_if_idle(self._idle_s)

@@ -160,7 +160,7 @@ class HeldPartitions:
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
         """Return the connection to a partition's Broker."""
-        return self.membership.masters.connections.to(ref.broker.host, ref.broker.port, str(ref.key))
+        return self.membership.masters.connections.connection_to(ref.broker.host, ref.broker.port, str(ref.key))
 
     def partition_ended(self, partition: HeldPartition) -> None:
         """Remove a lost or released partition; the next heartbeat reports this to the Master."""

@@ -111,7 +111,7 @@ class Masters:
         raise errors[0]
 
     def _connection_to(self, index: int) -> ServerConnection:
-        return self.connections.to(*self.addresses[index])
+        return self.connections.connection_to(*self.addresses[index])
 
     def _masters_to_try(self) -> Iterator[int]:
         """Yield the index of each Master once, starting with the current one.
@@ -190,7 +190,7 @@ class Masters:
         for index in self._masters_to_try():
             connection = self._connection_to(index)
             try:
-                await connection.connected()
+                await connection.connect()
             except Unreachable as error:
                 errors.append(error)
                 self._prefer_next_after(index)

@@ -56,7 +56,7 @@ class PartitionSender:
         self._connections = connections
         self._queues: dict[str, PartitionSendQueue] = {}
         self._room_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        """Callers of `wait_for_room` and `flush`: each with its limit in bytes, or -1 until no message is queued."""
+        """Callers of `room` and `flush`: each with its limit in bytes, or -1 until no message is queued."""
 
     def submit(
         self, partition: str, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback
@@ -65,7 +65,7 @@ class PartitionSender:
 
         `data` is the encoded message, `flag` its flag field. Transient failures are retried for `max_elapsed_s`. If the message
         fails after that, or is refused, `done` gets the exception. Raises KeyError if the topic has no such partition. A caller
-        that submits faster than Brokers store should await `wait_for_room`.
+        that submits faster than Brokers store should await `room`.
         """
         queue = self._queues.get(partition)
         if queue is None:
@@ -116,13 +116,13 @@ class PartitionSender:
         return not self.queued_messages
 
     def on_settled(self, size: int) -> None:
-        """Record that a message is stored or has failed; wake callers of `wait_for_room` and `flush`."""
+        """Record that a message is stored or has failed; wake callers of `room` and `flush`."""
         self.queued_messages -= 1
         self.queued_bytes -= size
         if self._room_waiters:
             self._wake_room_waiters()
 
-    async def wait_for_room(self, max_bytes: int) -> None:
+    async def room(self, max_bytes: int) -> None:
         """Wait until at most `max_bytes` bytes are queued."""
         if self.queued_bytes > max_bytes:
             await self._wait_until_queued(max_bytes)
@@ -152,7 +152,7 @@ class PartitionSender:
                 self._room_waiters.remove(entry)
 
     def _wake_room_waiters(self) -> None:
-        """Wake the callers of `wait_for_room` and `flush` whose condition holds.
+        """Wake the callers of `room` and `flush` whose condition holds.
 
         `flush` has the limit -1 and waits for zero messages, not zero bytes, since an empty message has zero bytes.
         """
@@ -170,7 +170,7 @@ class PartitionSender:
     def connection_for(self, name: str) -> ServerConnection:
         """Return the connection to the partition's Broker."""
         ref = self.route.partitions[name]
-        return self._connections.to(ref.broker.host, ref.broker.port, str(ref.key))
+        return self._connections.connection_to(ref.broker.host, ref.broker.port, str(ref.key))
 
 
 def _is_never_withdrawn(_: SendCallback) -> bool:

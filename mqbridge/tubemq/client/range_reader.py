@@ -1,8 +1,9 @@
-"""Reads a range of one partition with a temporary group, without the Master; see `read_range`.
+"""Reads a range of one partition with a temporary group, without registering at the Master; see `read_range`.
 
-Brokers do not send the offset of a message. Offsets count the messages of all partitions of a store, and a pack has only the
-offset at which its read began; the response to a commit has the offset at which it ended. If a range ends inside a pack, the
-partition is read once more from the range's end: the first message found there shows where to cut the pack.
+Brokers do not send the offset of each message. A response contains the offset at which a pack begins, and the response to a
+commit the offset at which the pack ended. A pack's messages cannot be counted to get the offsets in between, because offsets also
+count the messages of the other partitions of a store. So if a range ends inside a pack, the partition is read once more, from the
+range's end: the first message found there shows where to cut the pack.
 """
 
 import asyncio
@@ -23,19 +24,20 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef
 log = logging.getLogger(__name__)
 
 INDEX_ENTRY_BYTES = 28
+"""Bytes of a message's entry in the index of a store. Offsets are byte offsets in this index."""
 ALL_STORES = 303
 """The qryPriorityId with which Brokers also deliver data that is not on disk yet."""
 
 MessagePosition = tuple[int, int]
-"""The offset of a pack, and the index of a message counted from that offset."""
+"""(offset, index): the message that follows `index` other messages of the partition from this offset on."""
 
 
 def messages_to_skip(offset: int, index: int, begin: int, end: int) -> MessagePosition | None:
-    """Return (offset, number of messages to skip) for the position (`offset`, `index`).
+    """Return the position (`offset`, `index`) with `index` limited to the messages that may be skipped.
 
-    The Broker begins at `begin`, and its store ends at `end`. Returns None if `begin` is not `offset`: the Broker then no longer
-    has that offset. If the Broker lost messages, `index` may be too large, and newer messages must not be skipped: so the
-    number is limited to the index entries that the store has from `offset` on.
+    The Broker begins at `begin`, and its store ends at `end`. Returns None if `begin` is not `offset`: the Broker then has no
+    data at that offset. If the Broker has lost messages, `index` may be too large, and messages stored since must not be skipped.
+    So the index is limited to the number of entries that the store's index has from `offset` on.
     """
     if begin != offset:
         return None
@@ -43,7 +45,7 @@ def messages_to_skip(offset: int, index: int, begin: int, end: int) -> MessagePo
 
 
 class PackSlice(NamedTuple):
-    """The messages from `first` to `last` (exclusive) of a pack, and the position after them."""
+    """The messages of a pack from index `first` to index `last` (exclusive). `next` is the position after them."""
 
     pack: Pack
     first: int
@@ -66,19 +68,20 @@ class _Context:
         return self._loop.time()
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
-        return self.membership.masters.connections.to(ref.broker.host, ref.broker.port)
+        return self.membership.masters.connections.connection_to(ref.broker.host, ref.broker.port)
 
     def partition_ended(self, partition: HeldPartition) -> None:
-        """Do nothing."""
+        """Do nothing: there is no list of held partitions to update."""
 
 
-async def _open(masters: Masters, ref: PartitionRef, group: str) -> HeldPartition:
+async def _new_partition(masters: Masters, ref: PartitionRef, group: str) -> HeldPartition:
+    """Return a partition of a temporary group, not registered yet."""
     return HeldPartition(_Context(masters, ref.topic, group, await masters.local_host()), ref)
 
 
 async def store_range(masters: Masters, ref: PartitionRef, group: str) -> MessagePosition:
-    """Return the first offset of the partition's store, and the offset of its next message. Raises ClusterError."""
-    partition = await _open(masters, ref, group)
+    """Return the first offset in the partition's store, and the offset that its next message will get. Raises ClusterError."""
+    partition = await _new_partition(masters, ref, group)
     try:
         response = await partition.register(0, 0)
     finally:
@@ -91,37 +94,37 @@ async def read_range(
 ) -> AsyncGenerator[PackSlice, None]:
     """Yield the messages from `begin` to `end` (exclusive); without `end`, wait for new messages for ever.
 
-    `group` must not have other users, since its position moves. Closing the generator releases the partition. The range ends
-    early if the partition has less data. Restarts of the Broker do not interrupt it. Raises GapError if data was deleted, and
-    ClusterError if the partition cannot be registered.
+    `group` must not have other users, since its position moves. Closing the generator releases the partition. If the partition's
+    data ends before `end`, so does the range. Restarts of the Broker do not interrupt the read. Raises GapError if data was
+    deleted, and ClusterError if the partition cannot be registered.
     """
-    partition = await _open(masters, ref, group)
+    partition = await _new_partition(masters, ref, group)
     try:
         start = await partition.start_at(0, begin[0])
-        reader = _Range(partition, messages_to_skip(*begin, start, partition.max_offset) or (start, 0), end)
-        while not reader.is_done:
-            for found in await reader.step():
-                yield found
+        progress = _RangeProgress(partition, messages_to_skip(*begin, start, partition.max_offset) or (start, 0), end)
+        while not progress.is_done:
+            for pack_slice in await progress.step():
+                yield pack_slice
     finally:
         await partition.release()
 
 
-class _Range:
-    """Progress of a range read: `position` is the next message to yield, `end` the first one not to yield."""
+class _RangeProgress:
+    """Progress of a range read: `position` is that of the next message to yield, `end` that of the first one not to yield."""
 
     def __init__(self, partition: HeldPartition, begin: MessagePosition, end: MessagePosition | None) -> None:
         self.position, self.end = begin, end
         self._partition = partition
         self._max_offset_at_start = partition.max_offset
-        self._is_short = False
-        """True if the partition has no more data before the end of the range."""
+        self._is_at_data_end = False
+        """True if the partition's data ended before the end of the range."""
 
     @property
     def is_done(self) -> bool:
-        return self._is_short or (self.end is not None and self.position >= self.end)
+        return self._is_at_data_end or (self.end is not None and self.position >= self.end)
 
     async def step(self) -> list[PackSlice]:
-        """Read one pack; return its slice that lies in the range, if any."""
+        """Read one pack and commit it; return the part of it that lies in the range, as a list of at most one slice."""
         partition = self._partition
         pack = await partition.poll()
         if pack is None and self.end is None:
@@ -132,27 +135,28 @@ class _Range:
             log.log(level_of(error, logging.INFO), "%s: the commit failed, reading the pack again: %s", partition, error)
             return []
         if pack is None:
-            self._found_nothing(after)
+            self._handle_no_messages(after)
             return []
         skip = min(self.position[1], len(pack.messages)) if pack.offset == self.position[0] else 0
         if self.end is not None and pack.offset < self.end[0] < after:
             return await self._cut(pack, skip, self.end)
         return self._take_pack(pack, skip, after)
 
-    def _found_nothing(self, offset: int) -> None:
-        """Handle a poll that found nothing up to `offset`.
+    def _handle_no_messages(self, offset: int) -> None:
+        """Handle a poll without messages; the commit after it returned `offset`.
 
-        The end of the range may be after the end of the data: then stop, but only after all data that existed at the start.
+        If the end of the range is after the end of the data, stop, but not before all data was read that existed at the start.
         """
         self.position = max(self.position, (offset, 0))
         assert self.end is not None  # noqa: S101 - for the type checker
-        self._is_short = self._partition.caught_up and min(self._max_offset_at_start, self.end[0]) <= offset
+        self._is_at_data_end = self._partition.caught_up and min(self._max_offset_at_start, self.end[0]) <= offset
 
     def _take_pack(self, pack: Pack, skip: int, after: int) -> list[PackSlice]:
-        """Return the slice of a pack that ends at offset `after`; the range does not end inside it, except by index.
+        """Return the slice of a pack that ends at offset `after`. The end offset of the range is not inside the pack.
 
-        An index in `position` or `end` may be larger than this pack, since packs vary from read to read. The remainder of the
-        index is then counted from the offset after the pack.
+        But the end of the range may be at an index inside the pack. An index, of `position` or of `end`, may also be larger than
+        this pack, since a pack from the same offset may have another size in each read. The remainder of the index then counts
+        from the offset after the pack.
         """
         count, last = len(pack.messages), len(pack.messages)
         remaining_skip = self.position[1] - skip if pack.offset == self.position[0] else 0
@@ -167,7 +171,10 @@ class _Range:
         return [PackSlice(pack, skip, last, next_position)] if last > skip else []
 
     async def _cut(self, pack: Pack, skip: int, end: MessagePosition) -> list[PackSlice]:
-        """Cut a pack at the end offset inside it: find the first message from that offset on, and continue there."""
+        """Return the slice of a pack before the range's end offset, which is inside the pack.
+
+        Reads the partition from that offset: the first message found there is the first one of the pack that is not in the slice.
+        """
         await self._seek(end[0])
         following: Pack | None = None
         while following is None:
@@ -181,5 +188,5 @@ class _Range:
         return [PackSlice(pack, skip, last, self.position)] if last > skip else []
 
     async def _seek(self, offset: int) -> None:
-        """Seek; raises ClusterError if all attempts to register fail."""
+        """Continue reading at `offset`. Raises ClusterError if all attempts to register fail."""
         await self._partition.seek(offset)

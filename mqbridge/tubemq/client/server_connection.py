@@ -1,8 +1,8 @@
-"""Calls to one server over one TCP connection, which all producers and consumers share. Calls are pipelined by serial number.
+"""Calls to one server over one TCP connection. Many calls may be pending at once; a serial number assigns a response to its call.
 
-A `ServerConnection` connects on the first request, and again after a loss. A lost connection fails its pending calls; callers
-retry. The response to `post` is passed directly to the caller's callback: producers make one call per message, and a future and
-an event loop iteration per call would double the cost.
+A `ServerConnection` connects on the first request, and again after the connection was lost. A lost connection fails its pending
+calls; their callers retry. `post` passes the response directly to a callback: producers make one call per message, and a future
+and an event loop iteration per call would double the cost.
 """
 
 import asyncio
@@ -24,14 +24,17 @@ from mqbridge.tubemq.wire.frame import join_frame
 from mqbridge.tubemq.wire.rpc import parse, request_prefix
 
 REQUEST_TIMEOUT_S = 10.0
-"""How long a server may be silent; the Java clients' default. Requests contain it: a server drops those that waited longer."""
+"""How long a server may be silent; the Java clients' default. Requests contain it: a server drops requests that waited longer."""
 CONNECT_TIMEOUT_S = 3.0
 
 M = TypeVar("M", bound=Message)
 
 
 class ServerConnection:
-    """The connection to one server. Before `post` it has to be established with `connected`; `call` and `request` do this."""
+    """The connection to one server. Call `connect` before `post`; `call` and `request` connect by themselves.
+
+    With `closed=True` it never connects.
+    """
 
     def __init__(
         self,
@@ -47,11 +50,11 @@ class ServerConnection:
         self.host, self.port = host, port
         self.address = f"{host}:{port}"
         self.local_host = ""
-        """The local address of this connection."""
+        """Our address on this connection; empty before the first connection."""
         self._timeout_s, self._tls = timeout_s, tls
         self._timeout_ms = max(1, round(timeout_s * 1000))
         self._tcp: TcpConnection | None = None
-        self._dialling: asyncio.Task[None] | None = None
+        self._dial_task: asyncio.Task[None] | None = None
         self._serials = count(1)
         self._closed = closed
         self._loop = asyncio.get_running_loop()
@@ -68,26 +71,29 @@ class ServerConnection:
         return self._tcp is None or self._tcp.is_writable
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the buffer has room again or the connection is lost. Use it only while not `is_writable`."""
+        """Call `callback` once, when the send buffer has room again or the connection is lost. Only if not `is_writable`."""
         if self._tcp is not None:
             self._tcp.when_writable(callback)
 
-    async def connected(self) -> None:
-        """Connect if there is no connection; concurrent calls share one attempt and its error. Raises Unreachable."""
+    async def connect(self) -> None:
+        """Connect if there is no connection. Concurrent calls share one attempt and its error.
+
+        Raises Unreachable, or ConnectionLost once `close` was called.
+        """
         if self.alive:
             return
-        if self._dialling is None:
-            self._dialling = spawn(self._dial(), f"tubemq dialling {self.address}", quiet=True)
-            self._dialling.add_done_callback(self._dialled)
-        await asyncio.shield(self._dialling)
+        if self._dial_task is None:
+            self._dial_task = spawn(self._dial(), f"tubemq dialling {self.address}", quiet=True)
+            self._dial_task.add_done_callback(self._on_dial_done)
+        await asyncio.shield(self._dial_task)
 
     async def _dial(self) -> None:
         if self._closed:
             raise ConnectionLost(f"the connection to {self.address} is closed")
         make = partial(TcpConnection, self.address, self._timeout_s, self.counters, self._on_lost)
         link = Link(self._connectivity, self.host, self.port)
-        made = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link)
-        tcp = cast(TcpConnection, made)
+        endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link)
+        tcp = cast(TcpConnection, endpoint)
         if self._closed:
             await tcp.close()
             raise ConnectionLost(f"the connection to {self.address} was closed")
@@ -99,12 +105,12 @@ class ServerConnection:
         if tcp is self._tcp:
             self._tcp = None
 
-    def _dialled(self, task: "asyncio.Task[None]") -> None:
-        self._dialling = None
+    def _on_dial_done(self, task: "asyncio.Task[None]") -> None:
+        self._dial_task = None
         collect_error(task)
 
     def post(self, service: int, method: int, body: bytes, on_response: OnResponse) -> None:
-        """Send a request now; `on_response` gets the serialized response or an exception, later than this call.
+        """Send a request now. `on_response` is called with the serialized response or an exception, after this call has returned.
 
         Raises ConnectionLost if there is no connection. `on_response` must not raise.
         """
@@ -124,9 +130,9 @@ class ServerConnection:
         return parse(response_type, await self.request(service, method, body.SerializeToString()))
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
-        """Like `call`, but with a serialized request and response."""
+        """Like `call`, but `body` and the returned response are serialized."""
         if not self.alive:
-            await self.connected()
+            await self.connect()
         future: asyncio.Future[bytes] = self._loop.create_future()
         self.post(service, method, body, partial(_settle, future))
         return await future
@@ -136,22 +142,23 @@ class ServerConnection:
         if self._tcp is not None:
             await self._tcp.drained()
 
-    async def reclaim(self, idle_s: float) -> None:
+    async def close_if_idle(self, idle_s: float) -> None:
         """Close the TCP connection if it has been unused for `idle_s` seconds; the next call reconnects."""
         tcp = self._tcp
-        if tcp is not None and not tcp.waiting and self._loop.time() - tcp.used_at >= idle_s:
+        if tcp is not None and not tcp.pending and self._loop.time() - tcp.used_at >= idle_s:
             self._tcp = None
             self.counters.reclaimed += 1
             await tcp.close()
 
     async def close(self) -> None:
-        """Close the connection; pending calls fail."""
+        """Close the connection for good; pending calls fail."""
         self._closed = True
         if self._tcp is not None:
             await self._tcp.close()
 
 
 def _settle(future: "asyncio.Future[bytes]", response: Response) -> None:
+    """Set the result or the exception of a future, unless its caller was cancelled."""
     if future.done():
         return
     if isinstance(response, Exception):

@@ -1,9 +1,11 @@
 """Reads a range so that a message has the same position each time it is read.
 
-A pack has only the offset at which its read began. Where the pack ends depends on the Broker: on the data it has in memory, and
-on data that arrived meanwhile. So indexes are not counted from the start of a pack, but from the start of a cell. The cells are a
-fixed grid over the index of the store; only the first cell starts where the range begins. Each cell is read exactly to its end.
-A read that resumes at one of these positions begins in the same cell, and finds the same positions.
+A pack has only the offset at which its read began. Where the pack ends depends on the data that the Broker has in memory, and on
+data that arrived meanwhile. So a position that counts messages from the start of a pack could differ in the next read. Here,
+positions count messages from the start of a cell instead.
+
+The cells divide the index of the store into parts of equal size; only the first cell starts where the range begins. Each cell is
+read exactly to its end. A read that resumes at a position begins in the same cell, and so finds the same positions.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,12 +18,18 @@ from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES, MessagePositi
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 CELL_ENTRIES = 32_768
-"""Number of index entries in a cell. At the end of a cell some data is fetched twice (half a pack, and one more read); cells are
-large enough that this matters little, and small enough that an index has 15 bits (see `mqbridge.pulsar.mapping.sequences`)."""
+"""Number of index entries in a cell.
+
+At the end of a cell, some data is fetched twice: half a pack on average, and the pack of one more read. Cells are large enough
+that this costs little, and small enough that an index in a cell has 15 bits (see `mqbridge.pulsar.mapping.sequences`).
+"""
 
 
 class StableSlice(NamedTuple):
-    """The messages from `first` to `last` (exclusive) of a pack, the first one's position, and the position after the last."""
+    """The messages of a pack from index `first` to index `last` (exclusive).
+
+    `position` is the position of the first of them, `next` the position after the last.
+    """
 
     pack: Pack
     first: int
@@ -38,7 +46,7 @@ async def read_stable_range(
     end: MessagePosition,
     store_end: Callable[[], Awaitable[int]],
 ) -> AsyncGenerator[StableSlice, None]:
-    """Like `read_range`, but with stable positions; `store_end` returns the offset of the store's next message."""
+    """Like `read_range`, but yield stable positions. `store_end` returns the offset that the store's next message will get."""
     base, skip = begin
     if skip or _cell_end(base) < end[0]:
         current_end = await store_end()
@@ -49,16 +57,16 @@ async def read_stable_range(
         stop = end if base == end[0] else (min(_cell_end(base), end[0]), 0)
         index = 0
         async with aclosing(read_range(masters, ref, group, (base, 0), stop)) as slices:
-            async for found in slices:
-                count = found.last - found.first
+            async for pack_slice in slices:
+                count = pack_slice.last - pack_slice.first
                 skipped = min(skip, count)
                 skip -= skipped
                 position, index = (base, index + skipped), index + count
-                # Only at the end of a cell does the position switch to the next cell.
-                ends_cell = found.next >= stop == (_cell_end(base), 0)
+                # A position after the last message of a cell is that of the next cell's start; any other stays in this cell.
+                ends_cell = stop == (_cell_end(base), 0) and pack_slice.next >= stop
                 following = stop if ends_cell else (base, index)
                 if skipped < count:
-                    yield StableSlice(found.pack, found.first + skipped, found.last, position, following)
+                    yield StableSlice(pack_slice.pack, pack_slice.first + skipped, pack_slice.last, position, following)
         if stop == end:
             return
         base = stop[0]

@@ -1,12 +1,16 @@
 """One TCP connection: its pending requests, and the rules by which the server is considered lost.
 
-The request timeout limits silence, not elapsed time. A request has timed out in one of two cases:
-    For the whole timeout, no byte arrived, and no byte was delivered that had to queue here first. Then the connection is aborted
-        and undelivered bytes are discarded, so that no request arrives after its retry was sent.
-    A request sent a whole timeout later already has its response: a server handles the requests of a connection in order.
-So on a slow link a request may wait for minutes behind others, and so may its response; a retry would only make the queue longer.
-Bytes that are delivered without queuing prove nothing: the peer's kernel accepts them even if the server process is stopped, and
-a client that keeps sending would never notice that.
+The request timeout limits how long the server is silent, not how long a request takes. A request has timed out in two cases:
+
+    1. The server has been silent for the whole timeout: no byte arrived from it, and it accepted no byte that had to wait in our
+       send queue. The connection is then aborted, and bytes that are not delivered are discarded, so that no request arrives
+       after its retry was sent.
+    2. A request that was sent a whole timeout later already has its response. A server handles the requests of a connection in
+       order, so the response to the earlier request will not come.
+
+So on a slow link a request may wait for minutes behind other requests, and its response behind other responses. A retry would
+only make the queues longer. Bytes that are delivered without waiting in our queue do not count as a sign of life: the peer's
+kernel accepts them even if the server process is stopped, and a client that keeps sending would never notice that.
 """
 
 import asyncio
@@ -18,19 +22,20 @@ from mqbridge.tubemq.client.counters import CallCounters
 from mqbridge.tubemq.wire.frame import measure, split_frame
 from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response
 
-SWEEP_S = 0.25
-"""Interval between checks for timeouts; each connection has one timer."""
+TIMEOUT_CHECK_S = 0.25
+"""Interval between checks for timeouts, while requests are pending; one timer serves all requests of a connection."""
 QUEUE_BYTES = 1 << 20
-"""High watermark of the send buffer; the low watermark is a quarter of it. A single larger request is sent nevertheless."""
+"""High watermark of the send buffer; the low watermark is a quarter of it. A larger request can be sent when there is room."""
 UNSENT_BYTES = 1 << 20
-"""Bytes that the kernel may buffer in addition to those on the wire; a smaller buffer would wake this process more often."""
+"""Bytes that the kernel may hold without having sent them; a smaller limit would wake this process more often."""
 
 Response = bytes | Exception
+"""The serialized response to a request, or the error in its place."""
 OnResponse = Callable[[Response], None]
 
 
 class TcpConnection(Endpoint):
-    """A TCP connection; `waiting` has its pending requests by serial number: (callback, time of posting, method)."""
+    """A TCP connection to a server. `on_lost` is called when the connection has ended."""
 
     def __init__(
         self, address: str, timeout_s: float, counters: CallCounters, on_lost: Callable[["TcpConnection"], None]
@@ -38,18 +43,22 @@ class TcpConnection(Endpoint):
         super().__init__(measure, self._on_frames, self._on_end)
         self.local_host = ""
         """The local address, which clients report to servers."""
-        self.waiting: dict[int, tuple[OnResponse, float, int]] = {}
-        self._address, self._timeout_s, self._counters, self._lost = address, timeout_s, counters, on_lost
+        self.pending: dict[int, tuple[OnResponse, float, int]] = {}
+        """Requests without a response, by serial number in the order of posting: (callback, loop time of posting, method)."""
+        self._address, self._timeout_s, self._counters, self._report_lost = address, timeout_s, counters, on_lost
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
-        """Time of the last posted request."""
-        self._moved_at = 0.0
-        self._answered_posted_at = 0.0
-        """Time of posting of the request whose response arrived last."""
-        self._delivered = 0
+        """Event loop time of the last posted request."""
+        self._queue_moved_at = 0.0
+        """Event loop time of the last check that found bytes delivered which had waited in our queue."""
+        self._last_answered_posted_at = 0.0
+        """Event loop time of posting of the request whose response arrived last."""
+        self._delivered_at_check = 0
+        """Total bytes delivered at the last check."""
         self._written_before = self._written_last = 0
         """Total bytes written at the check before the last one, and at the last one."""
         self._writable_callbacks: dict[Callable[[], None], None] = {}
+        """An ordered set: the callbacks are its keys."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,17 +68,17 @@ class TcpConnection(Endpoint):
         self.limit_queue(QUEUE_BYTES, UNSENT_BYTES)
 
     def post(self, serial: int, frame: bytes, on_response: OnResponse, method: int) -> None:
-        """Send a request. Raises ConnectionLost if the connection is closed."""
+        """Send a request; `on_response` is called later with the response or an error. Raises ConnectionLost if closed."""
         self.send(frame)
         self.used_at = now = self._loop.time()
-        self.waiting[serial] = (on_response, now, method)
+        self.pending[serial] = (on_response, now, method)
         if self._timer is None:
-            self._timer = self._loop.call_later(SWEEP_S, self._sweep)
+            self._timer = self._loop.call_later(TIMEOUT_CHECK_S, self._check_timeouts)
 
     # --- backpressure -----------------------------------------------------------------------------------------------
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the buffer has room or the connection is closed; callbacks run in order of registration."""
+        """Call `callback` once, when the send buffer has room or the connection has ended; callbacks run in the order added."""
         self._writable_callbacks[callback] = None
 
     def resume_writing(self) -> None:
@@ -87,10 +96,10 @@ class TcpConnection(Endpoint):
     def _on_frames(self, frames: list[bytes]) -> None:
         for frame in frames:
             serial, payload = split_frame(frame)
-            entry = self.waiting.pop(serial, None)
+            entry = self.pending.pop(serial, None)
             if entry is None:  # the request has timed out already
                 continue
-            on_response, self._answered_posted_at, _ = entry
+            on_response, self._last_answered_posted_at, _ = entry
             self._counters.answers += 1
             try:
                 response: Response = decode_response(payload)[1]
@@ -105,46 +114,51 @@ class TcpConnection(Endpoint):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._lost(self)
-        self._counters.lost += len(self.waiting)
-        waiting, self.waiting = list(self.waiting.values()), {}
+        self._report_lost(self)
+        self._counters.lost += len(self.pending)
+        pending, self.pending = list(self.pending.values()), {}
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
-        for on_response, _, method in waiting:
+        for on_response, _, method in pending:
             on_response(ConnectionLost(f"{METHOD_NAMES[method]} at {self._address} got no response: {error}", failure))
         self._run_writable_callbacks()
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
-    def _sweep(self) -> None:
-        """Fail requests that have timed out; `waiting` is in the order of posting."""
+    def _check_timeouts(self) -> None:
+        """Fail the requests that have timed out, with RequestTimeout; if the server is silent, abort the connection.
+
+        Requests that were posted at or before `limit` have timed out. `pending` is in the order of posting, so these are its
+        first ones.
+        """
         self._timer = None
         limit = self._loop.time() - self._timeout_s
-        is_silent = self._last_moved() <= limit
+        is_silent = self._last_progress_at() <= limit
         if not is_silent:
-            limit = self._answered_posted_at - self._timeout_s
+            limit = self._last_answered_posted_at - self._timeout_s
         late = []
-        for serial, (_, posted_at, _) in self.waiting.items():
+        for serial, (_, posted_at, _) in self.pending.items():
             if posted_at > limit:
                 break
             late.append(serial)
         for serial in late:
-            on_response, _, method = self.waiting.pop(serial)
+            on_response, _, method = self.pending.pop(serial)
             self._counters.late += 1
             on_response(RequestTimeout(f"{self._address} did not answer {METHOD_NAMES[method]} within {self._timeout_s:g} s"))
         if late and is_silent:
             self.abort(PeerSilent(f"{self._address} has been silent for {self._timeout_s:g} s"), discard=True)
-        elif self.waiting and self._timer is None:
-            self._timer = self._loop.call_later(SWEEP_S, self._sweep)
+        elif self.pending and self._timer is None:
+            self._timer = self._loop.call_later(TIMEOUT_CHECK_S, self._check_timeouts)
 
-    def _last_moved(self) -> float:
-        """Return the time when bytes last arrived, or were delivered after they had queued here.
+    def _last_progress_at(self) -> float:
+        """Return the loop time of the server's last sign of life: bytes arrived, or bytes left our queue.
 
-        Bytes have queued if they were still undelivered at the check after they were written.
+        To be called once per check. Bytes have waited in our queue if they were written before the last check, and were not
+        delivered at that check.
         """
         delivered = self.delivered
-        if delivered != self._delivered:
-            if self._delivered < self._written_before:
-                self._moved_at = self._loop.time()
-            self._delivered = delivered
+        if delivered != self._delivered_at_check:
+            if self._delivered_at_check < self._written_before:
+                self._queue_moved_at = self._loop.time()
+            self._delivered_at_check = delivered
         self._written_before, self._written_last = self._written_last, self._written
-        return max(self._moved_at, self.received_at)
+        return max(self._queue_moved_at, self.received_at)

@@ -43,7 +43,7 @@ class Script:
         self.visit_token = 77
         self.connections = self
 
-    def to(self, host: str, port: int, partition: str = "") -> "Script":
+    def connection_to(self, host: str, port: int, partition: str = "") -> "Script":
         return self
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:

@@ -273,7 +273,7 @@ class Model:
     def masters(self) -> Masters:
         return Masters([MASTER_ADDRESS], self)  # type: ignore[arg-type]
 
-    def to(self, host: str, port: int, partition: str = "") -> "ModelConnection":
+    def connection_to(self, host: str, port: int, partition: str = "") -> "ModelConnection":
         return self.connections.setdefault((host, port), ModelConnection(self, host, port))
 
     def answer(self, method: int, body: bytes) -> Any:
@@ -338,7 +338,7 @@ class ModelConnection:
         self.connections = 0
         self._waiting: list[Callable[[Any], None]] = []
 
-    async def connected(self) -> None:
+    async def connect(self) -> None:
         await asyncio.sleep(0)
         if (self.host, self.port) in self.model.away:
             raise ConnectionLost(f"{self.address} is away")
@@ -374,7 +374,7 @@ class ModelConnection:
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
         if not self.alive:
-            await self.connected()
+            await self.connect()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def settle(answer: Any) -> None:

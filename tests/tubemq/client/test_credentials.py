@@ -42,7 +42,7 @@ class OneMaster:
     def __init__(self, script: Script) -> None:
         self.script, self.connectivity, self.is_encrypted = script, Connectivity("locked"), False
 
-    def to(self, host: str, port: int, partition: str = "") -> Any:
+    def connection_to(self, host: str, port: int, partition: str = "") -> Any:
         return self.script
 
 
@@ -101,7 +101,7 @@ async def test_a_master_that_is_asked_after_a_silent_one_gets_a_signature_of_now
     silent, active = Script(RequestTimeout("silent")), Script(m.HeartResponseM2P(**GOOD, brokerCheckSum=1))
     connections = OneMaster(silent)
     servers = {"m": silent, "n": active}
-    connections.to = lambda host, *_: servers[host]  # type: ignore[method-assign]
+    connections.connection_to = lambda host, *_: servers[host]  # type: ignore[method-assign]
     masters = Masters([("m", 1), ("n", 1)], connections, user())  # type: ignore[arg-type]
     routes = Routes(masters)
     routes.client_id = routes.host = "p"

@@ -276,9 +276,9 @@ async def test_sending_goes_on_without_a_master(
     await sender.send("1:0", b"before")
     if how == "is away":
         play.model.away = {MASTER_ADDRESS}
-        play.model.to(*MASTER_ADDRESS).cut(ConnectionLost("the Master is gone"))
+        play.model.connection_to(*MASTER_ADDRESS).cut(ConnectionLost("the Master is gone"))
     else:
-        play.model.to(*MASTER_ADDRESS)._broken = True  # what is sent there is never answered
+        play.model.connection_to(*MASTER_ADDRESS)._broken = True  # what is sent there is never answered
     play.model.faults.plan[rpc.SEND, 2] = "before"
     await asyncio.wait_for(sender.send("1:0", b"after"), SERVER_PATIENCE_S)
     assert [message.payLoadData for message in play.model.broker.stored["demo", 0]] == [b"before", b"after"]

@@ -63,7 +63,7 @@ class TwoBrokers:
         self.held.master_seen_at = asyncio.get_running_loop().time() + 1e6
         self.readers: list[asyncio.Task[Any]] = []
 
-    def to(self, host: str, port: int, partition: str = "") -> Any:
+    def connection_to(self, host: str, port: int, partition: str = "") -> Any:
         return self.well if host == WELL.host else self.ill
 
     async def take(self, broker: Broker, count: int) -> list[HeldPartition]:

@@ -25,7 +25,7 @@ class Addresses:
     def __init__(self, *scripts: Script) -> None:
         self.scripts = {("m", port): script for port, script in enumerate(scripts)}
 
-    def to(self, host: str, port: int, partition: str = "") -> Any:
+    def connection_to(self, host: str, port: int, partition: str = "") -> Any:
         return self.scripts[host, port]
 
 

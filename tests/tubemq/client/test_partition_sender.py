@@ -30,7 +30,7 @@ class FakeBroker:
     alive = is_writable = True
     address = "10.0.0.5:8123"
 
-    async def connected(self) -> None:
+    async def connect(self) -> None:
         if self.unreachable:
             self.unreachable -= 1
             raise Unreachable("nobody there")
@@ -67,7 +67,7 @@ class FakeCluster:
         self.refreshed = 0
         self.connectivity = Connectivity("fake")
 
-    def to(self, host: str, port: int, partition: str = "") -> Any:
+    def connection_to(self, host: str, port: int, partition: str = "") -> Any:
         return self.broker
 
     async def refresh(self) -> None:
@@ -158,10 +158,10 @@ async def test_refusals_for_good_do_not_hold_up_the_others() -> None:
 async def test_waiting_for_room() -> None:
     broker = FakeBroker()
     sender = sender_to(broker)
-    await sender.wait_for_room(0)
+    await sender.room(0)
     sent = [sender.send("1:0", b"x" * 10) for _ in range(10)]
     assert sender.queued_bytes == 100
-    await sender.wait_for_room(50)
+    await sender.room(50)
     assert sender.queued_bytes == 50
     await sender.flush()
     assert all(future.done() for future in sent)
@@ -181,14 +181,14 @@ async def test_a_server_that_closes_every_connection_is_not_dialled_without_paus
     broker.alive = False
     broker.unreachable = 1
     connects = 0
-    connected = broker.connected
+    connect = broker.connect
 
     async def counted() -> None:
         nonlocal connects
         connects += 1
-        await connected()
+        await connect()
 
-    broker.connected = counted  # type: ignore[method-assign]
+    broker.connect = counted  # type: ignore[method-assign]
     sender = sender_to(broker, max_elapsed_s=0.05)
     with pytest.raises(MqbridgeError):
         await sender.send("1:0", b"x")

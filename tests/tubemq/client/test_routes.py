@@ -136,7 +136,7 @@ async def test_a_line_goes_on_when_the_routes_are_closed_while_it_asks(
     monkeypatch.setattr(broker_reconnector, "ROUTE_REFRESH_TIMEOUT_S", PATIENCE_S)
     master.topics = {"t": 1}
     broker = FakeBroker(ConnectionLost("gone"))
-    sessions = SimpleNamespace(connectivity=Connectivity("fake"), to=lambda *_: broker)
+    sessions = SimpleNamespace(connectivity=Connectivity("fake"), connection_to=lambda *_: broker)
     sender = await open_partition_sender(routes, sessions, "t")  # type: ignore[arg-type]
     master.silent = asyncio.Event()
     sent = sender.send("1:0", b"x")

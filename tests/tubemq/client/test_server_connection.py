@@ -64,7 +64,7 @@ async def server() -> AsyncIterator[Server]:
 @pytest_asyncio.fixture
 async def connection(server: Server) -> AsyncIterator[ServerConnection]:
     connections = ConnectionPool(timeout_s=5.0)
-    yield connections.to("127.0.0.1", server.port)
+    yield connections.connection_to("127.0.0.1", server.port)
     await connections.close()
 
 
@@ -101,9 +101,9 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_again(server: Serv
 
 
 async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SWEEP_S", 0.01)
+    monkeypatch.setattr(connection_module, "TIMEOUT_CHECK_S", 0.01)
     connections = ConnectionPool(timeout_s=0.5)
-    connection = connections.to("127.0.0.1", server.port)
+    connection = connections.connection_to("127.0.0.1", server.port)
     server.answer = lambda _: None
     with pytest.raises(RequestTimeout, match="did not answer get"):
         await connection.request(READ, GET, b"x")
@@ -117,9 +117,9 @@ async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server,
 
 async def test_requests_that_go_on_do_not_keep_a_silent_server_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kernel takes them at once, as it does for a process that is stopped: that somebody asks again is no sign of life."""
-    monkeypatch.setattr(connection_module, "SWEEP_S", 0.01)
+    monkeypatch.setattr(connection_module, "TIMEOUT_CHECK_S", 0.01)
     connections = ConnectionPool(timeout_s=0.5)
-    connection = connections.to("127.0.0.1", server.port)
+    connection = connections.connection_to("127.0.0.1", server.port)
     assert await connection.request(READ, GET, b"x") == b"x"
     server.answer = lambda _: None
     first = asyncio.ensure_future(connection.request(READ, GET, b"first"))
@@ -152,7 +152,7 @@ async def test_post_needs_a_connection(connection: ServerConnection) -> None:
 
 async def test_an_idle_connection_is_closed_and_made_again(server: Server) -> None:
     connections = ConnectionPool(idle_s=0.05)
-    connection = connections.to("127.0.0.1", server.port)
+    connection = connections.connection_to("127.0.0.1", server.port)
     assert await connection.request(READ, GET, b"x") == b"x"
     async with asyncio.timeout(PATIENCE_S):
         while connection.alive:
@@ -165,7 +165,7 @@ async def test_an_idle_connection_is_closed_and_made_again(server: Server) -> No
 
 async def test_a_connection_that_waits_for_an_answer_is_not_idle(server: Server) -> None:
     connections = ConnectionPool(idle_s=0.02)
-    connection = connections.to("127.0.0.1", server.port)
+    connection = connections.connection_to("127.0.0.1", server.port)
     server.answer = lambda _: None
     waiting = asyncio.ensure_future(connection.request(READ, GET, b"x"))
     await asyncio.sleep(0.1)
@@ -179,7 +179,7 @@ async def test_a_connection_that_waits_for_an_answer_is_not_idle(server: Server)
 async def test_a_connection_for_each_partition_or_one_for_all(server: Server) -> None:
     for shared, count in ((True, 1), (False, 3)):
         connections = ConnectionPool(shared=shared)
-        places = [connections.to("127.0.0.1", server.port, name) for name in ("1:0", "1:1", "1:0", "")]
+        places = [connections.connection_to("127.0.0.1", server.port, name) for name in ("1:0", "1:1", "1:0", "")]
         await asyncio.gather(*(connection.request(READ, GET, b"x") for connection in places))
         assert len(connections.snapshot()) == count
         assert sum(counters["connections"] for counters in connections.snapshot().values()) == count
@@ -198,12 +198,12 @@ async def test_all_who_wait_for_a_connection_share_one_attempt(monkeypatch: pyte
         raise Unreachable("nobody there")
 
     monkeypatch.setattr(module, "dial", dial)
-    connection = ConnectionPool().to("127.0.0.1", 1)
-    results = await asyncio.gather(*(connection.connected() for _ in range(100)), return_exceptions=True)
+    connection = ConnectionPool().connection_to("127.0.0.1", 1)
+    results = await asyncio.gather(*(connection.connect() for _ in range(100)), return_exceptions=True)
     assert [type(result) for result in results] == [Unreachable] * 100
     assert dials == 1
     with pytest.raises(Unreachable):
-        await connection.connected()
+        await connection.connect()
     assert dials == 2
 
 
@@ -211,7 +211,7 @@ async def test_a_session_that_is_asked_for_after_closing_never_connects(server: 
     """Somebody retries while the client is being closed: nobody would close that connection."""
     connections = ConnectionPool()
     await connections.close()
-    connection = connections.to("127.0.0.1", server.port)
+    connection = connections.connection_to("127.0.0.1", server.port)
     with pytest.raises(ConnectionLost, match="is closed"):
         await connection.request(READ, GET, b"x")
     assert not server.connections
@@ -220,8 +220,8 @@ async def test_a_session_that_is_asked_for_after_closing_never_connects(server: 
 
 async def test_closed_while_it_is_dialled(server: Server) -> None:
     connections = ConnectionPool()
-    connection = connections.to("127.0.0.1", server.port)
-    connecting = asyncio.ensure_future(connection.connected())
+    connection = connections.connection_to("127.0.0.1", server.port)
+    connecting = asyncio.ensure_future(connection.connect())
     await asyncio.sleep(0)
     await connection.close()
     with pytest.raises(ConnectionLost):

@@ -33,7 +33,7 @@ PARTITIONS = 4
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SWEEP_S", 0.02)
+    monkeypatch.setattr(module, "TIMEOUT_CHECK_S", 0.02)
 
 
 @pytest_asyncio.fixture
@@ -190,9 +190,9 @@ async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack,
     size = 50_000
     for n in range(400):
         sender.submit(f"1:{n % PARTITIONS}", bytes(size), 0, None, None, done=lambda _: None)
-    connection = connections.to("127.0.0.1", server.port)
+    connection = connections.connection_to("127.0.0.1", server.port)
     await until(lambda: connection.alive and not connection.is_writable)
-    posted = len(connection._tcp.waiting) * size  # type: ignore[union-attr]
+    posted = len(connection._tcp.pending) * size  # type: ignore[union-attr]
     assert posted <= module.QUEUE_BYTES + module.UNSENT_BYTES + 300_000 + size, "with what the server's own kernel takes"
     assert sender.queued_bytes == 400 * size
 
@@ -207,14 +207,14 @@ async def test_a_partition_that_found_no_room_goes_on(
     await server.open(stack)
     connections = pool_of(stack, 60.0)
     sender = await sender_to(server.port, connections, max_in_flight=1, ordered=True)
-    connection = connections.to("127.0.0.1", server.port)
-    await connection.connected()
+    connection = connections.connection_to("127.0.0.1", server.port)
+    await connection.connect()
     for n in range(PARTITIONS):
         sender.submit(f"1:{n}", bytes(2_000_000), 0, None, None, done=lambda _: None)
         await asyncio.sleep(0.01)
     tcp = connection._tcp
     assert tcp is not None
-    assert (len(tcp.waiting), len(tcp._writable_callbacks), sender.queued_messages) == (1, PARTITIONS - 1, PARTITIONS)
+    assert (len(tcp.pending), len(tcp._writable_callbacks), sender.queued_messages) == (1, PARTITIONS - 1, PARTITIONS)
     server.is_deaf = False
     if is_lost:
         server.transports[0].abort()
@@ -230,7 +230,7 @@ async def test_what_was_given_up_does_not_arrive_later(stack: AsyncExitStack) ->
     """It lay in the kernel, which would go on delivering it although the connection is closed."""
     server = Deaf()
     await server.open(stack)
-    connection = pool_of(stack, 0.3).to("127.0.0.1", server.port)
+    connection = pool_of(stack, 0.3).connection_to("127.0.0.1", server.port)
     with pytest.raises(RequestTimeout):
         await connection.request(rpc.READ, rpc.GET, bytes(100_000))
     await until(lambda: not connection.alive)
@@ -271,7 +271,7 @@ async def test_a_request_that_was_dropped_is_noticed_although_bytes_move(stack: 
 
     broker._accept = accept  # type: ignore[method-assign]
     await broker.open(stack)
-    connection = pool_of(stack, 0.5).to("127.0.0.1", broker.port)
+    connection = pool_of(stack, 0.5).connection_to("127.0.0.1", broker.port)
     dropped = asyncio.ensure_future(connection.request(rpc.READ, rpc.COMMIT, b""))
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not dropped.done():

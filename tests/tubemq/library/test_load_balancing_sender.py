@@ -39,7 +39,7 @@ class FakeSession:
     def alive(self) -> bool:
         return not self.away
 
-    async def connected(self) -> None:
+    async def connect(self) -> None:
         if self.away:
             raise AWAY
 
@@ -68,7 +68,7 @@ class Cluster:
         deployments = tuple((broker.id, 2, 1) for broker in BROKERS[:count])
         self.route.update(TopicInfo("demo", deployments, 1 << 20), {broker.id: broker for broker in BROKERS})
 
-    def to(self, host: str, port: int, partition: str = "") -> Any:
+    def connection_to(self, host: str, port: int, partition: str = "") -> Any:
         return next(session for session in self.brokers.values() if session.broker.host == host)
 
     async def refresh(self) -> None:
