@@ -58,13 +58,13 @@ class RetrySource(Protocol):
         """Record that a lane will deliver the portion again."""
 
     def portion_stored(self, portion: Portion) -> None:
-        """Record that all messages of the portion are stored, and commit what is complete."""
+        """Record that all messages of the portion are stored, and commit the offset up to which all portions are stored."""
 
     def release_budget(self, portion: Portion) -> None:
         """Release the portion's bytes from the consumer's budget; further calls have no effect."""
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit what is complete, and release the queue with all its lanes."""
+        """Commit the acknowledged messages, and release the queue with all its lanes."""
 
 
 class RetryLane:

@@ -194,6 +194,6 @@ class RetryQueue:
             portion.budget_bytes = 0
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit what is complete, and release the queue; all lanes end."""
+        """Commit the acknowledged messages, and release the queue; all lanes end."""
         await self.assigned.release(deadline)
         await cancel(self._watch_task, self._read_task)

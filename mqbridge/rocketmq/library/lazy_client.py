@@ -9,7 +9,7 @@ from mqbridge.rocketmq.wire.command import Command
 
 
 class LazyClusterClient(ClusterClient):
-    """Cluster client that `request` and `oneway` connect first, if it is not connected. Create it inside a running loop."""
+    """A ClusterClient whose `request` and `oneway` connect it on first use. Create it inside a running loop."""
 
     _is_connected = False
     _connect_lock: asyncio.Lock | None = None
