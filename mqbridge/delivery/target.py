@@ -25,6 +25,7 @@ class TargetProgress:
         self.sends = 0
         """Number of sends that have no receipt yet."""
         self._progress_at = 0.0
+        """Loop time of the last receipt, or of a send that was made while none was in flight."""
 
     def count_send(self) -> None:
         """Count a send."""

@@ -32,24 +32,24 @@ class Change:
 
 def compare(old: Config, new: Config, routes: Sequence[Route]) -> Change:
     """Return the change from the configuration `old`, with which `routes` run, to `new`."""
-    changed = {name for name, cluster in new.clusters.items() if old.clusters.get(name) != cluster}
-    replaced = [name for name in old.clusters if name not in new.clusters or name in changed]
+    changed_clusters = {name for name, cluster in new.clusters.items() if old.clusters.get(name) != cluster}
+    clusters_to_close = [name for name in old.clusters if name not in new.clusters or name in changed_clusters]
     running = {route.name: route for route in routes}
     configured = {route.name: route for route in new.routes}
-    unchanged = {
+    unchanged_routes = {
         name
         for name, route in running.items()
-        if route.error is None and configured.get(name) == route.config and not route.config.clusters & changed
+        if route.error is None and configured.get(name) == route.config and not route.config.clusters & changed_clusters
     }
     return Change(
-        clusters_to_connect={name: cluster for name, cluster in new.clusters.items() if name in changed},
-        clusters_to_close=replaced,
-        routes_to_start=[route for route in new.routes if route.name not in unchanged],
-        routes_to_stop=[route for route in routes if route.name not in unchanged],
+        clusters_to_connect={name: cluster for name, cluster in new.clusters.items() if name in changed_clusters},
+        clusters_to_close=clusters_to_close,
+        routes_to_start=[route for route in new.routes if route.name not in unchanged_routes],
+        routes_to_stop=[route for route in routes if route.name not in unchanged_routes],
     )
 
 
 def restart_warnings(started: Config, new: Config) -> list[str]:
     """Return a warning for each changed option that takes effect only when the process is restarted."""
-    changed = [key for key in ("state", "http") if getattr(started, key) != getattr(new, key)]
-    return [f"`{key}` was changed, which takes effect only when the gateway is restarted" for key in changed]
+    changed_options = [key for key in ("state", "http") if getattr(started, key) != getattr(new, key)]
+    return [f"`{key}` was changed, which takes effect only when the gateway is restarted" for key in changed_options]

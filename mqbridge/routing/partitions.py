@@ -71,33 +71,33 @@ class Partitioner:
         self._outbound = outbound
         self._round_robin_partition = 0
         self._picker = KeyPicker(rule.key)
-        rules: dict[By, Callable[[Share], list[PartitionShare]]] = {
-            "modulo": self._modulo,
-            "identity": self._identity,
-            "table": self._table,
-            "key": self._key,
-            "round_robin": self._round_robin,
+        methods: dict[By, Callable[[Share], list[PartitionShare]]] = {
+            "modulo": self._divide_by_modulo,
+            "identity": self._divide_by_identity,
+            "table": self._divide_by_table,
+            "key": self._divide_by_key,
+            "round_robin": self._divide_round_robin,
         }
-        self.divide = rules[rule.by]
-        """Divide a share by target partition; the share must not be empty."""
+        self.divide = methods[rule.by]
+        """Divides a share by target partition, by the method of the rule; the share must not be empty."""
 
-    def _modulo(self, share: Share) -> list[PartitionShare]:
+    def _divide_by_modulo(self, share: Share) -> list[PartitionShare]:
         return [(share.batch.partition.index % self._outbound.partitions, share)]
 
-    def _identity(self, share: Share) -> list[PartitionShare]:
+    def _divide_by_identity(self, share: Share) -> list[PartitionShare]:
         return [(share.batch.partition.index, share)]
 
-    def _table(self, share: Share) -> list[PartitionShare]:
+    def _divide_by_table(self, share: Share) -> list[PartitionShare]:
         source = share.batch.partition
         target = _look_up(self.rule.table, source.name, source.index)
         assert target is not None  # noqa: S101 - a source partition without a target partition is not read
         return [(target, share)]
 
-    def _round_robin(self, share: Share) -> list[PartitionShare]:
+    def _divide_round_robin(self, share: Share) -> list[PartitionShare]:
         self._round_robin_partition = (self._round_robin_partition + 1) % self._outbound.partitions
         return [(self._round_robin_partition, share)]
 
-    def _key(self, share: Share) -> list[PartitionShare]:
+    def _divide_by_key(self, share: Share) -> list[PartitionShare]:
         count = self._outbound.partitions
         keyless_partition = share.batch.partition.index % count
         if count == 1:

@@ -18,7 +18,7 @@ def _key(message: Message, _: Partition) -> str | None:
     return message.key
 
 
-_WORDS: dict[str, Word] = {
+_MESSAGE_WORDS: dict[str, Word] = {
     "key": _key,
     "msg_type": lambda message, _: message.msg_type,
     "event_time": lambda message, _: None if message.event_time is None else str(message.event_time),
@@ -37,12 +37,15 @@ class Template:
 
     def __init__(self, template: str, topic_words: Mapping[str, str]) -> None:
         self._parts: list[str | Word] = []
-        for literal, word, name in parse_message_template(template):
+        for literal, word, property_name in parse_message_template(template):  # a property name only in `{property:NAME}`
             if literal:
                 self._parts.append(literal)
             if word is not None:
-                self._parts.append(_property(name) if name else _WORDS.get(word) or topic_words[word])
+                self._parts.append(
+                    _property_word(property_name) if property_name else _MESSAGE_WORDS.get(word) or topic_words[word]
+                )
 
+        # A template without words gives the same text for every message.
         self._constant = "".join(map(str, self._parts)) if all(isinstance(part, str) for part in self._parts) else None
 
     def render(self, message: Message, source: Partition) -> str | None:
@@ -58,5 +61,5 @@ class Template:
         return "".join(texts)
 
 
-def _property(name: str) -> Word:
+def _property_word(name: str) -> Word:
     return lambda message, _: message.property(name)
