@@ -47,7 +47,7 @@ class Admin:
     async def cluster(self) -> ClusterInfo:
         """Return every registered broker with its addresses, and the clusters."""
         found = await self._client.name_servers.request(
-            Code.GET_BROKER_CLUSTER_INFO, {}, lambda answer: ClusterInfo.decode(answer.body)
+            Code.GET_BROKER_CLUSTER_INFO, {}, lambda response: ClusterInfo.decode(response.body)
         )
         assert found is not None  # noqa: S101 - this request has no response for a missing object
         return found
@@ -101,7 +101,7 @@ class Admin:
         code, ext = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, dict[str, str]()
         if cluster is not None:
             code, ext = Code.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster).encode()
-        found = await self._client.name_servers.request(code, ext, lambda answer: list(TopicList.decode(answer.body).topics))
+        found = await self._client.name_servers.request(code, ext, lambda response: list(TopicList.decode(response.body).topics))
         return sorted(found or ())
 
     async def user_topics(self) -> list[str]:
@@ -159,12 +159,12 @@ class Admin:
 
         async def at(address: str) -> TopicConfig | None:
             try:
-                answer = await self._client.request(address, Code.GET_TOPIC_CONFIG, ext, accept=accept)
+                response = await self._client.request(address, Code.GET_TOPIC_CONFIG, ext, accept=accept)
             except ServerRefused as error:
                 if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
                     raise
             else:
-                return TopicConfig.decode(answer.body) if answer.code == Status.SUCCESS else None
+                return TopicConfig.decode(response.body) if response.code == Status.SUCCESS else None
             configs = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # brokers before 5.0 have only this request
             return TopicConfigs.decode(configs.body).topics.get(topic)
 
@@ -176,8 +176,8 @@ class Admin:
         Raises ClusterError (FATAL) if the topic does not exist.
         """
         ext = TopicHeader(topic).encode()
-        answers = await self.request_masters_of(topic, Code.GET_TOPIC_STATS_INFO, ext)
-        return {queue: stats for answer in answers for queue, stats in TopicStats.decode(answer.body).queues.items()}
+        responses = await self.request_masters_of(topic, Code.GET_TOPIC_STATS_INFO, ext)
+        return {queue: stats for response in responses for queue, stats in TopicStats.decode(response.body).queues.items()}
 
     async def request_masters_of(self, topic: str, code: int, ext: Mapping[str, str]) -> list[Command]:
         """Send a request to every master of the topic; return the responses. Raises ClusterError (FATAL) for a missing topic."""

@@ -82,7 +82,7 @@ class AssignedQueue:
 
     @property
     def position(self) -> int:
-        """The offset of the next pull."""
+        """The offset from which the next pull requests messages."""
         return self.state.position
 
     @property

@@ -23,9 +23,9 @@ class MemoryOffsets:
         self.offsets: dict[Queue, int] = {}
 
     async def load(self, queue: Queue) -> int | None:
-        """Return the saved offset."""
+        """Return the saved offset; None if there is none."""
         return self.offsets.get(queue)
 
     async def save(self, offsets: Mapping[Queue, int]) -> None:
-        """Save offsets."""
+        """Save the offsets of these queues; those of other queues stay."""
         self.offsets.update(offsets)

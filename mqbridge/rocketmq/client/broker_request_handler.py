@@ -41,7 +41,7 @@ class ServedConsumer(Protocol):
         """Continue at `offset` in a queue that stopped, or was released, at a gap."""
 
     def request_rebalance(self) -> None:
-        """Rebalance soon."""
+        """Let the consumer rebalance as soon as possible, because the group's members have changed."""
 
 
 class BrokerRequestHandler:

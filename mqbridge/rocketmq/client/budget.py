@@ -74,7 +74,7 @@ class Waiter:
 
 
 class Budget:
-    """The budget of one consumer."""
+    """Grants the pulls of one consumer's queues, which together may hold `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -23,10 +23,10 @@ class CleanupPolicies:
         compacted = self._compacted.get(queue.topic)
         if compacted is None:
             try:
-                answer = await self._brokers.request(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
+                response = await self._brokers.request(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
             except ServerRefused:
                 compacted = False
             else:
-                compacted = TopicConfig.decode(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
+                compacted = TopicConfig.decode(response.body).attributes.get("cleanup.policy") == "COMPACTION"
             self._compacted[queue.topic] = compacted
         return compacted

@@ -29,9 +29,9 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ANSWERS = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED})
 
 
-def is_old(answer: Command) -> bool:
+def is_old(response: Command) -> bool:
     """Return True if the response is from a 4.x server."""
-    return answer.version < V5_0_0
+    return response.version < V5_0_0
 
 
 async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
@@ -40,15 +40,15 @@ async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
     A broker that refuses to return its settings counts as a 5.x broker. Raises ClusterError.
     """
     try:
-        answer = await client.request(address, Code.GET_BROKER_CONFIG)
+        response = await client.request(address, Code.GET_BROKER_CONFIG)
     except AccessRefused:
         raise
     except ServerRefused as error:
         log.info("broker %s refuses to return its settings, assuming version 5.x: %s", address, error)
         return ()
-    if not is_old(answer):
+    if not is_old(response):
         return ()
-    levels = tuple(_milliseconds(text) for text in (decode_settings(answer.body).get("messageDelayLevel") or LEVELS).split())
+    levels = tuple(_milliseconds(text) for text in (decode_settings(response.body).get("messageDelayLevel") or LEVELS).split())
     log.warning(
         "broker %s is older than 5.0: each delay is rounded up to the next of its %d levels, %d s at most",
         address,
@@ -87,12 +87,12 @@ async def find_time(
 async def _stored_at(client: BaseClient, address: str, queue: Queue, offset: int) -> int:
     """Return the store time of a message (ms); -1 if it was deleted, which makes it older than all others."""
     header = PullHeader(READER_GROUP, queue.topic, queue.id, offset, 1, PullFlag.SUBSCRIPTION, 0, 0, 0, "*", TAG)
-    answer = await client.request(address, Code.PULL_MESSAGE, header.encode(), accept=_ANSWERS)
-    records = decode_records(answer.body) if answer.code == Status.SUCCESS else []
+    response = await client.request(address, Code.PULL_MESSAGE, header.encode(), accept=_ANSWERS)
+    records = decode_records(response.body) if response.code == Status.SUCCESS else []
     return records[0].store_timestamp if records else -1
 
 
 async def topics_with_offsets(client: BaseClient, address: str, group: str) -> set[str]:
     """Return the topics with commits of the group at this broker, from statistics requested without a topic."""
-    answer = await client.request(address, Code.GET_CONSUME_STATS, ConsumeStatsHeader(group).encode())
-    return {queue.topic for queue in ConsumeStats.decode(answer.body).offsets}
+    response = await client.request(address, Code.GET_CONSUME_STATS, ConsumeStatsHeader(group).encode())
+    return {queue.topic for queue in ConsumeStats.decode(response.body).offsets}

@@ -55,7 +55,7 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """True if requests may be sent."""
+        """True until the connection has ended: requests may be sent."""
         return self.endpoint.alive
 
     @property

@@ -11,6 +11,7 @@ from mqbridge.rocketmq.client.subscription import Subscription
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 MAX_BYTES = 64 << 20
+"""Default limit of the bytes that all queues of a consumer buffer together."""
 MAX_MSGS = 4096
 """Messages requested per pull. Brokers return at most 32 by default, see `pull_request`."""
 READER_GROUP = "TOOLS_CONSUMER"

@@ -62,8 +62,8 @@ class GroupAdmin:
         """Return every group's configuration, by group and broker name; system groups included."""
         found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         groups: dict[str, dict[str, GroupConfig]] = {}
-        for broker, answer in found.items():
-            for name, config in GroupConfigs.decode(answer.body).groups.items():
+        for broker, response in found.items():
+            for name, config in GroupConfigs.decode(response.body).groups.items():
                 groups.setdefault(name, {})[broker] = config
         return groups
 
@@ -82,10 +82,10 @@ class GroupAdmin:
         ext = ProducerGroupHeader(group).encode()
         code = Code.GET_PRODUCER_CONNECTION_LIST
         found = await self._admin.at_masters(lambda address: self._client.request(address, code, ext, accept=PRODUCER_RESPONSES))
-        for broker, answer in found.items():
-            if answer.code == Status.SYSTEM_ERROR and NO_PRODUCERS not in (answer.remark or ""):
-                raise refused(f"the producers of {group} at {broker}", answer.code, answer.remark)
-        bodies = [answer.body for answer in found.values() if answer.code == Status.SUCCESS]
+        for broker, response in found.items():
+            if response.code == Status.SYSTEM_ERROR and NO_PRODUCERS not in (response.remark or ""):
+                raise refused(f"the producers of {group} at {broker}", response.code, response.remark)
+        bodies = [response.body for response in found.values() if response.code == Status.SUCCESS]
         clients = [client for body in bodies for client in ProducerConnections.decode(body).connections]
         return list({client.client_id: client for client in clients}.values())
 
@@ -95,12 +95,12 @@ class GroupAdmin:
 
         async def at(address: str) -> Iterable[str]:
             try:
-                answer = await self._client.request(address, Code.QUERY_TOPICS_BY_CONSUMER, ext)
+                response = await self._client.request(address, Code.QUERY_TOPICS_BY_CONSUMER, ext)
             except ServerRefused as error:
                 if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
                     raise
                 return await topics_with_offsets(self._client, address, group)
-            return list(TopicList.decode(answer.body).topics)
+            return list(TopicList.decode(response.body).topics)
 
         return sorted({topic for topics in (await self._admin.at_masters(at)).values() for topic in topics})
 
@@ -109,8 +109,8 @@ class GroupAdmin:
 
         A 5.3.3 broker also lists the topic's own name while it is consumed; this is removed unless it is a group with offsets.
         """
-        answers = await self._admin.request_masters_of(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
-        found = {group for answer in answers for group in _groups(answer.body)}
+        responses = await self._admin.request_masters_of(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
+        found = {group for response in responses for group in _groups(response.body)}
         if topic in found and topic not in await self.topics_of(topic):
             found.remove(topic)
         return sorted(found)
@@ -121,7 +121,7 @@ class GroupAdmin:
         """Return the group's progress in every queue with offsets, of one topic or all, retry queues included."""
         ext = ConsumeStatsHeader(group, topic).encode()
         found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_CONSUME_STATS, ext))
-        stats = [ConsumeStats.decode(answer.body) for answer in found.values()]
+        stats = [ConsumeStats.decode(response.body) for response in found.values()]
         return {queue: offsets for one in stats for queue, offsets in one.offsets.items()}
 
     async def offsets(self, group: str | None = None) -> dict[tuple[str, Queue], int]:
@@ -129,8 +129,8 @@ class GroupAdmin:
         found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_ALL_CONSUMER_OFFSET))
         return {
             (name, Queue(topic, broker, number)): offset
-            for broker, answer in found.items()
-            for (topic, name), queues in ConsumerOffsets.decode(answer.body).offsets.items()
+            for broker, response in found.items()
+            for (topic, name), queues in ConsumerOffsets.decode(response.body).offsets.items()
             for number, offset in queues.items()
             if group is None or name == group
         }
@@ -141,8 +141,8 @@ class GroupAdmin:
         A running consumer gets the offsets with its next pull, or in a request of the broker; a stopped one starts there.
         """
         header = ResetOffsetHeader(group, topic, timestamp)
-        answers = await self._admin.request_masters_of(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
-        return {queue: offset for answer in answers for queue, offset in ResetOffsets.decode(answer.body).offsets.items()}
+        responses = await self._admin.request_masters_of(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
+        return {queue: offset for response in responses for queue, offset in ResetOffsets.decode(response.body).offsets.items()}
 
     async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Set the offsets of a stopped group; a running consumer would overwrite them with its own.

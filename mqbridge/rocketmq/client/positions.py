@@ -40,8 +40,8 @@ class Positions:
     async def earliest_time(self, queue: Queue) -> int | None:
         """Return the time when the oldest message was stored, ms since the epoch; None for an empty queue."""
         ext = QueueHeader(queue.topic, queue.id).encode()
-        answer = await self._client.request(await self.master(queue), Code.GET_EARLIEST_MSG_STORETIME, ext)
-        time = TimestampResult.decode(answer.ext).timestamp
+        response = await self._client.request(await self.master(queue), Code.GET_EARLIEST_MSG_STORETIME, ext)
+        time = TimestampResult.decode(response.ext).timestamp
         return time if time >= 0 else None
 
     async def at(self, queue: Queue, timestamp: int, *, upper: bool = False) -> int:
@@ -51,9 +51,9 @@ class Positions:
         """
         header = SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
         address = await self.master(queue)
-        answer = await self._client.request(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
-        if not is_old(answer):
-            return OffsetResult.decode(answer.ext).offset
+        response = await self._client.request(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
+        if not is_old(response):
+            return OffsetResult.decode(response.ext).offset
         bounds = await self.first(queue), await self.next(queue)
         return await find_time(self._client, address, queue, timestamp, *bounds, upper=upper)
 
@@ -64,11 +64,11 @@ class Positions:
         """
         header = QueryOffsetHeader(group, queue.topic, queue.id, set_zero_if_not_found=False)
         address = await self.master(queue)
-        answer = await self._client.request(address, Code.QUERY_CONSUMER_OFFSET, header.encode(), accept=OFFSET_RESPONSES)
-        if answer.code == Status.QUERY_NOT_FOUND:
+        response = await self._client.request(address, Code.QUERY_CONSUMER_OFFSET, header.encode(), accept=OFFSET_RESPONSES)
+        if response.code == Status.QUERY_NOT_FOUND:
             return None
-        offset = OffsetResult.decode(answer.ext).offset
-        may_be_none = exact and not offset and is_old(answer)
+        offset = OffsetResult.decode(response.ext).offset
+        may_be_none = exact and not offset and is_old(response)
         if may_be_none and queue.topic not in await topics_with_offsets(self._client, address, group):
             return None
         return offset
@@ -79,8 +79,8 @@ class Positions:
         await self._client.request(await self.master(queue), Code.UPDATE_CONSUMER_OFFSET, header.encode())
 
     async def _offset(self, queue: Queue, code: int, header: Header) -> int:
-        answer = await self._client.request(await self.master(queue), code, header.encode())
-        return OffsetResult.decode(answer.ext).offset
+        response = await self._client.request(await self.master(queue), code, header.encode())
+        return OffsetResult.decode(response.ext).offset
 
     async def master(self, queue: Queue) -> str:
         """Return the address of the queue's master. Raises ClusterError: FATAL for an unknown topic, REFRESH without a master."""

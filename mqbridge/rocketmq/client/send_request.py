@@ -60,26 +60,26 @@ class SendRequest:
             self.future.set_exception(error)
 
 
-def read_result(queue: Queue, answer: Command, address: str) -> SendResult:
+def read_result(queue: Queue, response: Command, address: str) -> SendResult:
     """Return the result of a send to `queue` from the response of the broker at `address`.
 
     Raises ServerRefused if the broker did not store the send, RemoteProtocolError for an invalid response or another queue in it.
     """
-    if answer.code not in STORED:
-        error = refused(f"a send to {queue_label(queue)}", answer.code, answer.remark)
-        if answer.code == Status.SYSTEM_ERROR and OVERSIZED in (answer.remark or ""):
+    if response.code not in STORED:
+        error = refused(f"a send to {queue_label(queue)}", response.code, response.remark)
+        if response.code == Status.SYSTEM_ERROR and OVERSIZED in (response.remark or ""):
             error.failure = Failure.REFUSED
         raise error
-    location = _parse_fast(answer.ext)
+    location = _parse_fast(response.ext)
     if location is not None and location[0] == queue.id:
-        return SendResult(queue, location[1], location[2], answer.code, answer.ext.get("transactionId"), address)
+        return SendResult(queue, location[1], location[2], response.code, response.ext.get("transactionId"), address)
     try:
-        header = SendResultHeader.decode(answer.ext)
+        header = SendResultHeader.decode(response.ext)
     except RemoteProtocolError as error:
         raise _invalid_response(queue, address, str(error)) from error
     if header.queue_id != queue.id or header.queue_offset < 0:
         raise _invalid_response(queue, address, f"it contains queue {header.queue_id} and offset {header.queue_offset}")
-    return SendResult(queue, header.queue_offset, header.msg_id, answer.code, header.transaction_id, address)
+    return SendResult(queue, header.queue_offset, header.msg_id, response.code, header.transaction_id, address)
 
 
 def _parse_fast(ext: Mapping[str, str]) -> tuple[int, int, str] | None:

@@ -43,7 +43,7 @@ class SignedRequests:
 
     @property
     def keys(self) -> Keys:
-        """The current keys."""
+        """The keys that sign new requests."""
         return self._credentials.keys
 
     def send(self, opaque: int, request: SignedRequest) -> None:
