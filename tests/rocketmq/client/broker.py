@@ -1,4 +1,4 @@
-"""Name servers and brokers without sockets: what a client writes is read as frames, and answered by a table tests may change."""
+"""Name servers and brokers without sockets: they decode the client's frames and answer from a table that tests may change."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ class Link(ServerLink):
         self.loop.call_soon(self.cluster.receive, self, decode(frame))
 
     def send(self, command: Command) -> None:
-        """Say a command: a request of the server's own, or an answer."""
+        """Send a command to the client: a request of the server, or a response."""
         self.send_bytes(encode(command))
 
     def answer(
@@ -49,7 +49,7 @@ class Link(ServerLink):
 
 
 class Cluster:
-    """Answers what healthy servers would, unless `on[code]` or `at[address, code]` says otherwise; remembers what was asked.
+    """Answers requests like healthy servers, unless the test sets `on[code]` or `at[address, code]`; keeps all requests.
 
     `brokers`: addresses by broker name and id. `topics`: queues by topic and broker name.
     """
@@ -78,12 +78,12 @@ class Cluster:
         return [link for link in self.links if link.address == address and link.open]
 
     def link_to(self, address: str) -> Link:
-        """The only open connection to an address."""
+        """Return the only open connection to an address."""
         (link,) = self.links_to(address)
         return link
 
     def headers(self, code: int) -> list[SendHeader]:
-        """What sends of this kind said, in the order of arrival."""
+        """Return the headers of the sends with this request code, in the order of arrival."""
         return [SendHeader.decode(command.ext) for command in self.asked[code]]
 
     async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
@@ -115,7 +115,7 @@ class Cluster:
 
 
 def route_body(cluster: Cluster, topic: str, **more: Any) -> dict[str, Any]:
-    """What a name server says about a topic."""
+    """Return the JSON object of a topic's route, as a name server sends it."""
     queues = cluster.topics[topic]
     return {
         "brokerDatas": [
@@ -145,14 +145,14 @@ def route(link: Link, request: Command) -> None:
 
 
 def registered(link: Link, request: Command) -> None:
-    """What a name server says about the brokers."""
+    """Answer with the cluster info: all brokers with their addresses."""
     brokers = link.cluster.brokers
     found = {name: BrokerData(name, "DefaultCluster", addresses) for name, addresses in brokers.items()}
     link.answer(request, body=ClusterInfo(found, {"DefaultCluster": tuple(brokers)}).encode())
 
 
 def says(body: Any) -> Answer:
-    """An answer with a JSON body."""
+    """Return a handler that answers with this JSON body."""
     data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
     return lambda link, request: link.answer(request, body=data)
 
@@ -166,7 +166,7 @@ def success(link: Link, request: Command) -> None:
 
 
 def store(link: Link, request: Command, code: int = Status.SUCCESS) -> None:
-    """Keep a message or the messages of a batch, and say where."""
+    """Store a message or the messages of a batch, and answer with their queue and offset."""
     said = SendHeader.decode(request.ext)
     if request.code == Code.SEND_BATCH_MESSAGE:
         messages = [(body, properties.decode()) for _, body, properties in batch.decode_batch(request.body)]
@@ -195,5 +195,5 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def scripted_client(*name_servers: str, **timing: float) -> ClusterClient:
-    """Not connected yet."""
+    """Return a client of the scripted cluster that is not connected yet."""
     return ClusterClient(name_servers or [NS], timing=Timing(**{"request": 2.0, **timing}))

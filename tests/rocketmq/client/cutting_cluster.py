@@ -1,4 +1,4 @@
-"""A scripted cluster that spoils one request of a conversation, by its number: it is lost, or done without an answer."""
+"""A scripted cluster that fails one request of a conversation, chosen by its number, in one of four ways (MODES)."""
 
 from typing import Any
 
@@ -24,11 +24,12 @@ from tests.rocketmq.client.broker import Cluster, Link, scripted_client
 from tests.rocketmq.client.groups import Groups
 
 LOST, UNANSWERED, TORN, SILENT = MODES = "lost", "unanswered", "torn", "silent"
-"""Cut before it is done, cut after, cut in the middle of the answer; not cut, but neither done nor answered."""
+"""The connection is closed before the request is executed, after that, or within its response; SILENT: it stays open, but the
+request is neither executed nor answered."""
 SHORT_S = 0.2
-"""How long one waits for an answer that does not come."""
+"""Time limit for a response that never comes."""
 LONG_S = 5.0
-"""For one that comes, on a busy machine too."""
+"""Time limit for a response that does come, also on a busy machine."""
 WAITS = {
     commit_carrying_pulls: ("COMMIT_STORED_S",),
     pull_consumer: ("HANDOVER_S", "UNBALANCED_INTERVAL_S"),
@@ -42,7 +43,7 @@ WAITS = {
 
 
 class Cutting(Cluster):
-    """`victim`: the number of the request that is spoilt; `hit` is its code once that has happened."""
+    """A cluster that fails the request with the number `victim`; afterwards, `hit` is the code of this request."""
 
     def __init__(self, mode: str, victim: int) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class Cutting(Cluster):
         self.end(link)
 
     def end(self, link: Link) -> None:
-        """Brokers take a client whose connection ends out of its groups, and tell the others."""
+        """Close the connection; like brokers, remove its client from its groups and notify the other members."""
         link.drop()
         for group, members in self.groups.members.items():
             gone = [member for member, known in members.items() if known is link]
@@ -86,7 +87,7 @@ class Cutting(Cluster):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Waits that only spare servers are cut short."""
+    """Make all pauses short that only reduce the load of servers."""
     for module, names in WAITS.items():
         for name in names:
             monkeypatch.setattr(module, name, 0.005)
@@ -94,7 +95,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def cutting(patch: pytest.MonkeyPatch, mode: str, victim: int) -> Cutting:
-    """The cluster that every client of now on talks to."""
+    """Create a cluster to which every later client connects."""
     cluster = Cutting(mode, victim)
     patch.setattr(connection, "dial", cluster.dial)
     patch.setattr(pull_request, "RESPONSE_TIMEOUT_S", cluster.patience_s)

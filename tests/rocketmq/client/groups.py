@@ -1,4 +1,4 @@
-"""Brokers without sockets that know queues of messages, groups, offsets and locks; on top of `broker.Cluster`."""
+"""Brokers without sockets that store messages, groups, offsets and locks; an extension of `broker.Cluster`."""
 
 import asyncio
 from collections import defaultdict
@@ -31,7 +31,7 @@ PULLS = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
 
 
 class QueueLog:
-    """The messages of one queue; `first` of them are deleted. `limit` messages go into one answer."""
+    """The messages of one queue. Those before the offset `first` are deleted; one response contains at most `limit` messages."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -51,7 +51,7 @@ class QueueLog:
             self.records.append(encode_record(record))
 
     def read(self, offset: int, most: int = 32) -> tuple[int, int, bytes]:
-        """Answer code, next offset and body of a pull."""
+        """Return the response code, the next offset and the body for a pull at this offset."""
         if self.end == 0:
             return (Status.PULL_NOT_FOUND if offset == 0 else Status.PULL_OFFSET_MOVED), 0, b""
         if offset < self.first or offset > self.end:
@@ -64,7 +64,7 @@ class QueueLog:
 
 
 class Groups:
-    """What the brokers of a scripted cluster know; `handle(code)` answers may be replaced as the cluster's."""
+    """The state of a scripted cluster's brokers; tests may replace its handlers in `cluster.on`, as all others."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -72,7 +72,7 @@ class Groups:
         self.offsets: dict[tuple[str, Queue], int] = {}
         self.members: defaultdict[str, dict[str, Link]] = defaultdict(dict)
         self.subscriptions: dict[str, tuple[SubscriptionData, ...]] = {}
-        """Those of each group's last heartbeat; of each topic, that of the newest version."""
+        """By group, the subscriptions of its last heartbeat; for each topic, the one with the newest version."""
         self.locks: dict[tuple[str, Queue], str] = {}
         self.resets: dict[tuple[str, Queue], int] = {}
         self.held: list[tuple[Link, Command]] = []
@@ -119,12 +119,12 @@ class Groups:
         return self.offsets.get((group, Queue(topic, broker, number)))
 
     def pulls(self, number: int | None = None) -> list[PullHeader]:
-        """What pulls said, of one queue number or of all."""
+        """Return the headers of all pulls, or of those from one queue number."""
         asked = [PullHeader.decode(command.ext) for code in PULLS for command in self.cluster.asked[code]]
         return [header for header in asked if number is None or header.queue_id == number]
 
     def say(self, client: ClusterClient, request: Command) -> None:
-        """Have the first broker ask a client."""
+        """Send a request from a broker to a client."""
         self.members_link(client).send(request)
 
     def members_link(self, client: ClusterClient) -> Link:
@@ -241,7 +241,7 @@ class Groups:
         link.answer(request, code, pull_ext(after, log.first, log.end), body)
 
     def release_held(self) -> None:
-        """The time of all held pulls is up."""
+        """Answer all held pulls, as if their hold time had passed."""
         waiting, self.held = self.held, []
         for link, request in waiting:
             self.answer_pull(link, request)
@@ -264,7 +264,7 @@ def moved(after: int, first: int, end: int, remark: str = "") -> Answer:
 
 
 def replies(code: int, after: int, first: int, end: int, remark: str = "", body: bytes = b"") -> Answer:
-    """An answer to a pull, word for word."""
+    """Return a handler that answers a pull with exactly these values."""
     return lambda link, request: link.answer(request, code, pull_ext(after, first, end), body, remark=remark)
 
 
@@ -279,7 +279,7 @@ class Scene:
         cluster.topics["T"] = {"broker-a": 1}
 
     async def join(self, instance: str = "1#1", **settings: Any) -> PullConsumer:
-        """A member of group G on topic T, without retry topic unless asked for."""
+        """Join group G on topic T, without its retry topic unless the settings request it."""
         client = scripted_client()
         client._instance = instance
         self.clients.append(client)
@@ -290,7 +290,7 @@ class Scene:
         return consumer
 
     async def assigned(self, **settings: Any) -> AssignedQueue:
-        """The first queue of a new member."""
+        """Join, and return the first queue assigned to the new member."""
         return await first_stream(await self.join(**settings))
 
     async def close(self) -> None:
@@ -309,7 +309,7 @@ async def first_stream(consumer: PullConsumer) -> AssignedQueue:
 
 @pytest_asyncio.fixture
 async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    """Waits that only spare servers are cut short."""
+    """A Scene in which all pauses that only reduce the load of servers are short."""
     for name in ("MIN_RETRY_PAUSE_S", "MAX_RETRY_PAUSE_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
         monkeypatch.setattr(pull_loop, name, 0.002)
     monkeypatch.setattr(commit_carrying_pulls, "COMMIT_STORED_S", 0.0)

@@ -1,4 +1,4 @@
-"""Giving queues back is one task that everybody waits for; a lock that comes back wakes; what moves nothing pauses."""
+"""The release of queues is one task for all waiters; a renewed lock wakes a waiting receiver; pulls without progress pause."""
 
 import asyncio
 from unittest.mock import AsyncMock
@@ -27,7 +27,7 @@ QUEUE = Queue("T", "broker-a", 0)
 @pytest.mark.parametrize("begun_by", ["revoke", "release"])
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_close_waits_for_a_queue_that_is_being_given_back(scene: Scene, begun_by: str, orderly: bool) -> None:
-    """A rolling update: the queue that goes to the new member is committed and unlocked, though this member leaves meanwhile."""
+    """In a rolling update, a queue on its way to a new member is committed and unlocked, even if this member leaves meanwhile."""
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join(orderly=orderly)
     assigned = consumer.held[QUEUE]
@@ -92,7 +92,7 @@ async def test_a_deadline_ends_what_no_broker_answers(scene: Scene) -> None:
 
 
 async def test_a_deadline_of_one_who_waits_is_no_cancellation_of_the_others(scene: Scene) -> None:
-    """The task that divides the queues waits for the same: it goes on, and takes the queue again."""
+    """The rebalance task also waits for the release: it continues, and takes the queue again."""
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join()
     assigned = consumer.held[QUEUE]
@@ -111,7 +111,7 @@ async def test_a_deadline_of_one_who_waits_is_no_cancellation_of_the_others(scen
 
 
 async def test_what_was_pulled_ahead_is_not_committed_when_a_locked_queue_goes(scene: Scene) -> None:
-    """Two answers are here, one was handed out: acknowledging it must not commit the other."""
+    """Two pull responses have arrived and one was delivered: acknowledging it must not commit the other."""
     scene.groups.append(*[b"x"] * 6)
     scene.groups.log().limit = 3
     consumer = await scene.join(orderly=True)
@@ -128,7 +128,7 @@ async def test_what_was_pulled_ahead_is_not_committed_when_a_locked_queue_goes(s
 @pytest.mark.parametrize("by", ["revoke", "release"])
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_reset_that_is_told_while_a_queue_is_given_back_is_what_stays(scene: Scene, by: str, orderly: bool) -> None:
-    """A broker tells it once: to the last pull, whose answer is waited for as it carries a commit."""
+    """A broker reports a reset once: in the response to the last pull, which is awaited because the pull carries a commit."""
     scene.groups.append(*[b"x"] * 10)
     scene.groups.log().limit = 5
     pull, last = scene.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
@@ -152,7 +152,7 @@ async def test_a_reset_that_is_told_while_a_queue_is_given_back_is_what_stays(sc
 @pytest.mark.parametrize("code", [Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ])
 @pytest.mark.parametrize("by", ["revoke", "release"])
 async def test_a_reset_that_is_told_behind_the_last_commit_is_committed_after_it(scene: Scene, by: str, code: int) -> None:
-    """A broker of 4.x stores nothing itself when it tells one: the queue's member does, whatever it has said by then."""
+    """A 4.x broker does not store a reset offset itself: the member commits it, even after a commit of another offset."""
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join(orderly=True)
     assigned = consumer.held[QUEUE]
@@ -216,7 +216,7 @@ async def test_changed_tells_what_ended_the_queue(scene: Scene) -> None:
 
 
 async def test_answers_that_move_nothing_are_not_asked_for_without_a_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slave that is behind says at once that there is nothing at this offset, in words that are not those of an end."""
+    """A slave that lags behind responds at once with PULL_RETRY_IMMEDIATELY and the same offset."""
     scene.groups.append(*[b"x"] * 9)
     scene.groups.offsets["G", QUEUE] = 9
     scene.cluster.on[Code.PULL_MESSAGE] = replies(Status.PULL_RETRY_IMMEDIATELY, 9, 0, 5)
@@ -239,7 +239,7 @@ async def test_answers_that_move_nothing_are_not_asked_for_without_a_pause(scene
 
 
 async def test_a_seek_to_what_is_gone_is_a_gap_also_before_anything_was_read(scene: Scene) -> None:
-    """As a route does that goes on from its checkpoint under a new group."""
+    """A route does this if it continues from its checkpoint with a new group."""
     scene.groups.append(*[b"x"] * 10)
     scene.groups.log().first = 7
     assigned = await scene.assigned()
@@ -249,7 +249,7 @@ async def test_a_seek_to_what_is_gone_is_a_gap_also_before_anything_was_read(sce
 
 
 async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_too(scene: Scene) -> None:
-    """The greeting named it, and no farewell could go over a connection that was not open yet: the client may go on for long."""
+    """The first heartbeat named the group, and it could not be unregistered before the connection was open."""
     scene.groups.offsets["G", QUEUE] = 0
     consumer = await scene.join()
     link = scene.groups.members_link(scene.clients[0])
@@ -266,7 +266,7 @@ async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_
 
 
 async def test_groups_that_are_left_one_after_another_while_a_connection_is_greeted(scene: Scene) -> None:
-    """The second while the broker has not yet answered the farewell of the first."""
+    """The second group is left before the broker has answered the UNREGISTER_CLIENT of the first."""
     scene.groups.offsets["G", QUEUE] = scene.groups.offsets["OTHER", QUEUE] = 0
     consumer = await scene.join()
     client = scene.clients[0]
@@ -290,7 +290,7 @@ async def test_groups_that_are_left_one_after_another_while_a_connection_is_gree
 
 
 async def test_a_group_that_is_left_when_a_connection_has_just_been_greeted(scene: Scene) -> None:
-    """In the same turn of the loop: it is open from the moment on in which the greeting has looked at the groups."""
+    """The group is left in the iteration of the event loop in which the first heartbeat has just read the list of groups."""
     consumer = await scene.join()
     client, greeted = scene.clients[0], asyncio.Event()
     greet = client.pool._greet

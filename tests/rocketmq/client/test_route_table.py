@@ -1,4 +1,4 @@
-"""RouteTable: kept, refreshed, thrown away; watchers hear of every change."""
+"""RouteTable: routes are cached, refreshed and invalidated, and watchers are called for every change."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Sending back: by the broker, or as a message of our own when it cannot."""
+"""Sending a message back: the broker makes the copy, or the client sends one itself if the broker cannot."""
 
 from collections.abc import AsyncIterator
 from typing import Any

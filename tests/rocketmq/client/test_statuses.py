@@ -1,4 +1,4 @@
-"""Every answer code in every exchange: the work goes on, or the caller is told what helps; nothing hangs."""
+"""Every response code to every request: the work continues, or the caller gets an error with the remedy; nothing hangs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,13 +35,13 @@ from tests.rocketmq.client.cutting_cluster import Cutting, cutting, impatient, i
 __all__ = ["impatient"]
 
 STATUSES = [*sorted(value for name, value in vars(Status).items() if name.isupper()), 777, -1]
-"""All that are known, and two that are not."""
+"""All known response codes, and two unknown ones."""
 QUEUE = Queue("T", "broker-a", 0)
 LASTS = {Failure.FATAL, Failure.REFUSED}
 
 
 async def for_each(patch: pytest.MonkeyPatch, code: int, converse: Callable[[Cutting, int], Awaitable[None]]) -> None:
-    """Let the first request of this kind be answered by each status in turn; what follows is answered well."""
+    """Run the conversation once for each status, with which the first request of this code is answered; later ones succeed."""
     for status in STATUSES:
         cluster = cutting(patch, "none", -1)
         cluster.hit = code
@@ -55,7 +55,7 @@ async def for_each(patch: pytest.MonkeyPatch, code: int, converse: Callable[[Cut
 
 
 def once(status: int, healthy: Answer, asked: list[int]) -> Answer:
-    """The other way round for the first request only: it is not carried out."""
+    """Return a handler that refuses the first request with this status; `healthy` answers the others, `asked` counts all."""
 
     def answer(link: Any, request: Any) -> None:
         asked[0] += 1
@@ -82,7 +82,7 @@ async def produce(cluster: Cutting, status: int) -> None:
 
 
 async def send_all(cluster: Cutting, producer: QueueProducer) -> None:
-    """At most the message that was refused is not stored, and the others are, in order."""
+    """All messages are stored in order, except possibly the refused one."""
     sent: list[asyncio.Future[SendResult]] = []
     for number in range(6):
         element = batch.encode_element(b"%d" % number, b"")
@@ -105,7 +105,7 @@ async def test_sends(impatient: pytest.MonkeyPatch, code: int) -> None:
 
 
 async def transact(cluster: Cutting, status: int) -> None:
-    """The local transaction runs once, and only for a half that is stored for certain."""
+    """The local transaction runs once, and only for a half message that is certainly stored."""
     ran = []
     client = new_client(cluster)
     await client.connect()
@@ -193,7 +193,7 @@ async def test_members(impatient: pytest.MonkeyPatch, code: int) -> None:
 
 
 async def test_sending_back(impatient: pytest.MonkeyPatch) -> None:
-    """Whatever the broker says: it has made a copy, or a copy is sent to the retry topic."""
+    """For every response, the broker has made a copy, or the client sends a copy to the retry topic."""
 
     async def send_back(cluster: Cutting, status: int) -> None:
         cluster.topics["%RETRY%G"] = {"broker-a": 1}
@@ -243,7 +243,7 @@ async def test_pops(impatient: pytest.MonkeyPatch, code: int) -> None:
 
 
 async def tell(call: Callable[[], Awaitable[object]]) -> None:
-    """It succeeds, or says so by one of our errors."""
+    """The call succeeds, or raises one of mqbridge's errors."""
     try:
         await call()
     except MqbridgeError as error:

@@ -1,4 +1,4 @@
-"""A group whose members subscribe to different things is not joined, and left when such a member comes."""
+"""A client does not join a group whose members have other subscriptions, and leaves it if such a member joins."""
 
 import asyncio
 import logging
@@ -24,17 +24,17 @@ DIFFERENT = [
     (SubscriptionData("T"), SubscriptionData("OTHER")),
     (SubscriptionData("T", "blue", 1 << 50),),
 ]
-"""The last is of a version that is newer than ours: brokers keep the newest of each topic."""
+"""The last one has a newer version than ours: brokers keep the newest subscription of each topic."""
 
 
 async def beat(scene: Scene, *subscriptions: SubscriptionData) -> None:
-    """A heartbeat of a member in another process."""
+    """Send the heartbeat of a member in another process."""
     data = ConsumerData("G", subscriptions)
     await scene.clients[0].request(A, Code.HEART_BEAT, body=Heartbeat("java@1", (), (data,)).encode())
 
 
 async def another(scene: Scene, *subscriptions: SubscriptionData) -> None:
-    """The member in the other process, before any of ours."""
+    """Let the member in the other process join before any of ours."""
     own = await scene.join(group="OWN")
     await beat(scene, *subscriptions)
     await own.close()
@@ -76,7 +76,7 @@ async def test_a_member_that_differs_ends_ours_and_is_named_once_for_each_differ
 
 
 async def test_members_that_differ_only_in_words_are_fine(scene: Scene) -> None:
-    """Tags in another order, versions, and the retry topic that only some read."""
+    """Members may differ in the order of tags, in versions, and in the retry topic, which only some members read."""
     one = await scene.join("1#1", subscriptions=(tagged("T", ["a", "b"]),))
     await beat(scene, SubscriptionData("T", "b||a", 7), SubscriptionData("%RETRY%G"))
     two = await scene.join("2#2", subscriptions=(tagged("T", ["b", "a"]),))
@@ -86,7 +86,7 @@ async def test_members_that_differ_only_in_words_are_fine(scene: Scene) -> None:
 
 
 async def test_what_is_left_of_another_member_is_no_disagreement(scene: Scene) -> None:
-    """Brokers keep the last set until somebody sends a heartbeat."""
+    """Brokers keep the last subscriptions of a group until a member sends a heartbeat."""
     consumer = await scene.join()
     await beat(scene, SubscriptionData("OTHER"))
     del scene.groups.members["G"]["java@1"]
@@ -94,7 +94,7 @@ async def test_what_is_left_of_another_member_is_no_disagreement(scene: Scene) -
 
 
 async def test_a_filter_that_a_member_left_behind_is_replaced_by_who_is_alone(scene: Scene) -> None:
-    """It is newer than ours: the broker would leave out what we read for ever, and others would not be let into the group."""
+    """The old filter is newer than ours: the broker would withhold our messages forever, and other members could not join."""
     red = (tagged("T", ["red"]),)
     first = await scene.join("1#1", subscriptions=red)
     await beat(scene, SubscriptionData("T", "blue", 1 << 50))
@@ -106,7 +106,7 @@ async def test_a_filter_that_a_member_left_behind_is_replaced_by_who_is_alone(sc
 
 
 async def test_it_is_replaced_too_while_a_broker_still_lists_our_lost_connection(scene: Scene) -> None:
-    """Brokers list connections: one that went without a word is there for two minutes, beside the new one."""
+    """A broker lists a lost connection for two minutes more, beside the new one of the same client."""
     consumer = await scene.join()
     client_id = scene.clients[0].client_id
     connections = (Connection(client_id, "10.0.0.9:1"), Connection(client_id, "10.0.0.9:2"))
@@ -121,7 +121,7 @@ async def test_it_is_replaced_too_while_a_broker_still_lists_our_lost_connection
 
 
 async def test_it_is_not_replaced_while_somebody_is_there_at_another_broker(scene: Scene) -> None:
-    """A heartbeat goes to all brokers: it would replace what that one reads."""
+    """A heartbeat goes to all brokers, so it would replace the filter of the member at the other broker."""
     scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
     consumer = await scene.join()
     blue = (SubscriptionData("T", "blue", 1 << 50),)
@@ -134,7 +134,7 @@ async def test_it_is_not_replaced_while_somebody_is_there_at_another_broker(scen
 
 
 async def test_a_newer_version_is_known_before_a_pull_says_it(scene: Scene) -> None:
-    """Brokers refuse pulls that are newer than what they have: queues that begin meanwhile still say what is known."""
+    """Brokers refuse pulls with a newer version than they have, so the new version is used only after the heartbeat."""
     consumer = await scene.join()
     before, beat = consumer.membership.version, scene.cluster.on[Code.HEART_BEAT]
     late = list[tuple[Link, Command]]()
