@@ -132,6 +132,9 @@ class ChunkJoiner:
     __slots__ = ("_completed", "_incomplete", "_limits")
 
     def __init__(self, limits: ChunkLimits) -> None:
+        """Raises ValueError if the limits allow no incomplete message."""
+        if limits.messages < 1:
+            raise ValueError(f"ChunkLimits.messages must be at least 1, not {limits.messages}")
         self._limits = limits
         self._incomplete: OrderedDict[str, _IncompleteMessage] = OrderedDict()
         self._completed: OrderedDict[tuple[str, int], EntryId] = OrderedDict()
@@ -174,8 +177,6 @@ class ChunkJoiner:
             finished += self._enforce_limits()
         message.add(entry)
         message.waiting_since = now
-        if uuid not in self._incomplete:  # abandoned by the limits at once
-            return finished
         if metadata.chunk_id >= message.chunk_count - 1:
             finished.append(self._complete(uuid))
         elif len(message.chunk_ids) > min(message.chunk_count, MAX_CHUNKS) + MAX_REPEATED_CHUNKS:
@@ -195,7 +196,7 @@ class ChunkJoiner:
         return joined
 
     def _enforce_limits(self) -> list[JoinedMessage]:
-        """Abandon the oldest messages beyond the limits, and return them.
+        """Abandon the oldest messages beyond the limits, and return them; the newest message is never abandoned.
 
         A message that exceeds the limit alone is not abandoned: it gets a defect, and its further chunks are counted but dropped.
         """

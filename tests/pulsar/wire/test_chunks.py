@@ -132,6 +132,11 @@ def test_beyond_the_limit_the_oldest_message_is_abandoned():
     assert ("too many" in str(defect), numbers) == (True, (0,))
 
 
+def test_a_limit_of_no_incomplete_messages_is_refused():
+    with pytest.raises(ValueError, match=r"ChunkLimits\.messages must be at least 1, not 0"):
+        ChunkJoiner(ChunkLimits(messages=0))
+
+
 def test_bytes_are_bounded_by_the_announced_sizes():
     joiner = ChunkJoiner(ChunkLimits(max_bytes=150))
     ((_, defect, _),) = add_all(joiner, chunks_of(0)[0], chunks_of(1)[0])
