@@ -36,7 +36,7 @@ class FakeAssignedQueue:
     def __init__(self, *pulls: PulledRecords) -> None:
         self.waiting = deque(pulls)
         self.state = SimpleNamespace(run=1)
-        self.over = asyncio.Event()
+        self.ended = asyncio.Event()
         self.committed: list[int] = []
         self.holds_budget = False
 

@@ -118,7 +118,7 @@ async def test_pulls_are_not_joined_beyond_the_decompressed_limit(monkeypatch: p
         return waiting.pop(0)
 
     assigned: Any = SimpleNamespace(
-        over=asyncio.Event(),
+        ended=asyncio.Event(),
         state=SimpleNamespace(run=1),
         receive=receive,
         take=lambda: waiting.pop(0) if waiting else None,

@@ -33,7 +33,7 @@ class RocketMQLane:
 
     def __init__(self, partition: Partition, assigned: AssignedQueue) -> None:
         self.partition = partition
-        self.revoked = assigned.over
+        self.revoked = assigned.ended
         self._assigned = assigned
         assigned.holds_budget = True
         self._budgeted: tuple[Batch | None, int] = None, 0

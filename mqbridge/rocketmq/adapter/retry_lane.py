@@ -48,7 +48,7 @@ class RetrySource(Protocol):
         """True if the Broker has no more messages, and no lane has buffered ones."""
 
     @property
-    def over(self) -> asyncio.Event:
+    def ended(self) -> asyncio.Event:
         """Set as soon as the queue is revoked, lost or released."""
 
     def portion_delivered(self, portion: Portion) -> None:
@@ -81,7 +81,7 @@ class RetryLane:
         """The portion delivered last; its bytes may still count against the consumer's budget."""
         self._changed = asyncio.Event()
         """Set when `receive` must check the buffer and the state of the queue again."""
-        self.revoked = queue.over
+        self.revoked = queue.ended
 
     @property
     def caught_up(self) -> bool:

@@ -75,9 +75,9 @@ class RetryQueue:
         self._watch_task = spawn(self._watch_end(), f"end of the retries of {assigned.queue}")
 
     @property
-    def over(self) -> asyncio.Event:
+    def ended(self) -> asyncio.Event:
         """Set as soon as the queue is revoked, lost or released."""
-        return self.assigned.over
+        return self.assigned.ended
 
     @property
     def caught_up(self) -> bool:
@@ -105,7 +105,7 @@ class RetryQueue:
 
     async def _watch_end(self) -> None:
         """End the lanes as soon as the queue is revoked or released, even while the reading task waits."""
-        await self.assigned.over.wait()
+        await self.assigned.ended.wait()
         self._wake_lanes()
         await cancel(self._read_task)
 

@@ -44,7 +44,7 @@ class AssignedQueue:
     def __init__(self, context: ConsumerContext, queue: Queue, subscription: Subscription, puller: Puller) -> None:
         self.queue = queue
         self.state = QueueState()
-        self.over = asyncio.Event()
+        self.ended = asyncio.Event()
         """Set as soon as the queue is revoked, lost or released."""
         self.holds_budget = False
         """True if the budget of all queues counts taken bytes until `release_budget`."""
@@ -250,12 +250,12 @@ class AssignedQueue:
         """Stop pulling and delivering; return False if the queue had stopped already."""
         if not self.state.leave(event):
             return False
-        if not self.over.is_set():
+        if not self.ended.is_set():
             self._error = LaneRevoked(why)
             self._context.budget.queues -= 1
         self._pulls.stop()
         self._pulls.release_budget()
-        self.over.set()
+        self.ended.set()
         self._changed.set()
         self._release.stop_settling()  # ends a wait in progress, for example after LOSE_LOCK; a new wait clears this first
         return True

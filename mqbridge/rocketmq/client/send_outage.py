@@ -11,7 +11,7 @@ from mqbridge.rocketmq.wire.codes import Status
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_S = 0.02
+MIN_RETRY_S = 0.02
 """Pause before the first retry. An overloaded broker accepts sends again within milliseconds."""
 MAX_RETRY_S = 5.0
 """Longest pause between retries. A restarting broker needs seconds."""
@@ -28,7 +28,7 @@ class SendOutage:
     def __init__(self, name: str, max_elapsed_s: float | None, connectivity: Connectivity) -> None:
         self._name, self._max_elapsed_s, self._connectivity = name, max_elapsed_s, connectivity
         self._time: Callable[[], float] = asyncio.get_running_loop().time
-        self._backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
+        self._backoff = Backoff(MIN_RETRY_S, MAX_RETRY_S)
         self._since: float | None = None
         """Loop time of the first failure, or of the first one after `restart_time`; None without an outage."""
         self._avoid_until = 0.0

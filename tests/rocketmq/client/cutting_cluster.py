@@ -35,7 +35,7 @@ WAITS = {
     pull_consumer: ("HANDOVER_S", "UNBALANCED_INTERVAL_S"),
     membership: ("JOIN_PAUSE_S",),
     route_table: ("MIN_REFRESH_PAUSE_S",),
-    send_outage: ("FIRST_RETRY_S",),
+    send_outage: ("MIN_RETRY_S",),
     pull_loop: ("MIN_RETRY_PAUSE_S", "MAX_RETRY_PAUSE_S", "SUBSCRIPTION_WAIT_S", "MIN_HOLD_S"),
     queue_commits: ("MAX_WAIT_S",),
     pending: ("SWEEP_S",),

@@ -87,7 +87,7 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(
         groups.say(consumer._client, command)
     again = await first_stream(consumer)
     assert ((await again.receive()).first, groups.committed("G")) == (7, 7)
-    assert assigned.over.is_set()
+    assert assigned.ended.is_set()
 
 
 async def test_what_is_not_committed_yet_is_no_reset_of_a_queue_at_a_gap(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ async def test_what_is_not_committed_yet_is_no_reset_of_a_queue_at_a_gap(scene: 
     assigned.commit(pulled.next)
     await asyncio.sleep(0.2)
     assert consumer.held == {QUEUE: assigned}
-    assert not assigned.over.is_set()
+    assert not assigned.ended.is_set()
 
 
 @pytest.mark.parametrize("again", ["rewind", "twice"])
