@@ -18,6 +18,7 @@ from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.message import Batch, Message, Partition, Share, format_position
 
 MAX_REASON_CHARS = 1000
+"""Maximum length of `mqbridge.dead.reason`; longer reasons are cut, because every dead letter carries one."""
 
 
 class DeadLetters:

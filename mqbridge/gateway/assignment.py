@@ -12,6 +12,7 @@ from mqbridge.gateway.route import Route
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
+"""Pause between two checks of all routes."""
 LOG_AFTER_S = 5.0
 """Seconds without a partition after which the wait is logged; most assignments take less."""
 

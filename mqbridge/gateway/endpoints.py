@@ -78,7 +78,7 @@ class RouteEndpoints:
         self._config, self._clusters, self._on_looped, self._pending_routes = config, clusters, on_looped, pending_routes
         self._source = clusters[config.source.cluster]
         self._open_targets: dict[str, list[OpenTarget]] = {}
-        """The same targets as in `targets`, with their configuration."""
+        """Open targets by source topic, as in `targets`, each with its configuration."""
         self._outbounds: list[tuple[OutboundKey, Outbound]] = []
 
     async def open(self, plan: Plan | None = None, close_deadline: Callable[[], float | None] = no_deadline) -> None:

@@ -12,6 +12,7 @@ from mqbridge.gateway.route import Route
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 30.0
+"""Pause between two status lines of a route."""
 
 
 class ReportedGateway(Protocol):

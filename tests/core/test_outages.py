@@ -213,8 +213,8 @@ async def test_lag_of_partitions_that_were_never_committed_counts_from_their_beg
 async def test_series_by_partition_are_bounded_and_totals_are_not(
     world: World, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_and_targets, "PARTITION_SERIES", 2)
-    monkeypatch.setattr(source_and_targets, "TARGET_SERIES", 1)
+    monkeypatch.setattr(source_and_targets, "MAX_PARTITION_SERIES", 2)
+    monkeypatch.setattr(source_and_targets, "MAX_TARGET_SERIES", 1)
     world.a.create("t", 4)
     world.a.create("u", 1)
     for number, partition in enumerate([0, 1, 1, 2, 2, 2, 3, 3, 3, 3]):

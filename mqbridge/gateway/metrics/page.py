@@ -12,7 +12,7 @@ from mqbridge.delivery.counters import BUCKETS_S
 from mqbridge.gateway.health import STUCK_S
 from mqbridge.gateway.lag import MEASURE_INTERVAL_S
 from mqbridge.gateway.metrics.collector import families
-from mqbridge.gateway.metrics.source_and_targets import PARTITION_SERIES, TARGET_SERIES
+from mqbridge.gateway.metrics.source_and_targets import MAX_PARTITION_SERIES, MAX_TARGET_SERIES
 from mqbridge.net.connectivity import FORGET_S
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
@@ -63,9 +63,9 @@ Every {MEASURE_INTERVAL_S:g} s the gateway asks the source cluster for the group
 (RocketMQ, log), entries, each of which may hold many messages (Pulsar, with `admin_url`), messages of the partition's store,
 which several partitions share (TubeMQ, with `admin_url`). It is the lag of the group, whichever instance asks: with several
 instances take the maximum, as in `max by (route) (mqbridge_lag)`, not the sum. It is measured also while the route is stopped.
-If the source does not report it, `/routes` has the reason under `lag.problem`. A route has at most {PARTITION_SERIES} series by
-partition (those with the greatest lag) and {TARGET_SERIES} by target (those that have waited longest); its totals have all of
-them.
+If the source does not report it, `/routes` has the reason under `lag.problem`. A route has at most {MAX_PARTITION_SERIES}
+series by partition (those with the greatest lag) and {MAX_TARGET_SERIES} by target (those that have waited longest); its totals
+have all of them.
 
 ## Every metric
 

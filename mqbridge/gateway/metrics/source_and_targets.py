@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from mqbridge.gateway.metrics.family import ROUTE, Family, MeteredGateway, Samples
 from mqbridge.gateway.route import Route
 
-PARTITION_SERIES = 100
+MAX_PARTITION_SERIES = 100
 """Maximum number of partition series per route: those with the greatest lag. The route's total includes all partitions."""
-TARGET_SERIES = 100
+MAX_TARGET_SERIES = 100
 """Maximum number of target series per route: those of the targets that have waited longest for a receipt."""
 
 
@@ -44,7 +44,7 @@ def _target_states(gateway: MeteredGateway) -> Iterator[tuple[str, str, int, flo
             (max(progress.waiting_s(now) for progress in progresses), sum(progress.sends for progress in progresses), label)
             for label, progresses in route.progress.items()
         ]
-        for seconds, sends, label in sorted(states, reverse=True)[:TARGET_SERIES]:
+        for seconds, sends, label in sorted(states, reverse=True)[:MAX_TARGET_SERIES]:
             yield route.name, label, sends, seconds
 
 
@@ -67,7 +67,7 @@ def lags() -> Iterator[Family]:
         "mqbridge_partition_lag",
         "gauge",
         ("route", "topic", "partition"),
-        f"The lag by partition, of the {PARTITION_SERIES} with the greatest lag of each route",
+        f"The lag by partition, of the {MAX_PARTITION_SERIES} with the greatest lag of each route",
         "One partition is behind: a hot key, or its target partition is stuck.",
         lambda gateway: [
             ((route.name, *partition), lag) for route in gateway.routes for partition, lag in _greatest_lags(gateway, route)
@@ -86,7 +86,7 @@ def lags() -> Iterator[Family]:
 def _greatest_lags(gateway: MeteredGateway, route: Route) -> list[tuple[tuple[str, str], int]]:
     """Return pairs ((topic, partition), lag), the greatest lag first."""
     partitions = gateway.lag.of(route).partitions
-    return sorted(partitions.items(), key=lambda item: (-item[1], item[0]))[:PARTITION_SERIES]
+    return sorted(partitions.items(), key=lambda item: (-item[1], item[0]))[:MAX_PARTITION_SERIES]
 
 
 def _lag_ages(gateway: MeteredGateway) -> Samples:
