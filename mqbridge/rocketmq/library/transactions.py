@@ -190,7 +190,7 @@ class TransactionProducer:
             request.flag,
             request.sys_flag,
             request.born,
-            movable=partition is None,
+            movable=partition is None and message.queue_key is None,
         )
 
     async def _send_outcome(self, half: SendResult, transaction_id: str, state: State, remark: str | None = None) -> None:

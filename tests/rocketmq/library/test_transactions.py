@@ -14,7 +14,8 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.transactions import CheckTransactionHeader, EndTransactionHeader
 from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
-from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, refuses, stored_with, until
+from mqbridge.wire.javahash import java_string_hash
+from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, hangs_up, refuses, stored_with, until
 
 SINGLE, END, CHECK = Code.SEND_MESSAGE_V2, Code.END_TRANSACTION, Code.CHECK_TRANSACTION_STATE
 
@@ -98,6 +99,27 @@ async def test_a_refused_half_message_runs_no_local_transaction(cluster: Cluster
     with pytest.raises(ServerRefused):
         await producer.send(OutgoingMessage(b"x"), lambda *_: pytest.fail("it must not run"))
     assert cluster.asked[END] == []
+    await producer.close()
+
+
+async def test_a_half_message_with_a_key_waits_for_its_queue(cluster: Cluster, client: ClusterClient):
+    producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
+    key = next(key for key in map(str, range(100)) if java_string_hash(key) % 4 == 0)  # of queue 0, at broker A
+
+    async def send(payload: bytes, key: str | None = None) -> str:
+        result = await producer.send(OutgoingMessage(payload, key=key), lambda *_: State.COMMIT)
+        return result.half.address
+
+    assert await send(b"first", key) == A
+    cluster.unreachable.add(A)
+    cluster.at[A, SINGLE] = hangs_up
+    waiting = asyncio.ensure_future(send(b"second", key))
+    await until(lambda: len(cluster.asked[SINGLE]) >= 2)
+    assert {await send(b"%d" % number) for number in range(8)} == {B}
+    assert not waiting.done()
+    cluster.unreachable.clear()
+    del cluster.at[A, SINGLE]
+    assert await waiting == A
     await producer.close()
 
 
