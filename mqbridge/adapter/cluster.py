@@ -124,7 +124,7 @@ class Connectivity(Protocol):
 
 
 @runtime_checkable
-class Expiring(Protocol):
+class ReportsExpiries(Protocol):
     """Optional extension of a cluster that knows when its certificates (ours and the servers') and its tokens expire."""
 
     @property
@@ -133,7 +133,7 @@ class Expiring(Protocol):
 
 
 @runtime_checkable
-class Connected(Protocol):
+class ReportsConnectivity(Protocol):
     """Optional extension of a cluster with network connections; says nothing about whether these are connected now.
 
     Such a cluster tracks which of its servers are reachable, and logs the start and the end of each outage itself.

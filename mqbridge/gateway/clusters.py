@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
-from mqbridge.adapter.cluster import Cluster, Connected
+from mqbridge.adapter.cluster import Cluster, ReportsConnectivity
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
@@ -75,7 +75,7 @@ async def connected_clusters(config: Config, adapters: Mapping[str, Adapter] | N
 
 def _has_known_outage(cluster: Cluster) -> bool:
     """Return True if the cluster tracks its connections and is in an outage, which it has logged itself."""
-    return isinstance(cluster, Connected) and cluster.connectivity.unreachable_s is not None
+    return isinstance(cluster, ReportsConnectivity) and cluster.connectivity.unreachable_s is not None
 
 
 class InitialConnections:

@@ -6,7 +6,7 @@ unreachable, or a target has sends in flight and no receipt for STUCK_S.
 
 from collections.abc import Mapping
 
-from mqbridge.adapter.cluster import Cluster, Connected, Connectivity
+from mqbridge.adapter.cluster import Cluster, Connectivity, ReportsConnectivity
 from mqbridge.gateway.route import Route
 
 STUCK_S = 60.0
@@ -15,7 +15,7 @@ STUCK_S = 60.0
 
 def connectivity_of(cluster: Cluster) -> Connectivity | None:
     """Return the cluster's connectivity; None for a system without connections."""
-    return cluster.connectivity if isinstance(cluster, Connected) else None
+    return cluster.connectivity if isinstance(cluster, ReportsConnectivity) else None
 
 
 def outage_of(cluster: Cluster) -> str | None:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from mqbridge.adapter.cluster import Cluster, Connected
+from mqbridge.adapter.cluster import Cluster, ReportsConnectivity
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
@@ -223,7 +223,7 @@ class Route(RouteState):
     def _log_level(self, error: Exception) -> int:
         """Return DEBUG for a connection error during an outage of a cluster, which the cluster has logged; otherwise WARNING."""
         has_outage = any(
-            isinstance(cluster, Connected) and cluster.connectivity.unreachable_s is not None
+            isinstance(cluster, ReportsConnectivity) and cluster.connectivity.unreachable_s is not None
             for cluster in self._clusters.values()
         )
         return level_of(error, logging.WARNING) if has_outage else logging.WARNING

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable, Iterator
 
 from mqbridge import __version__, native
-from mqbridge.adapter.cluster import Connectivity, Expiring
+from mqbridge.adapter.cluster import Connectivity, ReportsExpiries
 from mqbridge.gateway.health import connectivity_of
 from mqbridge.gateway.metrics.family import Family, MeteredGateway, Samples
 
@@ -61,7 +61,7 @@ def _expiries(gateway: MeteredGateway) -> Samples:
     return [
         ((name, label), expires_at)
         for name, cluster in gateway.clusters.items()
-        if isinstance(cluster, Expiring)
+        if isinstance(cluster, ReportsExpiries)
         for label, expires_at in cluster.expiries.items()
     ]
 

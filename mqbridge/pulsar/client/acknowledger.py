@@ -162,7 +162,7 @@ class Acknowledger:
                 self._request_timeout_s,
             )
             if response.HasField("error"):
-                raise codes.refused(response.error, response.message, f"acknowledging on {self._topic}")
+                raise codes.refusal_error(response.error, response.message, f"acknowledging on {self._topic}")
             confirmed = True
         finally:
             # A cumulative acknowledgement is not put back, because the state has stored it as the last one that was sent.

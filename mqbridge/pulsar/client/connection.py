@@ -291,7 +291,7 @@ class Connection:
         """Process ERROR: fail the request that it names, or abort the connection if it names none."""
         response = command.error
         if response.request_id != NO_REQUEST:
-            error = codes.refused(response.error, response.message, self.endpoint.peer)
+            error = codes.refusal_error(response.error, response.message, self.endpoint.peer)
             self._pending.reject(response.request_id, error)
             self.fail_exclusive_wait(response.request_id, error)
             return
@@ -299,7 +299,7 @@ class Connection:
             self.endpoint.abort(self._credentials_error(response.message))
         else:
             refusal = f"{self.endpoint.peer} refused the connection"
-            self.endpoint.abort(codes.refused(response.error, response.message, refusal))
+            self.endpoint.abort(codes.refusal_error(response.error, response.message, refusal))
 
     # --- credentials ------------------------------------------------------------------------------------------------
 

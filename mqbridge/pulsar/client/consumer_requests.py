@@ -98,7 +98,7 @@ class ConsumerRequests:
             "the statistics of the consumer",
         )
         if stats.HasField("error_code"):
-            raise codes.refused(
+            raise codes.refusal_error(
                 stats.error_code, stats.error_message, f"asking for the statistics of a consumer of {self._topic}"
             )
         return ConsumerStats(

@@ -215,7 +215,7 @@ class EntryProducer:
     def _on_send_error(self, send_error: pb.CommandSendError) -> None:
         """Send all pending entries again after a temporary error; otherwise fail the refused entry, or end the producer."""
         failure = codes.of(send_error.error).sending
-        error = codes.refused(send_error.error, send_error.message, f"sending to {self.topic}")
+        error = codes.refusal_error(send_error.error, send_error.message, f"sending to {self.topic}")
         if failure is Failure.RETRY:
             log.warning("%s; opening the producer again, which has %d pending entries", error, self.pending)
             self._registration.close_before_next()

@@ -164,4 +164,4 @@ class Lookup:
         """Return the error for a refused request; if the broker is not ready, the next request goes to another address."""
         if code == codes.SERVICE_NOT_READY:
             self._pool.skip_service()
-        return codes.refused(code, message, what)
+        return codes.refusal_error(code, message, what)

@@ -28,7 +28,7 @@ async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: floa
     if response.HasField("error_code"):
         if response.error_code == codes.TOPIC_NOT_FOUND:
             return None
-        raise codes.refused(response.error_code, response.error_message, f"asking for the schema of {topic}")
+        raise codes.refusal_error(response.error_code, response.error_message, f"asking for the schema of {topic}")
     return RegisteredSchema(Schema.from_wire(response.schema), response.schema_version)
 
 
@@ -42,5 +42,5 @@ async def register(lookup: Lookup, topic: str, schema: Schema, timeout: float) -
         timeout,
     )
     if response.HasField("error_code"):
-        raise codes.refused(response.error_code, response.error_message, f"registering a schema for {topic}")
+        raise codes.refusal_error(response.error_code, response.error_message, f"registering a schema for {topic}")
     return response.schema_version

@@ -83,7 +83,7 @@ def of(number: int) -> Code:
     return BY_NUMBER.get(number) or Code(number, f"error {number}", _RETRY, _RETRY, _RETRY, "unknown error code")
 
 
-def refused(number: int, message: str, what: str) -> ServerRefused:
+def refusal_error(number: int, message: str, what: str) -> ServerRefused:
     """Return the exception for an error response; `what` names the request in a few words, for the beginning of the text.
 
     `message` is the broker's text, of which only the first line is kept, at most 300 characters.

@@ -29,7 +29,7 @@ from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route_table import REFRESH_S, RouteTable
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData
-from mqbridge.rocketmq.wire.codes import Status, refused, request_name
+from mqbridge.rocketmq.wire.codes import Status, refusal_error, request_name
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.ids import UniqueIds
 
@@ -164,7 +164,7 @@ class BaseClient:
             answer = await (await self.pool.get(address)).request(code, fields, body, limit)
         if answer.code in accept:
             return answer
-        error = refused(f"{request_name(code)} at {address}", answer.code, answer.remark)
+        error = refusal_error(f"{request_name(code)} at {address}", answer.code, answer.remark)
         if error.failure is Failure.REFRESH and "topic" in fields:
             self.routes.invalidate(fields["topic"])
         raise error

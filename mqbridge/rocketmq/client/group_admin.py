@@ -19,7 +19,7 @@ from mqbridge.rocketmq.wire.bodies.groups import GroupList
 from mqbridge.rocketmq.wire.bodies.offsets import ConsumeOffsets, ConsumerOffsets, ConsumeStats, ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import TopicList
-from mqbridge.rocketmq.wire.codes import Code, Status, refused
+from mqbridge.rocketmq.wire.codes import Code, Status, refusal_error
 from mqbridge.rocketmq.wire.headers.admin import TopicHeader
 from mqbridge.rocketmq.wire.headers.groups import (
     ConsumeStatsHeader,
@@ -84,7 +84,7 @@ class GroupAdmin:
         found = await self._admin.at_masters(lambda address: self._client.request(address, code, ext, accept=PRODUCER_RESPONSES))
         for broker, response in found.items():
             if response.code == Status.SYSTEM_ERROR and NO_PRODUCERS not in (response.remark or ""):
-                raise refused(f"the producers of {group} at {broker}", response.code, response.remark)
+                raise refusal_error(f"the producers of {group} at {broker}", response.code, response.remark)
         bodies = [response.body for response in found.values() if response.code == Status.SUCCESS]
         clients = [client for body in bodies for client in ProducerConnections.decode(body).connections]
         return list({client.client_id: client for client in clients}.values())

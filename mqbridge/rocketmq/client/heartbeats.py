@@ -19,7 +19,7 @@ from mqbridge.rocketmq.client.connection_pool import ConnectionPool
 from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
 from mqbridge.rocketmq.client.route_table import RouteTable
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat
-from mqbridge.rocketmq.wire.codes import Code, Status, refused
+from mqbridge.rocketmq.wire.codes import Code, Status, refusal_error
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Heartbeats:
         if response.code == Status.GO_AWAY:
             self._pool.retire(connection)
         elif response.code != Status.SUCCESS:
-            log.warning("%s", refused(f"a heartbeat at {connection.address}", response.code, response.remark))
+            log.warning("%s", refusal_error(f"a heartbeat at {connection.address}", response.code, response.remark))
         return heartbeat
 
     async def _heartbeat_loop(self) -> None:

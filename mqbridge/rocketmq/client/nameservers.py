@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, ProtocolError
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.rocketmq.client.connection import REQUEST_TIMEOUT_S
 from mqbridge.rocketmq.client.connection_pool import ConnectionPool
-from mqbridge.rocketmq.wire.codes import Status, refused, request_name
+from mqbridge.rocketmq.wire.codes import Status, refusal_error, request_name
 from mqbridge.rocketmq.wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class NameServers:
                 if response.code == Status.SUCCESS:
                     return decode(response)
                 if response.code not in not_found:
-                    raise refused(f"{request_name(code)} at {address}", response.code, response.remark)
+                    raise refusal_error(f"{request_name(code)} at {address}", response.code, response.remark)
                 missing = True
             except ProtocolError as error:
                 errors.append(ClusterError(f"{address} sent an invalid response: {error}"))
@@ -101,7 +101,7 @@ class NameServers:
         for address in self.addresses:
             response = await self._request_at(address, code, ext)
             if response.code != Status.SUCCESS:
-                raise refused(f"{request_name(code)} at {address}", response.code, response.remark)
+                raise refusal_error(f"{request_name(code)} at {address}", response.code, response.remark)
 
     async def _request_at(self, address: str, code: int, ext: Mapping[str, str]) -> Command:
         connection = await self._pool.get(address)

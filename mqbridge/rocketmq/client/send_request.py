@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.rocketmq.client.route import queue_label
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.codes import STORED, Status, refused
+from mqbridge.rocketmq.wire.codes import STORED, Status, refusal_error
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.send import SendHeader
 from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
@@ -66,7 +66,7 @@ def read_result(queue: Queue, response: Command, address: str) -> SendResult:
     Raises ServerRefused if the broker did not store the send, RemoteProtocolError for an invalid response or another queue in it.
     """
     if response.code not in STORED:
-        error = refused(f"a send to {queue_label(queue)}", response.code, response.remark)
+        error = refusal_error(f"a send to {queue_label(queue)}", response.code, response.remark)
         if response.code == Status.SYSTEM_ERROR and OVERSIZED in (response.remark or ""):
             error.failure = Failure.REFUSED
         raise error

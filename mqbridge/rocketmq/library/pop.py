@@ -20,7 +20,7 @@ from mqbridge.rocketmq.client.pulled_records import tag_of
 from mqbridge.rocketmq.client.subscription import Subscription
 from mqbridge.rocketmq.library.pop_receipts import make_batch_acks, make_receipts, popped_topic
 from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAcks
-from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refused
+from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refusal_error
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.receipts import Receipt
@@ -230,5 +230,5 @@ class Popper:
         assignments = Assignments.decode(response.body).assignments
         if assignments is None:
             problem = "the response contains no assignment for this client"
-            raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, problem)
+            raise refusal_error(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, problem)
         return list(assignments)

@@ -9,7 +9,7 @@ import asyncio
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.codes import Code, Status, refused
+from mqbridge.rocketmq.wire.codes import Code, Status, refusal_error
 from mqbridge.rocketmq.wire.headers.query import QueryHeader, ViewHeader
 from mqbridge.rocketmq.wire.ids import format_host, parse_offset_id
 from mqbridge.rocketmq.wire.properties import Name
@@ -62,7 +62,7 @@ class Query:
         response = await self._client.request(address, Code.VIEW_MESSAGE_BY_ID, ext, accept=VIEW_RESPONSES)
         if response.code == Status.SYSTEM_ERROR:
             if NO_MESSAGE not in (response.remark or ""):
-                raise refused(f"a look-up of message {message_id} at {address}", response.code, response.remark)
+                raise refusal_error(f"a look-up of message {message_id} at {address}", response.code, response.remark)
             return None
         records = decode_records(response.body)
         if len(records) != 1 or records[0].physical_offset != offset:

@@ -253,7 +253,7 @@ def failure_of(status: int, remark: str | None = None) -> Failure:
     return MEANINGS.get(status, UNKNOWN_MEANING).failure
 
 
-def refused(request: str, status: int, remark: str | None) -> ServerRefused:
+def refusal_error(request: str, status: int, remark: str | None) -> ServerRefused:
     """Return the exception for an error response.
 
     `request` names the request and its server; `remark` is the server's own text, of which the first line is quoted.

@@ -112,8 +112,8 @@ def test_every_error_code_has_its_row():
 
 
 def test_refusals_name_the_request_and_the_remedy():
-    error = codes.refused(6, "not served\nstack trace", "opening x")
+    error = codes.refusal_error(6, "not served\nstack trace", "opening x")
     assert (error.code, error.failure) == (6, Failure.REFRESH)
     assert "opening x: ServiceNotReady" in str(error)
     assert "stack trace" not in str(error)
-    assert codes.refused(999, "", "x").failure is Failure.RETRY
+    assert codes.refusal_error(999, "", "x").failure is Failure.RETRY

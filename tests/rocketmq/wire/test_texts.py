@@ -51,12 +51,12 @@ def test_each_status_has_its_remedy(status: int, failure: Failure) -> None:
 
 
 def test_the_error_of_a_refusal_names_the_request_and_the_reason() -> None:
-    error = codes.refused("SEND_MESSAGE_V2 to 127.0.0.1:10911", 13, "\nthe message is illegal\nat Foo.java")
+    error = codes.refusal_error("SEND_MESSAGE_V2 to 127.0.0.1:10911", 13, "\nthe message is illegal\nat Foo.java")
     assert (error.code, error.failure) == (13, Failure.REFUSED)
     assert str(error).startswith("SEND_MESSAGE_V2 to 127.0.0.1:10911 was refused with 13 MESSAGE_ILLEGAL")
     assert str(error).endswith(": the message is illegal")
-    assert codes.refused("x", 1, None).failure is Failure.RETRY
-    assert codes.refused("x", 1, "org.apache.rocketmq.acl.common.AclException: no").failure is Failure.FATAL
+    assert codes.refusal_error("x", 1, None).failure is Failure.RETRY
+    assert codes.refusal_error("x", 1, "org.apache.rocketmq.acl.common.AclException: no").failure is Failure.FATAL
 
 
 # --- hashes and tags ------------------------------------------------------------------------------------------------------
