@@ -1,8 +1,8 @@
 """The event loop of a Spark Python process, run by a thread that lives as long as the process.
 
-Spark calls a data source without an event loop, in any of its Python processes, and reuses most of these processes. Each process
-therefore has one loop, and keeps its clusters connected for later tasks. Nothing is closed at the end, because Spark kills the
-processes.
+Spark calls a data source from threads without an event loop, in any of its Python processes, and reuses most of these processes.
+Each process therefore has one loop in a thread of its own, and keeps its clusters connected for later tasks. Nothing is closed at
+the end, because Spark kills the processes.
 """
 
 import asyncio
@@ -28,21 +28,23 @@ PREFETCHED_ITEMS = 2
 """Number of items that `iterate` produces before the consumer asks for them."""
 
 _END = object()
+"""Follows the last item in the queue of `iterate`."""
 
 
 class _SharedCluster:
-    """A cluster shared by all its users in this process."""
+    """A cluster that all tasks of this process share."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.users = 0
-        self.connecting: asyncio.Task[None] = spawn(cluster.connect(), f"connecting to {cluster.name}", quiet=True)
+        self.user_count = 0
+        """Number of contexts of `BackgroundLoop.cluster` that are open."""
+        self.connect_task: asyncio.Task[None] = spawn(cluster.connect(), f"connecting to {cluster.name}", quiet=True)
 
     async def wait_connected(self) -> Cluster:
         """Wait for the connection and return the cluster. Raises ClusterError."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await asyncio.shield(self.connecting)
+                await asyncio.shield(self.connect_task)
         except TimeoutError as error:
             raise RequestTimeout(f"cluster {self.cluster.name!r} did not connect within {CONNECT_TIMEOUT_S:g} s") from error
         return self.cluster
@@ -57,12 +59,12 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = _new_loop()
-        self._shared: dict[bytes, _SharedCluster] = {}
+        self._shared_clusters: dict[bytes, _SharedCluster] = {}
         """Keyed by the pickled ClusterRef, least recently used first."""
         threading.Thread(target=self._loop.run_forever, name="mqbridge", daemon=True).start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run the coroutine and return its result.
+        """Run the coroutine on the loop, wait for it, and return its result.
 
         Raises what the coroutine raises. After `timeout_s` the coroutine is cancelled and RequestTimeout is raised.
         """
@@ -74,7 +76,7 @@ class BackgroundLoop:
                 raise
             raise RequestTimeout(f"no result within {timeout_s:g} s") from None
         finally:
-            future.cancel()
+            future.cancel()  # has an effect only after a timeout, or if this thread is interrupted
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Iterate over an asynchronous generator, PREFETCHED_ITEMS ahead. Closing the iterator closes the generator."""
@@ -87,15 +89,15 @@ class BackgroundLoop:
                     await free_slots.acquire()
                     ready.put(item)
 
-        producing = asyncio.run_coroutine_threadsafe(produce(), self._loop)
-        producing.add_done_callback(lambda _: ready.put(_END))
+        production = asyncio.run_coroutine_threadsafe(produce(), self._loop)
+        production.add_done_callback(lambda _: ready.put(_END))
         try:
             while (item := ready.get()) is not _END:
                 yield item
                 self._loop.call_soon_threadsafe(free_slots.release)
-            producing.result()
+            production.result()  # raises the error of the generator
         finally:
-            producing.cancel()
+            production.cancel()
 
     @asynccontextmanager
     async def cluster(self, ref: ClusterRef) -> AsyncIterator[Cluster]:
@@ -104,22 +106,22 @@ class BackgroundLoop:
         Other users in this process share the cluster, so leaving the context does not close it.
         """
         key = pickle.dumps(ref)
-        shared = self._shared.pop(key, None)
-        if shared is None or _has_failed(shared.connecting):
+        shared = self._shared_clusters.pop(key, None)
+        if shared is None or _has_failed(shared.connect_task):
             shared = _SharedCluster(ref.make_cluster())
-        self._shared[key] = shared
-        shared.users += 1
+        self._shared_clusters[key] = shared
+        shared.user_count += 1
         try:
             yield await shared.wait_connected()
         finally:
-            shared.users -= 1
+            shared.user_count -= 1
             await self.close_idle()
 
     async def close_idle(self, max_idle: int = MAX_IDLE_CLUSTERS) -> None:
-        """Close the least recently used idle clusters, down to `max_idle`. A process that outlives its work passes 0."""
-        while len(idle := [key for key, shared in self._shared.items() if not shared.users]) > max_idle:
-            shared = self._shared.pop(idle[0])
-            await cancel(shared.connecting)
+        """Close idle clusters, the least recently used first, until `max_idle` remain connected."""
+        while len(idle := [key for key, shared in self._shared_clusters.items() if not shared.user_count]) > max_idle:
+            shared = self._shared_clusters.pop(idle[0])
+            await cancel(shared.connect_task)
             with suppress(ClusterError):
                 await shared.cluster.close()
 

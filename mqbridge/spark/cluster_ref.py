@@ -10,7 +10,7 @@ from mqbridge.adapter.registry import load_adapters
 
 @dataclass(frozen=True, slots=True)
 class ClusterRef:
-    """Name, system and validated settings of a cluster. Hashable and picklable, because tasks carry it.
+    """Name, system and validated settings of a cluster. Hashable, and picklable because Spark sends it with every task.
 
     `settings` is an instance of the adapter's `cluster_model`.
     """
@@ -20,5 +20,5 @@ class ClusterRef:
     settings: BaseModel
 
     def make_cluster(self) -> Cluster:
-        """Create the cluster, not yet connected. Raises ConfigError when this process lacks the adapter."""
+        """Create the cluster, not yet connected. Raises ConfigError if the system's adapter cannot be imported here."""
         return load_adapters()[self.system].make_cluster(self.name, self.settings)

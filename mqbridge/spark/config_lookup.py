@@ -1,4 +1,4 @@
-"""Resolves the cluster or the route that the options name. Runs on the driver only, which reads the configuration once."""
+"""Finds the cluster or the route that the options name. Runs on the driver only, where the configuration file is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _OPTION_NAMES = OptionNames("the option config", "the option cluster", "the opti
 
 
 def resolve_cluster(values: OptionValues) -> ClusterRef:
-    """Return the cluster of the options `config`, `cluster` and `url`. The configuration is a file on this machine.
+    """Return the cluster that the options `config`, `cluster` and `url` name. Reads the configuration file.
 
     Raises ConfigError if the options name no cluster or several.
     """
@@ -33,7 +33,7 @@ class ResolvedRoute:
     clusters: Mapping[str, ClusterRef]
 
     @property
-    def source(self) -> ClusterRef:
+    def source_cluster(self) -> ClusterRef:
         """The cluster that the route reads from."""
         return self.clusters[self.route.source.cluster]
 

@@ -1,7 +1,8 @@
 """`format("mqbridge")`: the entry point where Spark requests the schema, readers and writers.
 
-Spark creates many instances of this class, in its own processes on the driver's machine, and pickles some of them. An instance
-therefore has no open connection. It reads the configuration when Spark requests the schema, which is before Spark pickles it.
+Spark creates many instances of `MqbridgeDataSource` in its own processes on the driver's machine, and pickles some of them for
+executors. An instance therefore has no open connection. The configuration file exists on the driver only: an instance reads the
+file when Spark requests the schema, and Spark pickles the instance later.
 """
 
 from pyspark.sql.datasource import (
@@ -17,7 +18,7 @@ from mqbridge.errors import ConfigError
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.config_lookup import ResolvedRoute, resolve_cluster, resolve_route
 from mqbridge.spark.options import OptionValues, Usage, parse_options
-from mqbridge.spark.ranges.rows import RANGES, range_schema
+from mqbridge.spark.ranges.rows import RANGES_MODE, range_schema
 from mqbridge.spark.schema import message_schema
 from mqbridge.spark.sink.writer import make_stream_writer, make_writer
 from mqbridge.spark.source.batch_reader import MessageReader
@@ -32,7 +33,9 @@ class MqbridgeDataSource(DataSource):
     """
 
     _cluster: ClusterRef | None = None
+    """The cluster that the options name; None until it is resolved."""
     _route: ResolvedRoute | None = None
+    """The route that the options name; None until it is resolved, and without the option `route`."""
 
     @classmethod
     def name(cls) -> str:
@@ -40,10 +43,10 @@ class MqbridgeDataSource(DataSource):
         return "mqbridge"
 
     def schema(self) -> StructType:
-        """Return the columns of messages, or of ranges. Raises ConfigError."""
-        values = parse_options(self.options, Usage.ANY)
+        """Return the schema of messages, or with `mode=ranges` the schema of ranges. Raises ConfigError."""
+        values = parse_options(self.options, Usage.ANY)  # Spark does not say for which operation it needs the schema
         self._resolve_source_cluster(values)
-        if values["mode"] == RANGES:
+        if values["mode"] == RANGES_MODE:
             return range_schema()
         return message_schema(binary_properties=values["propertiesFormat"] == "binary")
 
@@ -66,7 +69,8 @@ class MqbridgeDataSource(DataSource):
     def _settings(self, usage: Usage, schema: StructType) -> SourceSettings:
         if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in self.schema()]:
             raise ConfigError(
-                "this format does not accept another schema", hint="Remove .schema(...), and select the columns that you need"
+                'the schema of format("mqbridge") cannot be changed',
+                hint="Remove .schema(...), and select the columns that you need",
             )
         values = parse_options(self.options, usage)
         return source_settings(values, self._resolve_source_cluster(values), usage, self._route)
@@ -74,5 +78,5 @@ class MqbridgeDataSource(DataSource):
     def _resolve_source_cluster(self, values: OptionValues) -> ClusterRef:
         if self._cluster is None:
             self._route = resolve_route(values)
-            self._cluster = resolve_cluster(values) if self._route is None else self._route.source
+            self._cluster = resolve_cluster(values) if self._route is None else self._route.source_cluster
         return self._cluster

@@ -17,7 +17,7 @@ _MAP = pa.map_(pa.string(), pa.string())
 def properties_of(column: Column | str) -> Column:
     """Convert a column of binary properties to `MAP<STRING, STRING>`. A repeated name keeps its first value.
 
-    Use it for reads with `propertiesFormat=binary`. To use it in SQL, first call
+    Reads with `propertiesFormat=binary` yield such a column. To call the function in SQL, first call
     `spark.udf.register("properties_of", mqbridge.spark.functions.properties_udf)`.
     """
     decoded: Column = properties_udf(col(column) if isinstance(column, str) else column)

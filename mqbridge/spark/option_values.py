@@ -1,4 +1,4 @@
-"""Parsers of option values. Each raises ValueError with the problem and the expected form."""
+"""Parsers of the texts of options. Each raises ValueError with the problem and the expected form."""
 
 import json
 import re
@@ -15,13 +15,15 @@ from mqbridge.message import Position, parse_position
 OFFSETS_VERSION = 1
 """Version of the offsets that a stream writes to its checkpoint."""
 _KAFKA_STARTS = {-1: Start.LATEST, -2: Start.EARLIEST}
+"""The numbers that Spark's Kafka source accepts instead of an offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplicitOffsets:
-    """A position, earliest or latest, by topic and by the name or the index of a partition."""
+    """Positions that the user chose for single partitions."""
 
     topics: Mapping[str, Mapping[str, Start | Position]]
+    """By topic, then by partition (its name or its index): a position, or earliest or latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,14 @@ OffsetSpec = Start | ExplicitOffsets | AtTimestamp
 """Where a read begins or ends."""
 
 
-def nonempty(value: str) -> str:
-    """Parse a text that is not empty."""
+def parse_text(value: str) -> str:
+    """Return the text without the spaces around it. Raises ValueError if nothing is left."""
     if not value.strip():
         raise ValueError("it is empty")
     return value.strip()
 
 
-def names(value: str) -> tuple[str, ...]:
+def parse_names(value: str) -> tuple[str, ...]:
     """Parse comma-separated names, and drop duplicates."""
     unique_names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not unique_names:
@@ -50,15 +52,15 @@ def names(value: str) -> tuple[str, ...]:
     return unique_names
 
 
-def pattern(value: str) -> re.Pattern[str]:
+def parse_pattern(value: str) -> re.Pattern[str]:
     """Parse a regular expression."""
     try:
-        return re.compile(nonempty(value))
+        return re.compile(parse_text(value))
     except re.error as error:
         raise ValueError(f"{value!r} is not a Python regular expression: {error}") from error
 
 
-def count(value: str) -> int:
+def parse_count(value: str) -> int:
     """Parse an integer above zero."""
     try:
         number = int(value)
@@ -69,7 +71,7 @@ def count(value: str) -> int:
     return number
 
 
-def size(value: str) -> int:
+def parse_positive_size(value: str) -> int:
     """Parse a number of bytes above zero, such as `64MiB`."""
     size_bytes = parse_size(value.strip())
     if not size_bytes:
@@ -77,17 +79,17 @@ def size(value: str) -> int:
     return size_bytes
 
 
-def duration(value: str) -> float:
-    """Parse a duration such as `1m30s` to seconds."""
+def parse_seconds(value: str) -> float:
+    """Parse a duration such as `1m30s`, and return it in seconds."""
     return parse_duration(value.strip())
 
 
-def boolean(value: str) -> bool:
+def parse_boolean(value: str) -> bool:
     """Parse `true` or `false`."""
-    return one_of("true", "false")(value) == "true"
+    return make_word_parser("true", "false")(value) == "true"
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def make_word_parser(*words: str) -> Callable[[str], str]:
     """Return a parser that accepts one of these words in any case."""
 
     def parse(value: str) -> str:
@@ -99,7 +101,7 @@ def one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def time_ms(value: str) -> int:
+def parse_time_ms(value: str) -> int:
     """Parse a number of milliseconds since the epoch, or an ISO time, which is UTC if it has no zone."""
     if value.strip().isdigit():
         return int(value)
@@ -110,10 +112,10 @@ def time_ms(value: str) -> int:
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def assignment(value: str) -> dict[str, tuple[str, ...]]:
+def parse_assignment(value: str) -> dict[str, tuple[str, ...]]:
     """Parse partitions by topic, such as `{"orders": [0, 1]}`."""
     assigned: dict[str, tuple[str, ...]] = {}
-    for topic, partitions in _object(value).items():
+    for topic, partitions in _parse_json_object(value).items():
         if not isinstance(partitions, list) or not partitions or not all(map(_is_partition, partitions)):
             raise ValueError(f'topic {topic!r} needs a list of names or indexes of partitions, as in {{"orders": [0, 1]}}')
         assigned[topic] = tuple(dict.fromkeys(map(str, partitions)))
@@ -122,35 +124,40 @@ def assignment(value: str) -> dict[str, tuple[str, ...]]:
     return assigned
 
 
-def offsets(value: str) -> OffsetSpec:
-    """Parse `earliest`, `latest`, or positions, in the form of a user or of a checkpoint."""
+def parse_offsets(value: str) -> OffsetSpec:
+    """Parse `earliest`, `latest`, or JSON with positions: as users write it, or as a stream writes it to its checkpoint."""
     if not value.strip().startswith("{"):
-        return Start(one_of("earliest", "latest")(value))
-    topics = _object(value)
+        return Start(make_word_parser("earliest", "latest")(value))
+    topics = _parse_json_object(value)
     if is_stream_offsets(topics):
         topics = topics["topics"]
     return ExplicitOffsets(
         {
-            topic: {name: _position(topic, name, position) for name, position in _positions(topic, positions).items()}
+            topic: {
+                name: _parse_position_or_start(topic, name, position)
+                for name, position in _require_mapping(topic, positions).items()
+            }
             for topic, positions in topics.items()
         }
     )
 
 
-def is_stream_offsets(offsets: Mapping[str, Any]) -> bool:
-    """Return whether offsets have the form of a checkpoint, which startingOffsets accepts too."""
+def is_stream_offsets(document: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object with offsets was written by a stream to its checkpoint."""
     return (
-        offsets.keys() == {"topics", "version"} and offsets["version"] == OFFSETS_VERSION and isinstance(offsets["topics"], dict)
+        document.keys() == {"topics", "version"}
+        and document["version"] == OFFSETS_VERSION
+        and isinstance(document["topics"], dict)
     )
 
 
-def _positions(topic: str, positions: Any) -> dict[str, Any]:
+def _require_mapping(topic: str, positions: Any) -> dict[str, Any]:
     if isinstance(positions, dict):
         return positions
     raise ValueError(f'topic {topic!r} needs positions by partition, as in {{"orders": {{"0": 23, "1": -2}}}}')
 
 
-def _position(topic: str, name: str, value: Any) -> Start | Position:
+def _parse_position_or_start(topic: str, name: str, value: Any) -> Start | Position:
     if isinstance(value, int) and not isinstance(value, bool) and value in _KAFKA_STARTS:
         return _KAFKA_STARTS[value]
     if isinstance(value, str) and value in map(str, _KAFKA_STARTS):
@@ -165,7 +172,7 @@ def _position(topic: str, name: str, value: Any) -> Start | Position:
         ) from error
 
 
-def _object(value: str) -> dict[str, Any]:
+def _parse_json_object(value: str) -> dict[str, Any]:
     try:
         document = json.loads(value)
     except ValueError as error:

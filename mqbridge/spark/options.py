@@ -11,11 +11,11 @@ from typing import Any
 
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
-from mqbridge.spark import option_values as values
+from mqbridge.spark import option_values as parsers
 
 
 class Usage(Flag):
-    """The operations that an option applies to."""
+    """The operations of Spark that an option applies to."""
 
     BATCH = auto()
     """`spark.read`"""
@@ -40,9 +40,9 @@ _USAGE_TEXTS = {
 class Option:
     """One option.
 
-    value_form  the form of the text, for the reference page
+    value_form  what the text must look like, for the reference page
     parse       converts the text to the value; raises ValueError with the problem
-    default     the default as text; without a default the value is None
+    default     the text to parse if the option is not set; without a default, the value is then None
     """
 
     name: str
@@ -54,19 +54,19 @@ class Option:
 
     @property
     def usage_text(self) -> str:
-        """The usage in words."""
+        """The usage in words, for errors and the reference page."""
         return _USAGE_TEXTS[self.usage]
 
 
 CLUSTER_OPTIONS = (
-    Option("config", "The gateway's configuration file, on the driver.", Usage.ANY, "path", values.nonempty),
-    Option("cluster", "Name of the cluster in `config`; optional if there is only one.", Usage.ANY, "name", values.nonempty),
+    Option("config", "The gateway's configuration file, on the driver.", Usage.ANY, "path", parsers.parse_text),
+    Option("cluster", "Name of the cluster in `config`; optional if there is only one.", Usage.ANY, "name", parsers.parse_text),
     Option(
         "url",
         "Replaces `config` and `cluster`: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.",
         Usage.ANY,
         "URL",
-        values.nonempty,
+        parsers.parse_text,
     ),
 )
 
@@ -76,22 +76,22 @@ TOPIC_OPTIONS = (
         "A route of `config`. Its source defines the cluster and the topics to read, its targets define where to write.",
         Usage.ANY,
         "name",
-        values.nonempty,
+        parsers.parse_text,
     ),
-    Option("subscribe", "Topics to read.", Usage.READ, "comma-separated names", values.names),
+    Option("subscribe", "Topics to read.", Usage.READ, "comma-separated names", parsers.parse_names),
     Option(
         "subscribePattern",
         "Topics to read: the pattern must match the whole name. Topics that are created later are found too.",
         Usage.READ,
         "Python regular expression",
-        values.pattern,
+        parsers.parse_pattern,
     ),
     Option(
         "assign",
         "Partitions to read, by name or index.",
         Usage.READ,
         '`{"orders": [0, 1]}`',
-        values.assignment,
+        parsers.parse_assignment,
     ),
 )
 
@@ -103,14 +103,14 @@ OFFSET_OPTIONS = (
         "Default: earliest for batch reads, latest for streams.",
         Usage.READ,
         '`earliest`, `latest` (streams), or `{"orders": {"0": 23, "1": "12:3:0", "2": -2}}`',
-        values.offsets,
+        parsers.parse_offsets,
     ),
     Option(
         "endingOffsets",
         "Where to end (exclusive).",
         Usage.BATCH,
         '`latest`, or `{"orders": {"0": 50, "1": -1}}`',
-        values.offsets,
+        parsers.parse_offsets,
         "latest",
     ),
     Option(
@@ -118,14 +118,14 @@ OFFSET_OPTIONS = (
         "Begin with the first message stored at this time or later. Takes precedence over `startingOffsets`.",
         Usage.READ,
         "ms since the epoch, or `2026-01-31T12:00:00Z`",
-        values.time_ms,
+        parsers.parse_time_ms,
     ),
     Option(
         "endingTimestamp",
         "End before the first message stored at this time or later. Takes precedence over `endingOffsets`.",
         Usage.BATCH,
         "ms since the epoch, or `2026-01-31T12:00:00Z`",
-        values.time_ms,
+        parsers.parse_time_ms,
     ),
 )
 
@@ -136,22 +136,24 @@ LIMIT_OPTIONS = (
         "from samples if one offset holds several messages. Partitions share it in proportion to their lag.",
         Usage.STREAM,
         "number",
-        values.count,
+        parsers.parse_count,
     ),
-    Option("maxBytesPerTrigger", "Approximate maximum number of bytes of a batch.", Usage.STREAM, "size", values.size),
+    Option(
+        "maxBytesPerTrigger", "Approximate maximum number of bytes of a batch.", Usage.STREAM, "size", parsers.parse_positive_size
+    ),
     Option(
         "minOffsetsPerTrigger",
         "Delay a batch until about this number of messages can be read. Ignored with `availableNow`.",
         Usage.STREAM,
         "number",
-        values.count,
+        parsers.parse_count,
     ),
     Option(
         "maxTriggerDelay",
         "Maximum delay of a batch by `minOffsetsPerTrigger`.",
         Usage.STREAM,
         "duration",
-        values.duration,
+        parsers.parse_seconds,
         "15m",
     ),
     Option(
@@ -160,21 +162,21 @@ LIMIT_OPTIONS = (
         "order: a sink accepts them only with `deduplicate=false`.",
         Usage.READ,
         "number",
-        values.count,
+        parsers.parse_count,
     ),
     Option(
         "maxRecordsPerPartition",
         "Split ranges so that a task reads at most about this number of messages. As with `minPartitions`, order is lost.",
         Usage.READ,
         "number",
-        values.count,
+        parsers.parse_count,
     ),
     Option(
         "metadataInterval",
         "Interval between two requests for the first and last positions of partitions.",
         Usage.STREAM,
         "duration",
-        values.duration,
+        parsers.parse_seconds,
         "1s",
     ),
     Option(
@@ -182,7 +184,7 @@ LIMIT_OPTIONS = (
         "Interval between two searches for new topics that match `subscribePattern`.",
         Usage.STREAM,
         "duration",
-        values.duration,
+        parsers.parse_seconds,
         "30s",
     ),
 )
@@ -194,7 +196,7 @@ READ_OPTIONS = (
         "stored messages.",
         Usage.READ,
         "`true`, `false`",
-        values.boolean,
+        parsers.parse_boolean,
         "true",
     ),
     Option(
@@ -202,7 +204,7 @@ READ_OPTIONS = (
         "How long requests to an unreachable cluster are retried before the query or the task fails.",
         Usage.READ,
         "duration",
-        values.duration,
+        parsers.parse_seconds,
         "5m",
     ),
     Option(
@@ -210,7 +212,7 @@ READ_OPTIONS = (
         "Type of the column `properties`. `binary` means one binary value per message, faster for a sink that only copies.",
         Usage.READ,
         "`map`, `binary`",
-        values.one_of("map", "binary"),
+        parsers.make_word_parser("map", "binary"),
         "map",
     ),
     Option(
@@ -218,7 +220,7 @@ READ_OPTIONS = (
         "`rows`: one row per message. `ranges`: one row per range of a partition, for mirrors.",
         Usage.READ,
         "`rows`, `ranges`",
-        values.one_of("rows", "ranges"),
+        parsers.make_word_parser("rows", "ranges"),
         "rows",
     ),
 )
@@ -229,14 +231,14 @@ MIRROR_OPTIONS = (
         "With `mode=ranges`: the maximum number of tasks that share the ranges of a batch. Default: one task per range.",
         Usage.STREAM,
         "number",
-        values.count,
+        parsers.parse_count,
     ),
     Option(
         "makeTargets",
         "With `route`: create missing targets for new topics and partitions, and read these only after that.",
         Usage.STREAM,
         "`true`, `false`",
-        values.boolean,
+        parsers.parse_boolean,
         "false",
     ),
     Option(
@@ -244,12 +246,12 @@ MIRROR_OPTIONS = (
         "While this file exists on the driver, no batch begins. A second file, with the suffix `.obeyed`, confirms this.",
         Usage.STREAM,
         "path",
-        values.nonempty,
+        parsers.parse_text,
     ),
 )
 
 SINK_OPTIONS: tuple[Option, ...] = (
-    Option("topic", "The topic to write to. Default: the column `topic`.", Usage.WRITE, "name", values.nonempty),
+    Option("topic", "The topic to write to. Default: the column `topic`.", Usage.WRITE, "name", parsers.parse_text),
     Option(
         "partitions",
         "How the target partition of a row is chosen. `auto`: the column `partition` if it differs from the source partition, "
@@ -257,23 +259,23 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "column. `modulo`, `identity`, `key`: like `partitions.by` of a route.",
         Usage.WRITE,
         "`auto`, `column`, `modulo`, `identity`, `key`",
-        values.one_of("auto", "column", "modulo", "identity", "key"),
+        parsers.make_word_parser("auto", "column", "modulo", "identity", "key"),
         "auto",
     ),
-    Option("createTopics", "Create missing topics with this number of partitions.", Usage.WRITE, "number", values.count),
+    Option("createTopics", "Create missing topics with this number of partitions.", Usage.WRITE, "number", parsers.parse_count),
     Option(
         "deadLetterTopic",
         "Topic in the same cluster for messages that the target rejects. Without it, the first rejection fails the query.",
         Usage.WRITE,
         "name",
-        values.nonempty,
+        parsers.parse_text,
     ),
     Option(
         "maxDeadLetters",
         "Maximum number of dead letters per task and source partition. A task with more fails.",
         Usage.WRITE,
         "number",
-        values.count,
+        parsers.parse_count,
     ),
     Option(
         "deduplicate",
@@ -281,7 +283,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "the order of their positions. Rows without the columns `source` and `position` are stored at least once.",
         Usage.WRITE,
         "`true`, `false`",
-        values.boolean,
+        parsers.parse_boolean,
         "true",
     ),
     Option(
@@ -290,22 +292,22 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "replaces the id of the query.",
         Usage.WRITE,
         "name",
-        values.nonempty,
+        parsers.parse_text,
     ),
     Option(
         "stampOrigin",
         "Add the property `mqbridge.origin`, which records the source of a row. `deduplicate` requires it.",
         Usage.WRITE,
         "`true`, `false`",
-        values.boolean,
+        parsers.parse_boolean,
         "true",
     ),
     Option(
         "writeTimeout",
-        "The task fails when transient failures last for this time and no message was stored in it.",
+        "How long a task retries after transient failures, while no message is stored, before it fails.",
         Usage.WRITE,
         "duration",
-        values.duration,
+        parsers.parse_seconds,
         "2m",
     ),
     Option(
@@ -313,10 +315,12 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "Maximum number of bytes that a task buffers until they are stored. With `route`, the setting of the route applies.",
         Usage.WRITE,
         "size",
-        values.size,
+        parsers.parse_positive_size,
         "32MiB",
     ),
-    Option("checkpointLocation", "The folder where a streaming write stores its progress.", Usage.WRITE, "path", values.nonempty),
+    Option(
+        "checkpointLocation", "The folder where a streaming write stores its progress.", Usage.WRITE, "path", parsers.parse_text
+    ),
 )
 
 OPTIONS: tuple[Option, ...] = (
@@ -330,17 +334,17 @@ OPTIONS: tuple[Option, ...] = (
 )
 SPARK_INTERNAL_OPTIONS = frozenset({"queryname"})
 """Options that Spark adds itself, for example for `queryName(...)` of a stream."""
-_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+_BY_LOWERCASE_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
 class OptionValues(Mapping[str, Any]):
-    """Option values by name in any case. An option that is not set has its default, or None."""
+    """Option values by name, in upper or lower case. An option that the user did not set has its default, or None."""
 
     def __init__(self, values_by_name: Mapping[str, Any]) -> None:
         self._set_values = {name.lower(): value for name, value in values_by_name.items()}
 
     def __getitem__(self, name: str) -> Any:
-        option = _BY_KEY[name.lower()]
+        option = _BY_LOWERCASE_NAME[name.lower()]
         if option.name.lower() in self._set_values:
             return self._set_values[option.name.lower()]
         return None if option.default is None else option.parse(option.default)
@@ -360,7 +364,7 @@ def parse_options(texts: Mapping[str, str], usage: Usage) -> OptionValues:
     """Parse the options of one operation. Raises ConfigError with the first wrong option and a hint."""
     parsed: dict[str, Any] = {}
     for key, text in texts.items():
-        option = _BY_KEY.get(key.lower())
+        option = _BY_LOWERCASE_NAME.get(key.lower())
         if option is None and key.lower() in SPARK_INTERNAL_OPTIONS:
             continue
         if option is None:

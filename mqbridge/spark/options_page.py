@@ -1,7 +1,7 @@
 """Generates docs/reference/spark-options.md from the declared options.
 
-python -m mqbridge.spark.options_page --check     exits 1 if the file is out of date
-python -m mqbridge.spark.options_page --write
+python -m mqbridge.spark.options_page --check     exits with 1 if the file is not current
+python -m mqbridge.spark.options_page --write     writes the file
 """
 
 import sys

@@ -13,7 +13,7 @@ from mqbridge.errors import ConfigError
 MIN_JAVA = 17
 """The oldest Java version that Spark 4 supports."""
 GATEWAY_PORT_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Environment variable that `spark-submit` sets for its program. The JVM is then running, and knows its master."""
+"""Environment variable that `spark-submit` sets for its program. The JVM runs already then, and has its master URL."""
 
 
 def check_prerequisites() -> None:
@@ -30,8 +30,8 @@ def find_java(environ: Mapping[str, str]) -> Path:
     home = environ.get("JAVA_HOME")
     if home and (java := Path(home, "bin", "java")).exists():
         return java
-    if not home and (found := shutil.which("java", path=environ.get("PATH"))):
-        return Path(found)
+    if not home and (program := shutil.which("java", path=environ.get("PATH"))):
+        return Path(program)
     problem = f"JAVA_HOME ({home}) contains no bin/java" if home else "there is no java on the PATH"
     raise ConfigError(f"Spark needs Java, but {problem}", hint=_install_hint())
 
@@ -42,8 +42,10 @@ def check_java(java: Path) -> None:
         process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603 - found above
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"Spark needs Java, but {java} does not run: {error}", hint=_install_hint()) from error
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', process.stderr + process.stdout)
-    version = int(found[2] if found[1] == "1" and found[2] else found[1]) if found else MIN_JAVA
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', process.stderr + process.stdout)
+    if match is None:
+        return  # an unusual Java: Spark itself will say whether it can use it
+    version = int(match[2] if match[1] == "1" and match[2] else match[1])  # before Java 9, version 8 was called 1.8
     if version < MIN_JAVA:
         raise ConfigError(f"Spark needs Java {MIN_JAVA} or newer, but {java} is Java {version}", hint=_install_hint())
 

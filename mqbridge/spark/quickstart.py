@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 TOPIC = "orders"
-NOON_S = 1_769_860_800
+FIRST_ORDER_S = 1_769_860_800
 """2026-01-31 12:00 UTC, the time of the first order."""
-MINUTES = 10
+DURATION_MINUTES = 10
 MEMORY_TABLE = "orders_per_minute"
 
-Begun = Callable[[str], None]
+OnStep = Callable[[str], None]
 """A callback that receives the name of each step when the step begins."""
 
 
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PartitionComparison:
     """The number of messages and the checksum of one source partition and of its copy."""
 
     partition: int
@@ -49,45 +49,45 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Results:
     """The results of a run. `minutes` has the minute, the number of orders and their total amount."""
 
     steps: list[Step]
     minutes: list[tuple[datetime, int, int]]
-    partitions: list[Compared]
+    partitions: list[PartitionComparison]
 
     @property
-    def holds(self) -> bool:
-        """Whether all partitions equal their copies, and there is at least one."""
+    def all_equal(self) -> bool:
+        """Whether there is at least one partition, and all partitions equal their copies."""
         return bool(self.partitions) and all(row.equal for row in self.partitions)
 
 
 class Quickstart:
     """One run of the quickstart with this number of messages. `folder` must be new."""
 
-    def __init__(self, spark: SparkSession, folder: Path, messages: int, partitions: int, begun: Begun) -> None:
-        self._spark, self._folder, self._messages, self._partitions, self._begun = spark, folder, messages, partitions, begun
+    def __init__(self, spark: SparkSession, folder: Path, messages: int, partitions: int, on_step: OnStep) -> None:
+        self._spark, self._folder, self._messages, self._partitions, self._on_step = spark, folder, messages, partitions, on_step
         self.source, self.target = f"log://{folder}/source.db", f"log://{folder}/copy.db"
         self._steps: list[Step] = []
 
-    def run(self) -> Found:
+    def run(self) -> Results:
         """Run all steps and return the results."""
-        self._timed("writing", self._write)
-        minutes = self._timed("counting per minute", self._count)
-        self._timed("mirroring", self._mirror)
-        partitions = self._timed("comparing", self._compare)
-        return Found(self._steps, minutes, partitions)
+        self._run_step("writing", self._write)
+        minutes = self._run_step("counting per minute", self._count)
+        self._run_step("mirroring", self._mirror)
+        partitions = self._run_step("comparing", self._compare)
+        return Results(self._steps, minutes, partitions)
 
-    def _timed(self, name: str, work: Callable[[], Any]) -> Any:
-        self._begun(f"{name} {self._messages:,} messages")
-        began = time.monotonic()
+    def _run_step(self, name: str, work: Callable[[], Any]) -> Any:
+        self._on_step(f"{name} {self._messages:,} messages")
+        started = time.monotonic()
         result = work()
-        self._steps.append(Step(name, self._messages, time.monotonic() - began))
+        self._steps.append(Step(name, self._messages, time.monotonic() - started))
         return result
 
     def _write(self) -> None:
-        """Write orders with event times over ten minutes, in order of time."""
-        second = F.lit(NOON_S) + F.col("id") * (60 * MINUTES) / self._messages
+        """Write orders in the order of their event times, evenly spread over DURATION_MINUTES."""
+        second = F.lit(FIRST_ORDER_S) + F.col("id") * (60 * DURATION_MINUTES) / self._messages
         amount = F.col("id") % 97
         regions = F.array(F.lit("eu"), F.lit("us"), F.lit("ap"))
         orders = self._spark.range(0, self._messages, numPartitions=2).select(
@@ -118,7 +118,7 @@ class Quickstart:
         writer = writer.options(url=self.target, topic=TOPIC, createTopics=self._partitions)
         writer.option("checkpointLocation", f"{self._folder}/mirror").trigger(availableNow=True).start().awaitTermination()
 
-    def _compare(self) -> list[Compared]:
+    def _compare(self) -> list[PartitionComparison]:
         sent, copied = self._checksums(self.source), self._checksums(self.target)
         missing = (0, "")
         return [
@@ -137,5 +137,5 @@ class Quickstart:
         return {row.partition: (row.messages, f"{row.checksum & (1 << 64) - 1:016x}") for row in sums.collect()}
 
 
-def _compare_partition(partition: int, sent: tuple[int, str], copied: tuple[int, str]) -> Compared:
-    return Compared(partition, sent[0], copied[0], sent[1], copied[1])
+def _compare_partition(partition: int, sent: tuple[int, str], copied: tuple[int, str]) -> PartitionComparison:
+    return PartitionComparison(partition, sent[0], copied[0], sent[1], copied[1])

@@ -1,7 +1,8 @@
 """The columns of messages, which the source produces and the sink reads.
 
-`source` identifies the source partition, and stays with a row wherever Spark moves it. Origins and the resumption of a sink
-depend on `source` and `position`. Users may change `topic` and `partition` to choose where a row is written.
+The column `source` identifies the partition that a row was read from. A sink needs `source` and `position` to write the origin of
+a message, and to find the messages that an earlier attempt stored. Users may change `topic` and `partition` to choose where a row
+is written.
 """
 
 from pyspark.sql.types import (
@@ -21,7 +22,7 @@ from pyspark.sql.types import (
 from mqbridge.message import Partition
 
 PART_MARK = "part"
-"""Suffix of `source` if the task reads only a part of the partition's range. Such rows have no order relative to other parts."""
+"""Last field of `source` if a task reads only a part of the partition's range: rows of two parts have no order between them."""
 
 _TYPES: dict[str, DataType] = {
     "payload": BinaryType(),
@@ -48,24 +49,24 @@ COLUMNS = tuple(_TYPES)
 
 
 def message_schema(*, binary_properties: bool = False) -> StructType:
-    """Return the schema of the source. `binary_properties`: the properties are one value, see `mqbridge.spark.property_blob`."""
+    """Return the schema of the source. `binary_properties`: each row has its properties as one blob, see `property_blob`."""
     types = dict(_TYPES)
     if binary_properties:
         types["properties"] = BinaryType()
-    return StructType([StructField(name, kind, nullable=True) for name, kind in types.items()])
+    return StructType([StructField(name, data_type, nullable=True) for name, data_type in types.items()])
 
 
 def format_source(partition: Partition, *, is_part: bool = False) -> str:
-    """Return `cluster|topic|name|index`, with the names percent-escaped as in origins."""
+    """Return `cluster|topic|name|index`, with the names percent-escaped as in origins; with `is_part`, `|part` follows."""
     names = (partition.cluster, partition.topic, partition.name)
     parts = [name.replace("%", "%25").replace("|", "%7C") for name in names] + [str(partition.index)]
     return "|".join([*parts, PART_MARK] if is_part else parts)
 
 
 def parse_source(source: str) -> tuple[Partition, bool]:
-    """Parse a `source` to its partition, and whether it has PART_MARK. Raises ValueError for any other text."""
-    names, mark = source.split("|")[:4], source.split("|")[4:]
-    if len(names) < 4 or mark not in ([], [PART_MARK]):
+    """Return the partition of a `source`, and whether PART_MARK follows. Raises ValueError for any other text."""
+    fields, marks = source.split("|")[:4], source.split("|")[4:]
+    if len(fields) < 4 or marks not in ([], [PART_MARK]):
         raise ValueError(f"{source!r} is not the source of a row")
-    cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in names[:3])
-    return Partition(cluster, topic, name, int(names[3])), bool(mark)
+    cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in fields[:3])
+    return Partition(cluster, topic, name, int(fields[3])), bool(marks)

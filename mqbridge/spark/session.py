@@ -11,17 +11,19 @@ from mqbridge.spark.prerequisites import GATEWAY_PORT_VARIABLE, check_prerequisi
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCAL = "local[*]"
+LOCAL_MASTER = "local[*]"
+"""Spark's master URL for all cores of this machine."""
 LOOPBACK = "127.0.0.1"
-_STATE = "spark.sql.streaming.stateStore"
+_STATE_STORE = "spark.sql.streaming.stateStore"
 
-SETTINGS = {
+DEFAULT_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
-    # State may exceed the heap, and is saved as changes instead of whole files: batches take 320 ms instead of 450 ms.
-    f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-    f"{_STATE}.rocksdb.boundedMemoryUsage": "true",  # shared limit of 500 MB per process; without it there is no limit
+    # With RocksDB, the state of a query may be larger than the JVM's heap. With changelog checkpointing, a batch saves only the
+    # changes of the state instead of whole files: batches with state take 320 ms instead of 450 ms.
+    f"{_STATE_STORE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{_STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+    f"{_STATE_STORE}.rocksdb.boundedMemoryUsage": "true",  # all stores of a process share 500 MB; otherwise no limit
 }
 
 _QUIET_LOG = Path(__file__).with_name("log4j2.properties")
@@ -31,8 +33,8 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     """Return the Spark session of this process, or create it, and register `format("mqbridge")`.
 
     master  Spark's master URL. Default: the master of `spark-submit`, else all cores of this machine.
-    quiet   log only errors of Spark
-    config  additional settings. `driver_memory="4g"` means `spark.driver.memory`; other names need a dict:
+    quiet   Spark logs only errors
+    config  additional settings. `driver_memory="4g"` means `spark.driver.memory`; settings with their full names need a dict:
             `session(**{"spark.sql.streaming.numRecentProgressUpdates": 10})`
 
     With a local master, Spark listens on 127.0.0.1 only. An existing session is returned unchanged, except for settings in
@@ -65,21 +67,21 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
 
 
 def session_exists() -> bool:
-    """Return whether any thread of this process created a session. Spark's own active session is per thread."""
+    """Return whether any thread of this process created a session. Spark's `getActiveSession` knows only the calling thread's."""
     pyspark = sys.modules.get("pyspark")
     return pyspark is not None and pyspark.SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public function
 
 
 def _new_session_settings(user_settings: dict[str, str], master: str | None, *, quiet: bool) -> tuple[dict[str, str], str | None]:
-    """Return the settings and the master of a new session. Sets the environment variables that Spark reads."""
-    if GATEWAY_PORT_VARIABLE not in os.environ:
-        master = master or user_settings.get("spark.master", LOCAL)
+    """Return the settings and the master of a new session. For a local master, also set the environment variables of Spark."""
+    if GATEWAY_PORT_VARIABLE not in os.environ:  # no `spark-submit`, which would have chosen the master
+        master = master or user_settings.get("spark.master", LOCAL_MASTER)
     if master is None or not master.startswith("local"):
-        return SETTINGS | user_settings, master
+        return DEFAULT_SETTINGS | user_settings, master
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    return SETTINGS | _local_settings(quiet=quiet) | user_settings, master
+    return DEFAULT_SETTINGS | _local_settings(quiet=quiet) | user_settings, master
 
 
 def _local_settings(*, quiet: bool) -> dict[str, str]:
@@ -94,7 +96,7 @@ def _local_settings(*, quiet: bool) -> dict[str, str]:
 
 
 def _setting_name(key: str) -> str:
-    """Convert a Python keyword to the name of a Spark setting. Spark's settings have no underscore."""
+    """Convert a Python keyword to the name of a Spark setting. Names of Spark settings contain no underscore."""
     name = key if "." in key else key.replace("_", ".")
     return name if name.startswith("spark.") else f"spark.{name}"
 

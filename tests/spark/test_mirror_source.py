@@ -157,4 +157,4 @@ def test_an_interrupted_mirror_leaves_no_query_and_no_connection(tmp_path: Path,
     with pytest.raises(KeyboardInterrupt):
         Mirror(settings).run()
     assert stopped == [True]
-    assert not background_loop()._shared
+    assert not background_loop()._shared_clusters

@@ -13,7 +13,7 @@ from mqbridge.cli.process import exit_codes, logs
 from mqbridge.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mqbridge.spark.quickstart import Found
+    from mqbridge.spark.quickstart import Results
 
 
 @command
@@ -57,15 +57,15 @@ def _run(folder: Path, messages: int, partitions: int, *, as_json: bool, kept: b
         progress.start("starting Spark")
         spark = session("mqbridge quickstart", sql_warehouse_dir=folder / "warehouse")
         try:
-            found = Quickstart(spark, folder, messages, partitions, progress.start).run()
+            results = Quickstart(spark, folder, messages, partitions, progress.start).run()
         finally:
             progress.start("stopping Spark")
             spark.stop()
     if as_json:
-        print_json(_as_dict(found) | {"seconds": round(time.monotonic() - began, 3)})
+        print_json(_as_dict(results) | {"seconds": round(time.monotonic() - began, 3)})
     else:
-        _show(found, folder if kept else None)
-    raise typer.Exit(exit_codes.OK if found.holds else exit_codes.STOPPED)
+        _show(results, folder if kept else None)
+    raise typer.Exit(exit_codes.OK if results.all_equal else exit_codes.STOPPED)
 
 
 class _Progress:
@@ -91,32 +91,34 @@ class _Progress:
             self._status.stop()
 
 
-def _as_dict(found: "Found") -> dict[str, object]:
+def _as_dict(results: "Results") -> dict[str, object]:
     return {
-        "holds": found.holds,
-        "steps": [{"name": step.name, "messages": step.messages, "seconds": round(step.seconds, 3)} for step in found.steps],
+        "holds": results.all_equal,
+        "steps": [{"name": step.name, "messages": step.messages, "seconds": round(step.seconds, 3)} for step in results.steps],
         "minutes": [
-            {"minute": minute.isoformat(), "orders": orders, "amount": amount} for minute, orders, amount in found.minutes
+            {"minute": minute.isoformat(), "orders": orders, "amount": amount} for minute, orders, amount in results.minutes
         ],
         "partitions": [
-            {"partition": row.partition, "sent": row.sent, "copied": row.copied, "equal": row.equal} for row in found.partitions
+            {"partition": row.partition, "sent": row.sent, "copied": row.copied, "equal": row.equal} for row in results.partitions
         ],
     }
 
 
-def _show(found: "Found", folder: Path | None) -> None:
-    minutes = [(f"{minute:%H:%M}", orders, amount) for minute, orders, amount in found.minutes]
+def _show(results: "Results", folder: Path | None) -> None:
+    minutes = [(f"{minute:%H:%M}", orders, amount) for minute, orders, amount in results.minutes]
     print_table(["minute", "orders", "amount"], minutes, right=["orders", "amount"])
     stdout_console().print()
     rows = [
         (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
-        for row in found.partitions
+        for row in results.partitions
     ]
     columns = ["partition", "sent", "mirrored", "checksum sent", "checksum mirrored", "result"]
     print_table(columns, rows, right=["sent", "mirrored"])
-    for step in found.steps:
+    for step in results.steps:
         stdout_console().print(f"{step.name:>19}: {step.messages:,} messages in {step.seconds:.1f} s")
-    stdout_console().print("everything arrived, in order and unchanged" if found.holds else "something differs", style="bold")
+    stdout_console().print(
+        "everything arrived, in order and unchanged" if results.all_equal else "something differs", style="bold"
+    )
     _next_steps(folder)
 
 

@@ -15,7 +15,7 @@ from mqbridge.spark.mirror.failures import find_cause
 from mqbridge.spark.mirror.progress import RouteProgress, Totals
 from mqbridge.spark.mirror.settings import MirrorSettings
 from mqbridge.spark.mirror.stop import StopFile
-from mqbridge.spark.ranges.rows import RANGES
+from mqbridge.spark.ranges.rows import RANGES_MODE
 from mqbridge.spark.sink.progress import read_totals
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def source_options(route: Route, settings: MirrorSettings, config: Path, stop_fi
     if route.source.refresh is not None:
         options["newTopicsInterval"] = format_duration(route.source.refresh)
     if settings.through == "pump":
-        return options | {"mode": RANGES, "rangeTasks": str(tasks)}
+        return options | {"mode": RANGES_MODE, "rangeTasks": str(tasks)}
     return options | {"propertiesFormat": "binary"}
 
 

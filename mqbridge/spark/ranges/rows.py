@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, String
 from mqbridge.message import Partition, Position
 from mqbridge.spark.schema import format_source, parse_source
 
-RANGES = "ranges"
+RANGES_MODE = "ranges"
 """The value of the source's option `mode` that makes it yield ranges. The other value is `rows`."""
 
 _TYPES: dict[str, DataType] = {

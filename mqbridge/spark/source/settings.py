@@ -11,7 +11,7 @@ from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.config_lookup import ResolvedRoute
 from mqbridge.spark.option_values import AtTimestamp, OffsetSpec
 from mqbridge.spark.options import OptionValues, Usage
-from mqbridge.spark.ranges.rows import RANGES
+from mqbridge.spark.ranges.rows import RANGES_MODE
 
 TOPIC_OPTION_NAMES = ("subscribe", "subscribePattern", "assign", "route")
 
@@ -102,7 +102,7 @@ def source_settings(
         fail_on_data_loss=values["failOnDataLoss"],
         retry_s=values["retryTimeout"],
         binary_properties=values["propertiesFormat"] == "binary",
-        reads_ranges=values["mode"] == RANGES,
+        reads_ranges=values["mode"] == RANGES_MODE,
         range_tasks=values["rangeTasks"],
         stop_file=values["stopFile"],
         target_route=route if values["makeTargets"] else None,
