@@ -45,7 +45,7 @@ def test_a_second_mirror_cannot_claim_the_folder_until_the_first_releases_it(tmp
     [
         ({"name": "invoices"}, "positions of a route 'orders', which the configuration does not have"),
         ({"from": ORDERS["from"] | {"cluster": "c"}}, "read from a (memory), not from c"),
-        ({"from": ORDERS["from"] | {"topics": ["orders"]}}, "read '~eu_.+' too"),
+        ({"from": ORDERS["from"] | {"topics": ["orders"]}}, "also read '~eu_.+'"),
         ({"to": {"cluster": "c", "topic": "copy_{topic}"}}, "wrote to b/copy_{topic}"),
         ({"to": {"cluster": "b", "topic": "other"}}, "wrote to b/copy_{topic}"),
         (
@@ -67,13 +67,13 @@ def test_topics_and_routes_may_be_added_and_filters_changed(tmp_path: Path) -> N
         "filter": {"include": [{"msg_type": {"equals": "a"}}]},
     }
     claim(str(tmp_path), changed, ORDERS | {"name": "second"}).release()
-    with pytest.raises(ConfigError, match="'us' too"):
+    with pytest.raises(ConfigError, match="also read 'us'"):
         claim(str(tmp_path), ORDERS, ORDERS | {"name": "second"})
 
 
 @pytest.fixture
 def _short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("RENEW_S", 0.02), ("EXPIRE_S", 0.5), ("SETTLE_S", 0.01)):
+    for name, seconds in (("RENEW_INTERVAL_S", 0.02), ("EXPIRE_AFTER_S", 0.5), ("SETTLE_S", 0.01)):
         monkeypatch.setattr(lease, name, seconds)
 
 
@@ -122,8 +122,8 @@ def test_a_suspended_holder_stops_after_another_has_taken_over(tmp_path: Path) -
 
 def test_each_route_has_its_own_folder(tmp_path: Path) -> None:
     folder = CheckpointFolder(str(tmp_path))
-    assert folder.of_route("eu/orders") == f"{tmp_path}/eu%2Forders"
-    assert CheckpointFolder(tmp_path.as_uri()).of_route("orders") == f"{tmp_path}/orders"
+    assert folder.route_checkpoint("eu/orders") == f"{tmp_path}/eu%2Forders"
+    assert CheckpointFolder(tmp_path.as_uri()).route_checkpoint("orders") == f"{tmp_path}/orders"
 
 
 def test_a_file_of_another_version_is_an_error(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_file_of_another_version_is_an_error(tmp_path: Path) -> None:
 def test_the_error_for_a_damaged_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     claim(str(tmp_path), ORDERS).release()
     (tmp_path / "mirror.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"cannot be read: .*are the same as before, remove it"):
+    with pytest.raises(ConfigError, match=r"cannot be read: .*the same as before, remove it"):
         claim(str(tmp_path), ORDERS)
     (tmp_path / "mirror.json").unlink()
     (tmp_path / "mirror.json.lock").unlink()

@@ -153,7 +153,7 @@ def test_an_interrupted_mirror_leaves_no_query_and_no_connection(tmp_path: Path,
 
     monkeypatch.setattr(job, "_session", lambda _: nullcontext(MagicMock()))
     monkeypatch.setattr(RouteQuery, "start", start)
-    monkeypatch.setattr(Mirror, "_follow_queries", interrupt)
+    monkeypatch.setattr(Mirror, "_watch_queries", interrupt)
     with pytest.raises(KeyboardInterrupt):
         Mirror(settings).run()
     assert stopped == [True]

@@ -133,7 +133,7 @@ async def test_new_topics_have_no_target_until_it_can_be_created(monkeypatch: py
         yield {name: setup.clusters[name] for name in refs}
 
     monkeypatch.setattr(targets, "connected_clusters", connected_clusters)
-    monkeypatch.setattr(targets, "RETRY_S", 0.0)
+    monkeypatch.setattr(targets, "RETRY_INTERVAL_S", 0.0)
     await setup.fill("eu_a", 1, 1)
     creator = NewTargetCreator(setup.route, setup.refs)
     assert await creator.create({("eu_a", "0")}) == set()

@@ -98,7 +98,7 @@ def mirror(
     for name in ("py4j", "pyspark"):
         logging.getLogger(name).setLevel(logging.WARNING)
     from mqbridge.spark.mirror.job import Mirror
-    from mqbridge.spark.mirror.settings import BATCH_BYTES, MirrorSettings
+    from mqbridge.spark.mirror.settings import DEFAULT_BATCH_BYTES, MirrorSettings
 
     settings = MirrorSettings(
         file,
@@ -107,7 +107,7 @@ def mirror(
         through,
         follow,
         None if start is None else _start(start),
-        _size(batch) if batch else BATCH_BYTES,
+        _size(batch) if batch else DEFAULT_BATCH_BYTES,
         master,
         dict(_pairs(conf or ())),
         None if listen is None else _address(listen),

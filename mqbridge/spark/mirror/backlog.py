@@ -1,4 +1,4 @@
-"""Counts the backlog of a route: the driver asks the source cluster how much lies after the positions of the route's query."""
+"""Counts the backlog of a route: how much the source cluster has after the positions that the route's query has reached."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -18,23 +18,26 @@ StopPositions = Mapping[str, Mapping[str, Position]]
 
 
 async def count_backlog(cluster: Cluster, reached: ReachedPositions, stops: StopPositions | None = None) -> int:
-    """Return the units of the source between the reached positions and `stops`, or the current ends. Raises ClusterError."""
+    """Return the backlog from the reached positions up to `stops`, or up to the current ends. Raises ClusterError.
+
+    The unit is that of the source system, see `backlog_unit`.
+    """
     permits = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
-    async def count(topic: str, name: str, begin: Position, end: Position) -> int:
-        if begin >= end:
+    async def count_partition(topic: str, name: str, begin: Position, end: Position) -> int:
+        if begin >= end:  # also if `stops` does not name the partition: () is below every position
             return 0
-        if len(end) == 1:
+        if len(end) == 1:  # the position is one number, which counts the units
             return end[0] - begin[0]
         async with permits:
             return sum(unit_range.count for unit_range in await cluster.measure(topic, name, begin, end))
 
     bounds_by_topic = await find_bounds(cluster, reached)
     counts = [
-        count(
+        count_partition(
             topic,
             name,
-            _begin(reached[topic], name, bounds),
+            _backlog_begin(reached[topic], name, bounds),
             bounds.next if stops is None else stops.get(topic, {}).get(name, ()),
         )
         for topic, partitions in bounds_by_topic.items()
@@ -44,9 +47,10 @@ async def count_backlog(cluster: Cluster, reached: ReachedPositions, stops: Stop
 
 
 async def find_bounds(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[str, Bounds]]:
-    """Return the bounds of the partitions of each topic. Raises ClusterError."""
-    names = sorted(topics)
-    return dict(zip(names, await asyncio.gather(*(_bounds(cluster, topic) for topic in names)), strict=True))
+    """Return the bounds of each topic's partitions, by topic and partition name. Raises ClusterError."""
+    topic_names = sorted(topics)
+    bounds = await asyncio.gather(*(_find_topic_bounds(cluster, topic) for topic in topic_names))
+    return dict(zip(topic_names, bounds, strict=True))
 
 
 async def find_stop_positions(cluster: Cluster, topics: Iterable[str]) -> StopPositions:
@@ -55,7 +59,7 @@ async def find_stop_positions(cluster: Cluster, topics: Iterable[str]) -> StopPo
     return {topic: {name: bounds.next for name, bounds in partitions.items()} for topic, partitions in bounds_by_topic.items()}
 
 
-async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
+async def _find_topic_bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
     try:
         return await cluster.bounds(topic)
     except ClusterError:
@@ -64,11 +68,11 @@ async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
         raise
 
 
-def _begin(reached: Mapping[str, str], name: str, bounds: Bounds) -> Position:
+def _backlog_begin(reached: Mapping[str, str], name: str, bounds: Bounds) -> Position:
     """Return the first position of the backlog: the reached one, or the first stored one if that is later."""
     return max(bounds.first, parse_position(reached[name])) if name in reached else bounds.first
 
 
 def backlog_unit(cluster: Cluster) -> str:
-    """Return the name of the unit in which the cluster counts a backlog, for people."""
+    """Return the name of the unit in which the cluster counts a backlog, such as "messages"."""
     return "messages" if cluster.operations is None else cluster.operations.backlog_unit

@@ -1,4 +1,4 @@
-"""The checkpoint folder of a mirror. It belongs to certain routes, and one mirror at a time may use it.
+"""The checkpoint folder of a mirror. Only the routes recorded in it may use it, and only one mirror at a time.
 
     DIR/mirror.json        the routes of the folder: their sources, targets and partition rules
     DIR/mirror.json.lock   locked by the running mirror, if the folder is on a local file system
@@ -6,7 +6,7 @@
     DIR/ROUTE/             Spark's checkpoint of the route's query
 
 The positions of a route are stored only here. A route with another name, source or target would continue at the positions of
-another route, or start again and write everything twice. So the mirror rejects a folder of other routes.
+another route, or start again and write everything twice. So the mirror rejects a folder that was recorded for other routes.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from mqbridge.errors import ConfigError
 from mqbridge.spark.mirror.lease import Lease
 
 VERSION = 1
-FILE, LEASE = "mirror.json", "mirror.lease"
+"""Version of the format of `mirror.json`. Another version is an error."""
+ROUTES_FILE, LEASE_FILE = "mirror.json", "mirror.lease"
 
 
 class CheckpointFolder:
@@ -39,10 +40,10 @@ class CheckpointFolder:
         try:
             if self.local_path is not None:
                 self.local_path.mkdir(parents=True, exist_ok=True)
-                self._files, self._root = fs.LocalFileSystem(), str(self.local_path)
+                self._file_system, self._root = fs.LocalFileSystem(), str(self.local_path)
             else:
-                self._files, self._root = fs.FileSystem.from_uri(_for_pyarrow(self.location))
-                self._files.create_dir(self._root, recursive=True)
+                self._file_system, self._root = fs.FileSystem.from_uri(_for_pyarrow(self.location))
+                self._file_system.create_dir(self._root, recursive=True)
         except (OSError, ValueError, ArrowException) as error:
             raise ConfigError(
                 f"the checkpoint folder {location} cannot be used: {error}",
@@ -51,9 +52,9 @@ class CheckpointFolder:
         self._lock: int | None = None
         self._lease: Lease | None = None
 
-    def of_route(self, name: str) -> str:
-        """Return the folder of the checkpoint of a route's query."""
-        return f"{self._base}/{quote(name, safe='')}"
+    def route_checkpoint(self, name: str) -> str:
+        """Return the folder for Spark's checkpoint of a route's query."""
+        return f"{self._spark_location}/{quote(name, safe='')}"
 
     @property
     def is_lost(self) -> bool:
@@ -61,27 +62,28 @@ class CheckpointFolder:
         return self._lease is not None and self._lease.is_lost
 
     def claim(self, config: Config, routes: list[Route], on_lost: Callable[[], None] = lambda: None) -> None:
-        """Lock the folder for these routes. Raises ConfigError if another mirror uses it, or if it belongs to other routes.
+        """Lock the folder and record these routes.
 
-        `on_lost` is called in another thread if another mirror takes over the folder.
+        If another mirror takes over the folder later, `on_lost` is called in another thread. Raises ConfigError if another mirror
+        uses the folder, or if it belongs to other routes.
         """
         self._take_lock(on_lost)
-        recorded = self._read()
-        claimed = {route.name: identity(config, route) for route in routes}
+        recorded = self._read_routes()
+        current = {route.name: route_identity(config, route) for route in routes}
         try:
-            problems = [
-                *_unknown_routes(recorded, config),
-                *(_difference(name, recorded[name], claimed[name]) for name in claimed if name in recorded),
-            ]
+            problems = _describe_unknown_routes(recorded, config)
+            for name, identity in current.items():
+                if name in recorded and (difference := _describe_difference(name, recorded[name], identity)):
+                    problems.append(difference)
         except (KeyError, TypeError, AttributeError) as error:
-            raise self._damaged(f"unexpected content: {error!r}") from error
-        if problems := [problem for problem in problems if problem]:
+            raise self._damaged_error(f"unexpected content: {error!r}") from error
+        if problems:
             raise ConfigError(
                 f"the checkpoint folder {self.location} belongs to another mirror: {'; '.join(problems)}",
                 hint="Use a separate folder for each mirror. In a new folder, a route begins at its start again and writes "
                 "messages that are stored already",
             )
-        self._write(recorded | claimed)
+        self._write_routes(recorded | current)
 
     def release(self) -> None:
         """Unlock the folder for other mirrors."""
@@ -93,15 +95,16 @@ class CheckpointFolder:
             self._lease = None
 
     @property
-    def _base(self) -> str:
+    def _spark_location(self) -> str:
+        """The folder as Spark accepts it: an absolute local path, or the URL."""
         return self.location if self.local_path is None else str(self.local_path)
 
     def _take_lock(self, on_lost: Callable[[], None]) -> None:
-        """Take a lock of the operating system, which ends with the process; without a local path, take a lease."""
+        """Take a lock of the operating system, which ends with the process. If the folder is not local, take a lease."""
         if self.local_path is None:
             self._lease = self._take_lease(on_lost)
             return
-        lock = os.open(self.local_path / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(self.local_path / f"{ROUTES_FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -112,54 +115,55 @@ class CheckpointFolder:
                 hint="Use a separate folder for each mirror, or stop the other mirror",
             ) from error
         self._lock = lock
-        with contextlib.suppress(OSError):  # the content only names the holder, for people
+        with contextlib.suppress(OSError):  # the content only names the holder in the error of another mirror
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _take_lease(self, on_lost: Callable[[], None]) -> Lease:
-        lease = Lease(self._files, f"{self._root}/{LEASE}", self.location, on_lost)
+        lease = Lease(self._file_system, f"{self._root}/{LEASE_FILE}", self.location, on_lost)
         try:
             lease.acquire()
         except OSError as error:
-            raise ConfigError(f"{self.location}/{LEASE} cannot be read or written: {error}") from error
+            raise ConfigError(f"{self.location}/{LEASE_FILE} cannot be read or written: {error}") from error
         return lease
 
-    def _read(self) -> dict[str, Any]:
+    def _read_routes(self) -> dict[str, Any]:
+        """Return the recorded routes by name, each as `route_identity` described it; empty without a file."""
         try:
-            with self._files.open_input_stream(f"{self._root}/{FILE}") as file:
+            with self._file_system.open_input_stream(f"{self._root}/{ROUTES_FILE}") as file:
                 content = orjson.loads(file.read())
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise ConfigError(f"{self.location}/{FILE} cannot be read: {error}") from error
+            raise ConfigError(f"{self.location}/{ROUTES_FILE} cannot be read: {error}") from error
         except ValueError as error:
-            raise self._damaged(str(error)) from error
+            raise self._damaged_error(str(error)) from error
         if not isinstance(content, dict) or content.get("version") != VERSION:
-            raise ConfigError(f"{self.location}/{FILE} was written by another version of mqbridge")
+            raise ConfigError(f"{self.location}/{ROUTES_FILE} was written by another version of mqbridge")
         routes = content.get("routes")
         if not isinstance(routes, dict):
-            raise self._damaged("it has no routes")
+            raise self._damaged_error("it has no routes")
         return routes
 
-    def _damaged(self, problem: str) -> ConfigError:
+    def _damaged_error(self, problem: str) -> ConfigError:
         return ConfigError(
-            f"{self.location}/{FILE} cannot be read: {problem}",
-            hint="The file only records the routes. If they are the same as before, remove it: the mirror writes it again",
+            f"{self.location}/{ROUTES_FILE} cannot be read: {problem}",
+            hint="The file only records the routes. If the routes are the same as before, remove it: the mirror writes it again",
         )
 
-    def _write(self, routes: Mapping[str, Any]) -> None:
+    def _write_routes(self, routes: Mapping[str, Any]) -> None:
         content = orjson.dumps({"version": VERSION, "routes": routes}, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-        path = f"{self._root}/{FILE}"
+        path = f"{self._root}/{ROUTES_FILE}"
         try:
-            with self._files.open_output_stream(f"{path}.new") as file:
+            with self._file_system.open_output_stream(f"{path}.new") as file:
                 file.write(content)
-            self._files.move(f"{path}.new", path)
+            self._file_system.move(f"{path}.new", path)
         except OSError as error:
-            raise ConfigError(f"{self.location}/{FILE} cannot be written: {error}") from error
+            raise ConfigError(f"{self.location}/{ROUTES_FILE} cannot be written: {error}") from error
 
 
-def identity(config: Config, route: Route) -> dict[str, Any]:
-    """Return the parts of a route without which its positions are invalid: source, targets and partition rules."""
+def route_identity(config: Config, route: Route) -> dict[str, Any]:
+    """Return the settings of a route that must not change while its positions are stored: source, targets, partition rules."""
     return {
         "from": {
             "cluster": route.source.cluster,
@@ -178,34 +182,37 @@ def identity(config: Config, route: Route) -> dict[str, Any]:
     }
 
 
-def _unknown_routes(recorded: Mapping[str, Any], config: Config) -> list[str]:
+def _describe_unknown_routes(recorded: Mapping[str, Any], config: Config) -> list[str]:
+    """Return one problem for each recorded route that the configuration does not have."""
     names = {route.name for route in config.routes}
     return [
         f"it has positions of a route {name!r}, which the configuration does not have" for name in sorted(recorded.keys() - names)
     ]
 
 
-def _difference(name: str, recorded: Mapping[str, Any], claimed: Mapping[str, Any]) -> str:
+def _describe_difference(name: str, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> str:
     """Describe how a route differs from the recorded one; "" if it does not. Added topics are no difference."""
-    source, before = claimed["from"], recorded["from"]
-    if (source["cluster"], source["system"]) != (before["cluster"], before["system"]):
+    source, recorded_source = current["from"], recorded["from"]
+    if (source["cluster"], source["system"]) != (recorded_source["cluster"], recorded_source["system"]):
         return (
-            f"route {name!r} read from {before['cluster']} ({before['system']}), "
+            f"route {name!r} read from {recorded_source['cluster']} ({recorded_source['system']}), "
             f"not from {source['cluster']} ({source['system']})"
         )
-    if removed := sorted(set(before["topics"]) - set(source["topics"])):
-        return f"route {name!r} read {', '.join(map(repr, removed))} too"
-    if recorded["to"] != claimed["to"]:
-        return f"route {name!r} wrote to {_describe_targets(recorded)}, not to {_describe_targets(claimed)}"
+    if removed := sorted(set(recorded_source["topics"]) - set(source["topics"])):
+        return f"route {name!r} also read {', '.join(map(repr, removed))}, which the configuration no longer names"
+    if recorded["to"] != current["to"]:
+        return f"route {name!r} wrote to {_describe_targets(recorded)}, not to {_describe_targets(current)}"
     return ""
 
 
 def _describe_targets(route: Mapping[str, Any]) -> str:
-    return ", ".join(f"{to['cluster']}/{to['topic']} (partitions by {to['partitions']['by']})" for to in route["to"])
+    return ", ".join(
+        f"{target['cluster']}/{target['topic']} (partitions by {target['partitions']['by']})" for target in route["to"]
+    )
 
 
 def _for_pyarrow(url: str) -> str:
-    """Replace Hadoop's names of the s3 scheme with pyarrow's."""
+    """Return the URL with the scheme `s3`, as pyarrow calls it, in place of Hadoop's `s3a` or `s3n`."""
     scheme, separator, path = url.partition("://")
     return f"{'s3' if scheme in ('s3a', 's3n') else scheme}{separator}{path}"
 

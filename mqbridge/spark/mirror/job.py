@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UPDATE_INTERVAL_S = 0.2
+"""Interval at which the progress of all queries is read and shown."""
 BACKLOG_INTERVAL_S, BACKLOG_TIMEOUT_S = 5.0, 30.0
+"""Shortest time between the starts of two backlog counts, and the limit of the count of one route."""
 CLOSE_TIMEOUT_S = 10.0
+"""Timeout for closing the cluster connections at the end."""
 PREPARE_TIMEOUT_S = 300.0
 """Timeout for planning all routes and creating their topics."""
 
@@ -43,7 +46,10 @@ Show = Callable[[Sequence[RouteProgress]], None]
 
 
 class Mirror:
-    """One run of a mirror. `run` blocks the main thread; a signal handler may call `stop` meanwhile."""
+    """One run of a mirror. `run` blocks the main thread; a signal handler may call `stop` meanwhile.
+
+    `on_started` is called once, before the first query starts.
+    """
 
     def __init__(
         self, settings: MirrorSettings, show: Show = lambda _: None, on_started: Callable[[], None] = lambda: None
@@ -52,8 +58,9 @@ class Mirror:
         self._queries: list[RouteQuery] = []
         self._is_stopping = False
         self._stop_positions: dict[str, StopPositions] = {}
-        """Where each route ends, by the route's name; empty with `follow`."""
+        """The stop positions of each route, by the route's name; empty if the mirror follows new messages."""
         self._temp_folder: Path | None = None
+        """Contains the copy of the configuration and the stop files."""
 
     @property
     def routes(self) -> list[RouteProgress]:
@@ -67,12 +74,15 @@ class Mirror:
             query.stop()
 
     def clean_up(self) -> None:
-        """Remove the copy of the configuration. Call this before the process exits without returning from `run`."""
+        """Remove the copy of the configuration. Must be called before the process exits while `run` has not returned."""
         if self._temp_folder is not None:
             shutil.rmtree(self._temp_folder, ignore_errors=True)
 
     def run(self) -> list[RouteProgress]:
-        """Mirror until every route is caught up, failed or stopped. Raises MqbridgeError if the mirror cannot start."""
+        """Mirror until every route is caught up, failed or stopped, and return the progress of each route.
+
+        Raises MqbridgeError if the mirror cannot start, and ConfigError if another mirror has taken over the checkpoint folder.
+        """
         settings = self._settings
         config = load(settings.file)
         routes = select_routes(config, settings.routes)
@@ -85,7 +95,8 @@ class Mirror:
             temp_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
             self._temp_folder = temp_folder
             self._queries = [
-                RouteQuery(route, folder.of_route(route.name), _stop_file(temp_folder, route), settings) for route in routes
+                RouteQuery(route, folder.route_checkpoint(route.name), _stop_file(temp_folder, route), settings)
+                for route in routes
             ]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
@@ -94,7 +105,7 @@ class Mirror:
             stack.callback(self._kill_queries)
             self._on_started()
             self._start_queries(spark, _copy_config(settings.file, temp_folder))
-            self._follow_queries(refs)
+            self._watch_queries(refs)
             if folder.is_lost:
                 raise ConfigError(
                     f"the checkpoint folder {settings.checkpoint} was taken over by another mirror",
@@ -104,12 +115,14 @@ class Mirror:
 
     async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef]) -> None:
         """Plan the routes as the gateway does, create missing topics, and find the stop positions."""
-        used = {name: refs[name] for route in routes for name in route.clusters}
-        async with connected_clusters(used) as clusters:
+        used_refs = {name: refs[name] for route in routes for name in route.clusters}
+        async with connected_clusters(used_refs) as clusters:
             plans = await prepare_targets(routes, clusters)
-            for plan in plans if not self._settings.follow else ():
-                topics = [source.selected.topic for source in plan.sources]
-                self._stop_positions[plan.route.name] = await find_stop_positions(clusters[plan.route.source.cluster], topics)
+            if not self._settings.follow:
+                for plan in plans:
+                    topics = [source.selected.topic for source in plan.sources]
+                    source_cluster = clusters[plan.route.source.cluster]
+                    self._stop_positions[plan.route.name] = await find_stop_positions(source_cluster, topics)
         for route in routes:
             if route.delivery.rate or route.delivery.rate_bytes:
                 log.warning(
@@ -117,9 +130,10 @@ class Mirror:
                     route.name,
                 )
         for plan in plans:
-            log.info("route %s: %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
+            log.info("route %s: mirroring %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
 
     def _start_queries(self, spark: "SparkSession", config: Path) -> None:
+        """Start the query of each route, each in its own scheduler pool, so that the routes share the executors equally."""
         tasks = spark.sparkContext.defaultParallelism
         for query in self._queries:
             if self._is_stopping:
@@ -129,15 +143,15 @@ class Mirror:
             query.start(spark, config, tasks)
 
     def _kill_queries(self) -> None:
-        """Stop all queries at once. The session may live on, and no query may run there without the folder's lock."""
+        """Stop all queries at once: the session may outlive the mirror, and no query may run without the lock of the folder."""
         for query in self._queries:
             query.kill()
 
-    def _follow_queries(self, refs: Mapping[str, ClusterRef]) -> None:
-        """Update and show the progress until all queries have ended. Counts the backlog in a thread, at intervals."""
-        counting: Future[None] | None = None
-        counted_at = float("-inf")
-        with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-backlog") as counter:
+    def _watch_queries(self, refs: Mapping[str, ClusterRef]) -> None:
+        """Update and show the progress until all queries have ended. Counts the backlogs in another thread, at intervals."""
+        last_count: Future[None] | None = None
+        last_count_began_at = float("-inf")
+        with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-backlog") as executor:
             while True:
                 for query in self._queries:
                     query.update()
@@ -145,12 +159,13 @@ class Mirror:
                 if all(route.is_done for route in self.routes):
                     return
                 now = time.monotonic()
-                if (counting is None or counting.done()) and now - counted_at >= BACKLOG_INTERVAL_S:
-                    counted_at, counting = now, counter.submit(self._count_backlogs, refs)
+                is_counting = last_count is not None and not last_count.done()
+                if not is_counting and now - last_count_began_at >= BACKLOG_INTERVAL_S:
+                    last_count_began_at, last_count = now, executor.submit(self._count_backlogs, refs)
                 time.sleep(UPDATE_INTERVAL_S)
 
     def _count_backlogs(self, refs: Mapping[str, ClusterRef]) -> None:
-        """Count the backlog of each route. Failures are logged, and the next count tries again."""
+        """Count the backlog of each running route. A failure is only logged: the next count tries again."""
         for query in self._queries:
             if query.reached and not query.progress.is_done:
                 try:
@@ -169,18 +184,18 @@ class Mirror:
 @contextmanager
 def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
     """Yield this process's Spark session, or a new one that ends with the context. Raises ConfigError."""
-    was_there = session_exists()
-    fair = {"spark.scheduler.mode": "FAIR"}  # concurrent routes share the cluster instead of waiting for each other
+    existed_before = session_exists()
+    fair = {"spark.scheduler.mode": "FAIR"}  # concurrent routes share the executors instead of waiting for each other
     spark = session("mqbridge mirror", settings.master, quiet=settings.quiet, **(fair | dict(settings.conf)))
     try:
         yield spark
     finally:
-        if not was_there:
+        if not existed_before:
             spark.stop()
 
 
 def _close_clusters() -> None:
-    """Close the cluster connections of the background loop: the process and its loop may live on after the mirror."""
+    """Close the cluster connections of the background loop, because the process and its loop may outlive the mirror."""
     with suppress(MqbridgeError):
         background_loop().run(background_loop().close_idle(0), CLOSE_TIMEOUT_S)
 
@@ -190,7 +205,10 @@ def _stop_file(folder: Path, route: Route) -> StopFile:
 
 
 def _copy_config(file: Path, folder: Path) -> Path:
-    """Copy the configuration, readable by this user only. Spark's processes read it repeatedly, and it must not change."""
+    """Copy the configuration, and return the path of the copy, which only this user can read.
+
+    Spark's processes read the file repeatedly, and its content must not change between two reads.
+    """
     copy = folder / file.name
     shutil.copyfile(file, copy)
     copy.chmod(0o600)

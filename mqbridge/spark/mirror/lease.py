@@ -25,44 +25,55 @@ from mqbridge.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-RENEW_S = 10.0
-EXPIRE_S = 40.0
-"""If a lease is not renewed for this time, its holder has ended."""
+RENEW_INTERVAL_S = 10.0
+EXPIRE_AFTER_S = 40.0
+"""A mirror that waits this long without seeing a renewal assumes that the holder has ended. Several renewals may fail before."""
 SETTLE_S = 2.0
-"""Time between writing a new lease and checking that no other mirror has written it too."""
+"""Time between writing a new lease and checking that no other mirror has overwritten it."""
 
 
 class Lease:
-    """The lease on a folder, from `acquire` to `release`. `folder` is the folder's name in logs and errors.
+    """The lease on a checkpoint folder, from `acquire` to `release`.
 
-    `on_lost` is called in the lease's thread if another mirror takes over.
+    path     the lease's file in the file system
+    folder   the folder's name in logs and errors
+    on_lost  called in the lease's thread if another mirror takes over
     """
 
-    def __init__(self, files: fs.FileSystem, path: str, folder: str, on_lost: Callable[[], None] = lambda: None) -> None:
-        self._files, self._path, self._folder, self._on_lost = files, path, folder, on_lost
+    def __init__(self, file_system: fs.FileSystem, path: str, folder: str, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._file_system, self._path, self._folder, self._on_lost = file_system, path, folder, on_lost
         self.is_lost = False
         self._id = uuid4().hex
-        self._number = 0
+        self._renewals = 0
+        """Number of writes of the lease: each write must change the file."""
         self._released = threading.Event()
         self._renewal_thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Wait until an existing lease has expired, then write this one. Raises ConfigError if it is renewed, and OSError."""
+        """Wait until an existing lease has expired, then write a new one.
+
+        Raises ConfigError if another mirror renews the existing lease or writes a new one too. Raises OSError.
+        """
         content = self._read()
         if content is not None:
-            log.warning("%s was in use by %s: watching for %.0f s if it still is", self._folder, _holder(content), EXPIRE_S)
-        expires_at = time.monotonic() + EXPIRE_S
+            log.warning(
+                "checkpoint folder %s has a lease of %s: waiting up to %.0f s to see whether that mirror still renews it",
+                self._folder,
+                _holder(content),
+                EXPIRE_AFTER_S,
+            )
+        expires_at = time.monotonic() + EXPIRE_AFTER_S
         while content is not None and time.monotonic() < expires_at:
-            time.sleep(min(1.0, RENEW_S / 4))
+            time.sleep(min(1.0, RENEW_INTERVAL_S / 4))
             if (current := self._read()) != content:
-                if current is None:
+                if current is None:  # the holder has released it
                     break
                 raise self._in_use_error(current)
         self._write()
         time.sleep(SETTLE_S)
         if (current := self._read()) is None or current["id"] != self._id:
             raise self._in_use_error(current or {})
-        self._renewal_thread = threading.Thread(target=self._keep_renewing, name="mqbridge-lease", daemon=True)
+        self._renewal_thread = threading.Thread(target=self._renew_loop, name="mqbridge-lease", daemon=True)
         self._renewal_thread.start()
 
     def release(self) -> None:
@@ -70,40 +81,41 @@ class Lease:
         self._released.set()
         if self._renewal_thread is not None:
             self._renewal_thread.join()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # a lease that remains expires
                 if not self.is_lost and not self._is_taken_over():
-                    self._files.delete_file(self._path)
+                    self._file_system.delete_file(self._path)
 
-    def _keep_renewing(self) -> None:
-        while not self._released.wait(RENEW_S):
+    def _renew_loop(self) -> None:
+        while not self._released.wait(RENEW_INTERVAL_S):
             try:
                 if self._is_taken_over():
                     self.is_lost = True
-                    log.error("%s was taken over by another mirror: this mirror stops", self._folder)
+                    log.error("checkpoint folder %s was taken over by another mirror: this mirror stops", self._folder)
                     self._on_lost()
                     return
                 self._write()
             except OSError as error:
-                log.warning("cannot renew the lease on %s, retrying in %.0f s: %s", self._folder, RENEW_S, error)
+                log.warning("cannot renew the lease on %s, retrying in %.0f s: %s", self._folder, RENEW_INTERVAL_S, error)
 
     def _is_taken_over(self) -> bool:
+        """Return whether the file has the id of another lease. A file that is just being written has an empty id."""
         content = self._read()
         return content is not None and content.get("id") not in (self._id, "")
 
     def _write(self) -> None:
-        self._number += 1
-        content = {"id": self._id, "number": self._number, "holder": f"process {os.getpid()} on {socket.gethostname()}"}
-        with self._files.open_output_stream(self._path) as file:
+        self._renewals += 1
+        content = {"id": self._id, "number": self._renewals, "holder": f"process {os.getpid()} on {socket.gethostname()}"}
+        with self._file_system.open_output_stream(self._path) as file:
             file.write(orjson.dumps(content))
 
     def _read(self) -> dict[str, object] | None:
-        """Return the content of the lease; None without a lease, and an empty id while the file is being written."""
+        """Return the content of the lease's file; None without a file, and an empty id while a mirror is writing the file."""
         try:
-            with self._files.open_input_stream(self._path) as file:
+            with self._file_system.open_input_stream(self._path) as file:
                 content = orjson.loads(file.read())
         except FileNotFoundError:
             return None
-        except ValueError:  # another mirror is writing it
+        except ValueError:  # another mirror is writing the file
             return {"id": "", "number": 0}
         return content if isinstance(content, dict) else None
 
@@ -115,4 +127,5 @@ class Lease:
 
 
 def _holder(content: dict[str, object]) -> str:
+    """Return the process that holds a lease with this content, for logs and errors."""
     return str(content.get("holder", "an unknown process"))

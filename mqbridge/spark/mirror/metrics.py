@@ -1,4 +1,4 @@
-"""Prometheus metrics of a mirror, served by the driver's Python process. Totals have the same names as in the gateway."""
+"""Prometheus metrics of a mirror, served by the driver's Python process. Metrics that the gateway has too have the same names."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +14,8 @@ from mqbridge.spark.mirror.progress import RouteProgress
 
 log = logging.getLogger(__name__)
 
-TOTALS = ("received", "stored", "dead", "filtered", "looped", "bytes")
-"""The counters of `delivery.counters` that a mirror has. The others describe consumer groups and connections."""
+MIRRORED_TOTALS = ("received", "stored", "dead", "filtered", "looped", "bytes")
+"""Names of the totals of `delivery.counters` that a mirror has. The others describe consumer groups and connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class Gauge:
     """A gauge with one sample per route."""
 
     name: str
-    text: str
+    description: str
     read: Callable[[RouteProgress], float | None]
 
 
 GAUGES = (
     Gauge(
         "mqbridge_route_up",
-        "1 while the route's query runs, 0 when it stopped by an error",
+        "0 after the route's query has stopped with an error, otherwise 1",
         lambda route: float(route.error is None),
     ),
     Gauge("mqbridge_mirror_batch_seconds", "Duration of the last batch", lambda route: route.batch_s if route.batches else None),
@@ -48,7 +48,7 @@ class MirrorCollector(Collector):
         """Yield all metric families."""
         routes = list(self._routes())
         for total in declared_totals():
-            if total.name in TOTALS:
+            if total.name in MIRRORED_TOTALS:
                 counter = CounterMetricFamily(total.metric, f"{total.description}, in completed batches", labels=["route"])
                 for route in routes:
                     counter.add_metric([route.name], route.totals.get(total.name, 0))
@@ -57,22 +57,22 @@ class MirrorCollector(Collector):
         for route in routes:
             batches.add_metric([route.name], route.batches)
         yield batches
-        yield self._lag(routes)
+        yield self._lag_family(routes)
         for gauge in GAUGES:
-            family = GaugeMetricFamily(gauge.name, gauge.text, labels=["route"])
+            family = GaugeMetricFamily(gauge.name, gauge.description, labels=["route"])
             for route in routes:
                 if (value := gauge.read(route)) is not None:
                     family.add_metric([route.name], value)
             yield family
 
     def describe(self) -> list[Metric]:
-        """Return nothing, so that registering does not read a mirror that has not begun."""
+        """Return no metrics: a registry may call this before the mirror has any progress."""
         return []
 
     @staticmethod
-    def _lag(routes: Iterable[RouteProgress]) -> Metric:
-        text = "Backlog of the route in its source, sum of all partitions, in the source's own unit"
-        family = GaugeMetricFamily("mqbridge_lag", text, labels=["route", "unit"])
+    def _lag_family(routes: Iterable[RouteProgress]) -> Metric:
+        description = "Backlog of the route in its source, sum of all partitions, in the source's own unit"
+        family = GaugeMetricFamily("mqbridge_lag", description, labels=["route", "unit"])
         for route in routes:
             if route.backlog is not None:
                 family.add_metric([route.name, route.backlog.unit], route.backlog.units)

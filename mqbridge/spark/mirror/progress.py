@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WINDOW_S = 30.0
-"""Rates are computed from the batches of this period, and always from at least one batch."""
+"""Rates are computed from the batches that completed in this period; if there are none, from the last batch."""
 
 COUNT_LABELS = {
     "received": "received",
@@ -15,10 +15,10 @@ COUNT_LABELS = {
     "looped": "looped",
     "skipped": "found stored already",
 }
-"""The label of each count in the closing line, by the count's name."""
+"""The words for each count in the summary at the end of a mirror, by the count's name in `Counts`."""
 
 Totals = Mapping[str, int]
-"""Sums by the names of `Counts`: received, stored, dead and others."""
+"""Sums over batches, by the field names of `Counts`: received, stored, dead and others."""
 
 
 @dataclass(slots=True)
@@ -27,43 +27,46 @@ class Backlog:
 
     units: int
     unit: str
-    at: float
-    """Monotonic time of the measurement."""
+    measured_at: float
+    """Monotonic time in seconds."""
 
 
 @dataclass(slots=True)
 class RouteProgress:
-    """The progress of one route since the mirror began. All times are monotonic."""
+    """The progress of one route since the mirror began. All times are monotonic, in seconds."""
 
     name: str
     began_at: float
     earlier_totals: Totals = field(default_factory=dict)
-    """Totals of earlier runs from the same checkpoint."""
+    """Totals of the earlier runs with the same checkpoint."""
     totals: Totals = field(default_factory=dict)
-    """Totals of all runs after the last completed batch."""
+    """Totals of this run and the earlier ones, up to the last completed batch."""
     batches: int = 0
     """Completed batches of this run."""
     batch_s: float = 0.0
     """Duration of the last batch."""
     backlog: Backlog | None = None
     previous_backlog: Backlog | None = None
-    """The measurement before `backlog`. The two show how fast the backlog shrinks."""
+    """The measurement before `backlog`. The difference shows how fast the backlog shrinks."""
     error: str | None = None
+    """Why the query failed; None if it did not fail."""
     is_done: bool = False
+    """Whether the query has ended, or is not going to start."""
     _history: deque[tuple[float, int, int]] = field(default_factory=deque)
     """Time, total of stored messages and total of received bytes after each of the last batches."""
 
     def begin(self, totals: Totals) -> None:
-        """Record the totals of earlier runs."""
+        """Record the totals of earlier runs, before the query starts."""
         self.earlier_totals = dict(totals)
         self.totals = dict(totals)
         self._history.append((self.began_at, *self._messages_and_bytes(self.totals)))
 
-    def record_batch(self, now: float, totals: Totals, seconds: float) -> None:
+    def record_batch(self, now: float, totals: Totals, batch_s: float) -> None:
         """Record a completed batch: the totals after it, and its duration."""
         self.totals = dict(totals)
-        self.batch_s = seconds
+        self.batch_s = batch_s
         self._history.append((now, *self._messages_and_bytes(self.totals)))
+        # One entry from before the window remains: the rates are the increase since that entry.
         while len(self._history) > 2 and self._history[1][0] < now - WINDOW_S:
             self._history.popleft()
 
@@ -76,11 +79,11 @@ class RouteProgress:
         return {name: count - self.earlier_totals.get(name, 0) for name, count in self.totals.items()}
 
     def rates(self, now: float) -> tuple[float, float]:
-        """Return messages and bytes per second. The rates fall while no batch completes."""
+        """Return stored messages and received bytes per second. The rates fall while no batch completes."""
         if not self._history:
             return 0.0, 0.0
-        began_at, first_messages, first_bytes = self._history[0]
-        seconds = now - began_at
+        first_at, first_messages, first_bytes = self._history[0]
+        seconds = now - first_at
         _, last_messages, last_bytes = self._history[-1]
         if seconds <= 0:
             return 0.0, 0.0
@@ -89,15 +92,17 @@ class RouteProgress:
     @property
     def left_s(self) -> float | None:
         """Seconds until the backlog is empty if it shrinks at the current speed; None if unknown."""
-        before, now = self.previous_backlog, self.backlog
-        if now is None or not now.units:
-            return None if now is None else 0.0
-        if before is None or now.at <= before.at or now.units >= before.units:
+        previous, current = self.previous_backlog, self.backlog
+        if current is None:
             return None
-        return now.units * (now.at - before.at) / (before.units - now.units)
+        if not current.units:
+            return 0.0
+        if previous is None or current.measured_at <= previous.measured_at or current.units >= previous.units:
+            return None
+        return current.units * (current.measured_at - previous.measured_at) / (previous.units - current.units)
 
     def line(self, now: float) -> str:
-        """Return the progress line for people: totals of this run, rates, backlog and remaining time."""
+        """Return the progress as one line of text: totals of this run, rates, backlog and remaining time."""
         totals = self.run_totals()
         messages_per_s, bytes_per_s = self.rates(now)
         parts = [f"{totals.get('stored', 0):,} stored", f"{messages_per_s:,.0f}/s", f"{bytes_per_s / 1e6:,.1f} MB/s"]
@@ -115,7 +120,7 @@ class RouteProgress:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration for people: `45 s`, `12 min`, `3 h 05 min`."""
+    """Format a duration: `45 s`, `12 min`, `3 h 05 min`."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

@@ -26,14 +26,12 @@ log = logging.getLogger(__name__)
 
 TRIGGER = "1 second"
 """Interval at which Spark checks the source while it is idle. After a batch that takes longer, the next begins at once."""
-
-
 UNLIMITED_RETRY_S = 30 * 86400.0
 """How long transient failures are retried if the route sets no limit."""
 
 
 class RouteQuery:
-    """The query of one route, and its progress. `checkpoint` is the folder of the query's own checkpoint."""
+    """The query of one route, and its progress. `checkpoint` is the folder of Spark's checkpoint of this query."""
 
     def __init__(self, route: Route, checkpoint: str, stop_file: StopFile, settings: MirrorSettings) -> None:
         self.route, self.checkpoint = route, checkpoint
@@ -43,25 +41,30 @@ class RouteQuery:
         self._stop_file, self._settings = stop_file, settings
         self._query: StreamingQuery | None = None
         self._last_batch = -1
+        """Id of the last batch that `progress` counts."""
         self._is_stopping = False
 
     def start(self, session: "SparkSession", config: Path, tasks: int) -> None:
-        """Start the query, or continue from its checkpoint. `config` is the file for Spark's processes on this machine."""
+        """Start the query, or continue from its checkpoint.
+
+        config  the configuration file that Spark's processes on this machine read
+        tasks   number of tasks among which the ranges of a batch are divided
+        """
         self.progress.begin(self._read_totals())
         name = MqbridgeDataSource.name()
-        rows = session.readStream.format(name).options(
+        reader = session.readStream.format(name).options(
             **source_options(self.route, self._settings, config, self._stop_file.path, tasks)
         )
-        sink = rows.load().writeStream.format(name).options(**sink_options(self.route, config, self.checkpoint))
-        sink = sink.queryName(f"mqbridge route {self.route.name}").outputMode("append")
-        sink = sink.trigger(processingTime=TRIGGER) if self._settings.follow else sink.trigger(availableNow=True)
-        self._query = sink.start()
+        writer = reader.load().writeStream.format(name).options(**sink_options(self.route, config, self.checkpoint))
+        writer = writer.queryName(f"mqbridge route {self.route.name}").outputMode("append")
+        writer = writer.trigger(processingTime=TRIGGER) if self._settings.follow else writer.trigger(availableNow=True)
+        self._query = writer.start()
 
     def update(self) -> None:
-        """Update the progress from Spark's reports. Stops the query once its source has confirmed the stop request."""
+        """Update the progress from Spark's reports. Stop the query if its source has confirmed a stop request."""
         if self._query is None or self.progress.is_done:
             return
-        is_active = self._query.isActive
+        is_active = self._query.isActive  # read before the report: after the query has ended, no report follows
         self._read_report(self._query.lastProgress)
         if not is_active:
             self._record_end()
@@ -69,7 +72,7 @@ class RouteQuery:
             self._query.stop()
 
     def stop(self) -> None:
-        """Stop the query after the running batch."""
+        """Request that the query stops after the running batch. `update` then stops it."""
         self._is_stopping = True
         self._stop_file.request()
 
@@ -80,8 +83,8 @@ class RouteQuery:
         try:
             if self._query.isActive:
                 self._query.stop()
-        except Exception:  # py4j raises various errors if its JVM has ended; then the query has ended too
-            log.debug("route %s: its query cannot be stopped", self.route.name, exc_info=True)
+        except Exception:  # py4j raises various errors after its JVM has ended, and the query with it
+            log.debug("route %s: Spark's query cannot be stopped", self.route.name, exc_info=True)
 
     def _read_report(self, report: Any) -> None:
         """Update the progress from one of Spark's progress reports."""
@@ -97,7 +100,7 @@ class RouteQuery:
             self.progress.record_batch(time.monotonic(), self._read_totals(), report["batchDuration"] / 1000)
 
     def _count_batches_after(self, batch: int) -> int:
-        """Count the completed batches with rows after this one: several may complete between two updates."""
+        """Count the completed batches with rows that follow this batch: several may complete between two updates."""
         assert self._query is not None  # noqa: S101 - for the type checker
         reports = self._query.recentProgress
         return len({report["batchId"] for report in reports if report["batchId"] > batch and report["numInputRows"]})
@@ -110,6 +113,7 @@ class RouteQuery:
             return self.progress.totals
 
     def _record_end(self) -> None:
+        """Record that the query has ended, and why. An error during a requested stop is only logged."""
         assert self._query is not None  # noqa: S101 - for the type checker
         self.progress.is_done = True
         error = self._query.exception()
@@ -122,13 +126,13 @@ class RouteQuery:
 
 
 def source_options(route: Route, settings: MirrorSettings, config: Path, stop_file: Path, tasks: int) -> dict[str, str]:
-    """Return the options of the query's source."""
+    """Return the options of the query's source. `tasks` is the number of tasks among which ranges are divided."""
     options = {
         "config": str(config),
         "route": route.name,
         "stopFile": str(stop_file),
         "makeTargets": "true",
-        "retryTimeout": _retry_time(route),
+        "retryTimeout": _retry_timeout(route),
         "maxBytesPerTrigger": str(settings.batch_bytes),
         "failOnDataLoss": "true" if route.delivery.on_gap == "stop" else "false",
     }
@@ -143,9 +147,10 @@ def source_options(route: Route, settings: MirrorSettings, config: Path, stop_fi
 
 def sink_options(route: Route, config: Path, checkpoint: str) -> dict[str, str]:
     """Return the options of the query's sink."""
-    return {"config": str(config), "route": route.name, "checkpointLocation": checkpoint, "writeTimeout": _retry_time(route)}
+    return {"config": str(config), "route": route.name, "checkpointLocation": checkpoint, "writeTimeout": _retry_timeout(route)}
 
 
-def _retry_time(route: Route) -> str:
+def _retry_timeout(route: Route) -> str:
+    """Return how long transient failures are retried, as the text of a source or sink option."""
     max_elapsed_s = route.delivery.retry.max_elapsed
     return format_duration(UNLIMITED_RETRY_S if max_elapsed_s is None else max_elapsed_s)

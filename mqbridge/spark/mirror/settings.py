@@ -12,8 +12,9 @@ from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
 
 Through = Literal["pump", "rows"]
-BATCH_BYTES = 256 << 20
-"""Default size of a batch: a second of work or more. Every batch costs Spark a third of a second, whatever its size."""
+"""How messages move from the source to the targets, see `MirrorSettings.through`."""
+DEFAULT_BATCH_BYTES = 256 << 20
+"""A batch of this size takes a second or more. Every batch costs Spark a third of a second, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +30,23 @@ class MirrorSettings:
     through: Through = "pump"
     """`pump`: tasks move the messages of ranges. `rows`: messages pass through Spark as rows."""
     follow: bool = True
-    """Continue with new messages. False: end at the positions where the source ended when the mirror started."""
+    """Continue with new messages. False: stop at the positions where the source ended when the mirror started."""
     start: Start | int | None = None
     """Where a route without checkpoint begins: earliest, latest, or a time in ms. None: the route's own `start`."""
-    batch_bytes: int = BATCH_BYTES
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    """Limit of the bytes that one batch reads, see the option maxBytesPerTrigger."""
     master: str | None = None
-    """The URL of the Spark master."""
+    """The URL of the Spark master. None: as `session` chooses it."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Spark."""
+    """Additional settings of Spark, by name."""
     metrics: tuple[str, int] | None = None
-    """Host and port to serve metrics on."""
+    """Host and port to serve metrics on; None to serve none."""
     quiet: bool = True
-    """Spark's own log shows only errors."""
+    """Whether Spark's own log shows only errors."""
 
 
 def select_routes(config: Config, names: tuple[str, ...]) -> list[Route]:
-    """Return the routes with these names, or all without names. Raises ConfigError if a route cannot be mirrored."""
+    """Return the routes with these names, or all routes if `names` is empty. Raises ConfigError if a route cannot be mirrored."""
     if not config.routes:
         raise ConfigError("the configuration has no routes to mirror")
     by_name = {route.name: route for route in config.routes}

@@ -1,8 +1,9 @@
 """Stops a query between two batches, with a file that its source checks.
 
 Spark's own `stop` kills the tasks of the running batch. So the driver creates a stop file. The source runs in another process on
-the same machine. When it finds the file, it reports to Spark that there is nothing new, and creates a second file. Spark calls
-the source only after the previous batch is committed, so once the second file exists, stopping the query interrupts no batch.
+the same machine. When the source finds the file, it reports to Spark that there is nothing new, and creates a second file. Spark
+calls the source only after the previous batch is committed. So after the second file exists, the query can be stopped without
+interrupting a batch.
 """
 
 from pathlib import Path
@@ -20,7 +21,7 @@ class StopFile:
         self.path.touch()
 
     def confirm(self) -> bool:
-        """Return whether a stop is requested, and if so, confirm it. The source then must not begin a batch."""
+        """Return whether a stop is requested. If so, confirm it: then the source must not begin another batch."""
         if not self.path.exists():
             return False
         self._confirmation.touch()

@@ -21,10 +21,10 @@ from mqbridge.spark.cluster_ref import ClusterRef
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 10.0
-"""Pause before targets that could not be created are planned again. Partitions that are new meanwhile are planned at once."""
+RETRY_INTERVAL_S = 10.0
+"""Pause before targets that could not be created are planned again. It does not apply if there are more new partitions."""
 
-Key = tuple[str, str]
+PartitionKey = tuple[str, str]
 """A source topic, and the name of one of its partitions."""
 
 
@@ -34,53 +34,58 @@ async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster]) 
     plans = [await planner.plan(route) for route in routes]
     raise_problems(plans)
     for plan in plans:
-        for text in await _create_targets(plan.route, clusters, plan):
-            log.warning("route %s: %s", plan.route.name, text)
+        for warning in await _create_targets(plan.route, clusters, plan):
+            log.warning("route %s: %s", plan.route.name, warning)
     return plans
 
 
 async def _create_targets(route: Route, clusters: Mapping[str, Cluster], plan: Plan) -> list[str]:
     """Create missing targets, open each target once to prove that it accepts messages, and return warnings about topics.
 
-    The source topics get the warnings of topics without a consumer group: a mirror does not join the route's group, so the group
-    retains no messages for it.
+    The source topics are checked like topics without a consumer group: a mirror does not join the route's group, so the group
+    retains no messages for the mirror.
     """
-    endpoints = RouteEndpoints(route, clusters, _ignore)
+    endpoints = RouteEndpoints(route, clusters, _ignore_looped)
     try:
         await endpoints.open(plan)
     finally:
         await endpoints.close()
     uses = [TopicUse(route.source.cluster, source.selected.topic) for source in plan.sources]
     uses += [TopicUse(target.cluster, target.topic) for source in plan.sources for target in source.targets]
-    if (letters := route.delivery.dead_letter) is not None:
-        uses.append(TopicUse(letters.cluster, letters.topic))
+    if (dead_letter := route.delivery.dead_letter) is not None:
+        uses.append(TopicUse(dead_letter.cluster, dead_letter.topic))
     return await warnings_about(uses, clusters)
 
 
-def _ignore(_: int) -> None:
-    """Ignore a number of looped messages: nothing is sent through these endpoints."""
+def _ignore_looped(_: int) -> None:
+    """Ignore the number of looped messages, because nothing is sent through these endpoints."""
 
 
 class NewTargetCreator:
-    """Creates the targets of new topics and partitions, for the source of one route. Runs on the background event loop."""
+    """Creates the targets of new source topics and partitions of one route. The source calls it on the background event loop."""
 
     def __init__(self, route: Route, refs: Mapping[str, ClusterRef]) -> None:
         self._route = route
         self._refs = {name: refs[name] for name in route.clusters}
-        self._ready: set[Key] = set()
-        self._tried: tuple[float, AbstractSet[Key]] = (float("-inf"), frozenset())
-        """Time of the last attempt, and its partitions."""
+        self._ready: set[PartitionKey] = set()
+        """The source partitions whose targets were created."""
+        self._last_attempt: tuple[float, AbstractSet[PartitionKey]] = (float("-inf"), frozenset())
+        """Monotonic time of the last attempt, and its partitions."""
 
-    async def create(self, new: AbstractSet[Key]) -> frozenset[Key]:
-        """Create targets for these new partitions, and return those without a target. Failures are logged and retried."""
+    async def create(self, new: AbstractSet[PartitionKey]) -> frozenset[PartitionKey]:
+        """Create targets for these new partitions, and return the partitions that still have none.
+
+        Failures are logged, and a later call tries again.
+        """
         now = time.monotonic()
-        tried_at, tried = self._tried
-        if not new <= self._ready and (now - tried_at >= RETRY_S or not new <= tried):
-            self._tried = (now, new)
+        tried_at, tried = self._last_attempt
+        may_try = now - tried_at >= RETRY_INTERVAL_S or not new <= tried
+        if not new <= self._ready and may_try:
+            self._last_attempt = (now, new)
             await self._plan_and_create(new)
         return frozenset(new - self._ready)
 
-    async def _plan_and_create(self, new: AbstractSet[Key]) -> None:
+    async def _plan_and_create(self, new: AbstractSet[PartitionKey]) -> None:
         try:
             async with connected_clusters(self._refs) as clusters:
                 plan = await Planner(clusters).plan(self._route)
@@ -90,7 +95,7 @@ class NewTargetCreator:
             log.warning(
                 "route %s: cannot create the targets of new topics or partitions, retrying in %.0f s: %s",
                 self._route.name,
-                RETRY_S,
+                RETRY_INTERVAL_S,
                 error,
             )
             return
@@ -100,6 +105,6 @@ class NewTargetCreator:
 
 @contextlib.asynccontextmanager
 async def connected_clusters(refs: Mapping[str, ClusterRef]) -> AsyncIterator[dict[str, Cluster]]:
-    """Yield these clusters by name, connected by the background loop of this process. Raises ClusterError."""
+    """Yield the connected clusters by name; the background loop shares them in this process. Raises ClusterError."""
     async with contextlib.AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(background_loop().cluster(ref)) for name, ref in refs.items()}
