@@ -19,25 +19,30 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-def invalid(kind: str, problem: str, hint: str = "") -> PydanticCustomError:
-    """Make the error of a check. The text is passed as a value: pydantic would read braces in the message as a template."""
-    return PydanticCustomError(kind, "{problem}", {"problem": problem, "hint": hint})
+def option_error(error_type: str, problem: str, hint: str = "") -> PydanticCustomError:
+    """Make the error that a check of an option raises; pydantic reports it with `error_type`, its name for a type of error.
+
+    The problem is passed as a value, because pydantic would read braces in the message as a template.
+    """
+    return PydanticCustomError(error_type, "{problem}", {"problem": problem, "hint": hint})
 
 
 def checked_by(check: Callable[[str], Any]) -> AfterValidator:
-    """Validate a text with a function that raises ConfigError; the text is not changed."""
+    """Return a validator that calls `check`, which raises ConfigError for an invalid text. The text is not changed."""
 
     def validate(value: str) -> str:
         try:
             check(value)
         except ConfigError as error:
-            raise invalid("text", error.problem, error.hint) from error
+            raise option_error("text", error.problem, error.hint) from error
         return value
 
     return AfterValidator(validate)
 
 
 class _OneOrMore:
+    """An annotation that wraps a single value in a list before validation, and sets the mark ONE_OR_MORE in the JSON Schema."""
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(_as_list, handler(source))
 
@@ -50,6 +55,6 @@ def _as_list(value: Any) -> Any:
 
 
 OneOrMore = _OneOrMore()
-"""Annotates a tuple: a single value is accepted as a list of one."""
+"""Annotates a tuple option: the file may have a single value in place of a list with one item."""
 
 Name = Annotated[str, StringConstraints(min_length=1)]

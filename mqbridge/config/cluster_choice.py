@@ -22,12 +22,12 @@ from mqbridge.errors import ConfigError, RequestTimeout
 from mqbridge.secret import IS_SHOWN, Secret
 
 CONNECT_TIMEOUT_S = 30.0
-"""Time limit for connecting, as a user waits for the result; the timeouts of the adapters are shorter."""
+"""Time limit for connecting, because a user waits for the result; the adapters' own timeouts are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionNames:
-    """Names of the three options in hints; they differ between the command line and Spark."""
+    """How hints name the three options that choose a cluster; the names on the command line and on Spark differ."""
 
     config: str
     cluster: str
@@ -36,8 +36,8 @@ class OptionNames:
 
 COMMAND_LINE_OPTIONS = OptionNames("--config FILE", "--cluster", "--at URL")
 
-_USER = re.compile(r"://[^/@]*:[^/@]+@")
-"""Matches a user with a password in a URL."""
+_USER_AND_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
+"""Matches `://USER:PASSWORD@` in a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ClusterChoice:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Cluster]:
-        """Connect, yield the cluster, and close it at the end. Raises ClusterError."""
+        """Connect, yield the connected cluster, and close it when the block ends. Raises ClusterError."""
         cluster = self.adapter.make_cluster(self.name, self.settings)
         try:
             try:
@@ -66,15 +66,18 @@ class ClusterChoice:
 
 
 def choose(config: Path | None, cluster: str | None, url: str | None, names: OptionNames = COMMAND_LINE_OPTIONS) -> ClusterChoice:
-    """Choose a cluster; `url` may be the name of a profile. Raises ConfigError unless exactly one cluster is named."""
+    """Choose a cluster of the file `config` by its name `cluster`, or by `url`: a URL or the name of a profile.
+
+    `cluster` may be None if the file has only one. Raises ConfigError if the options do not choose exactly one cluster.
+    """
     if (config is None) == (url is None):
         raise ConfigError(
-            "no cluster is named",
+            "no cluster is named" if config is None else "two clusters are named",
             hint=f"Give {names.config} with {names.cluster} NAME, or {names.url}, not both",
         )
     if url is not None:
         return _from_url(url) if "://" in url else _from_profile(url)
-    assert config is not None  # noqa: S101 - one of the two is given
+    assert config is not None  # noqa: S101 - exactly one of the two is given
     return _from_config(config, cluster, names)
 
 
@@ -93,8 +96,8 @@ def _from_profile(name: str) -> ClusterChoice:
     path = profiles_file()
     if not path.exists():
         raise ConfigError(
-            f"{name!r} is not a URL, and there is no file of profiles",
-            hint=f"Write SYSTEM://HOST:PORT, or define the cluster under this name in {path}, as in a configuration",
+            f"{name!r} is not a URL, and there is no file with profiles",
+            hint=f"Write SYSTEM://HOST:PORT, or define the cluster under this name in {path}, in the format of a configuration",
         )
     clusters = load(path).clusters
     if name not in clusters:
@@ -104,13 +107,13 @@ def _from_profile(name: str) -> ClusterChoice:
 
 def _from_url(url: str) -> ClusterChoice:
     scheme = url.partition("://")[0]
-    system, shown = scheme.partition("+")[0].lower(), shown_url(url)  # pulsar+ssl:// is pulsar over TLS
+    system, shown = scheme.partition("+")[0].lower(), redact_url(url)  # pulsar+ssl:// is pulsar over TLS
     adapters = load_adapters()
     if system not in adapters:
         raise ConfigError(
             f"{shown!r} is not the URL of a known system", hint=nearest(system, (f"{name}://" for name in adapters))
         )
-    if _USER.search(url.partition("?")[0]):
+    if _USER_AND_PASSWORD.search(url.partition("?")[0]):
         raise ConfigError(
             f"{shown!r} contains a user and a password: process lists, shell histories and Spark's pages would show them",
             hint=f"Give credentials as parameters that name a file or a variable, or use a profile in {profiles_file()}",
@@ -122,16 +125,17 @@ def _from_url(url: str) -> ClusterChoice:
         raise ConfigError(f"{shown!r} cannot be used: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except ValueError as error:
         raise ConfigError(f"{shown!r} cannot be used: {error}") from None
-    if (typed := next(_typed_secrets(settings), None)) is not None:
+    secret_name = next(_literal_secrets(settings), None)
+    if secret_name is not None:
         raise ConfigError(
-            f"{shown!r} contains the secret {typed}: process lists, shell histories and Spark's pages would show it",
-            hint=f"{_advice(settings, typed)} a profile in {profiles_file()}",
+            f"{shown!r} contains the secret {secret_name}: process lists, shell histories and Spark's pages would show it",
+            hint=f"{_alternative_to_secret(settings, secret_name)} a profile in {profiles_file()}",
         )
     return ClusterChoice(system, adapters[system], settings)
 
 
-def shown_url(url: str) -> str:
-    """Return a URL without possible secrets: users with their passwords, and the values of parameters."""
+def redact_url(url: str) -> str:
+    """Return the URL without possible secrets: users and passwords are removed, the values of parameters are replaced by `…`."""
     rest, mark, query = url.partition("?")
     scheme, slashes, hosts = rest.partition("://")
     hosts = re.sub(r"[^/]*@", "", hosts)  # a password may contain commas
@@ -139,8 +143,8 @@ def shown_url(url: str) -> str:
     return f"{scheme}{slashes}{hosts}{mark}{names}"
 
 
-def _advice(settings: BaseModel, name: str) -> str:
-    """Return the beginning of the hint: the alternative to typing this secret."""
+def _alternative_to_secret(settings: BaseModel, name: str) -> str:
+    """Return the first half of a hint, which ends with "use": what to write instead of this secret's text."""
     value: object = settings
     for part in name.split("."):
         value = getattr(value, part, None)
@@ -151,12 +155,12 @@ def _advice(settings: BaseModel, name: str) -> str:
     )
 
 
-def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
-    """Yield the names of settings that contain the text of a secret."""
+def _literal_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Yield the names of the settings that contain the text of a secret, not only its source."""
     for name, value in settings:
         if isinstance(value, BaseModel):
-            yield from _typed_secrets(value, f"{prefix}{name}.")
-        elif _is_typed(value) and not _is_shown(settings, name):
+            yield from _literal_secrets(value, f"{prefix}{name}.")
+        elif _is_literal_secret(value) and not _is_shown(settings, name):
             yield f"{prefix}{name}"
 
 
@@ -166,5 +170,6 @@ def _is_shown(settings: BaseModel, name: str) -> bool:
     return field is not None and IS_SHOWN in str(field.json_schema_extra)
 
 
-def _is_typed(value: object) -> bool:
-    return value.is_text if isinstance(value, Secret) else isinstance(value, str) and _USER.search(value) is not None
+def _is_literal_secret(value: object) -> bool:
+    """Return True for a secret that is given as text, and for a URL with a user and a password."""
+    return value.is_text if isinstance(value, Secret) else isinstance(value, str) and _USER_AND_PASSWORD.search(value) is not None

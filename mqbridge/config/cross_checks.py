@@ -17,52 +17,57 @@ from mqbridge.config.templates import MESSAGE_WORDS, fill_topic_template, messag
 from mqbridge.errors import ConfigError
 
 Section = tuple[KeyPath, Mapping[str, Any]]
-"""A mapping in the file, with its path."""
+"""The path of a mapping in the file, and the mapping."""
 
 
 def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[ConfigError]:
     """Return the problems of all checks across option groups."""
     data = document.data
-    routes = list(_sections(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
+    routes = list(_sections_of_list(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
     clusters = data.get("clusters") if isinstance(data, dict) else None
-    known = set(clusters) if isinstance(clusters, dict) else set()
-    errors = list(_unique_names(document, routes))
+    cluster_names = set(clusters) if isinstance(clusters, dict) else set()
+    errors = list(_duplicate_names(document, routes))
     if isinstance(clusters, dict):
-        errors += _uniform_groups(document, routes, clusters, adapters)
+        errors += _conflicting_groups(document, routes, clusters, adapters)
     for path, route in routes:
-        for end_path, end in _endpoints(path, route):
-            errors.extend(_cluster_exists(document, end_path, end, known))
+        for endpoint_path, endpoint in _endpoints(path, route):
+            errors.extend(_unknown_cluster(document, endpoint_path, endpoint, cluster_names))
         for source in _section(route, "from", path):
             for target in _targets(path, route):
-                errors.extend(_template(document, source, target))
-                errors.extend(_edits(document, source, target))
+                errors.extend(_topic_template_errors(document, source, target))
+                errors.extend(_edit_template_errors(document, source, target))
     return errors
 
 
-def _sections(value: Any, path: KeyPath) -> Iterator[Section]:
+def _sections_of_list(value: Any, path: KeyPath) -> Iterator[Section]:
+    """Yield every mapping in the list; nothing if `value` is not a list."""
     if isinstance(value, list):
         yield from (((*path, index), item) for index, item in enumerate(value) if isinstance(item, dict))
 
 
 def _section(parent: Mapping[str, Any], key: str, path: KeyPath) -> Iterator[Section]:
+    """Yield the mapping under this key of `parent`; nothing if the key is missing or its value is not a mapping."""
     value = parent.get(key)
     if isinstance(value, dict):
         yield (*path, key), value
 
 
 def _targets(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the route's targets; `to` is one target or a list of targets."""
     yield from _section(route, "to", path)
-    yield from _sections(route.get("to"), (*path, "to"))
+    yield from _sections_of_list(route.get("to"), (*path, "to"))
 
 
 def _endpoints(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield every section of the route that names a cluster: the source, the targets and the dead-letter topic."""
     yield from _section(route, "from", path)
     yield from _targets(path, route)
     for delivery_path, delivery in _section(route, "delivery", path):
         yield from _section(delivery, "dead_letter", delivery_path)
 
 
-def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigError]:
+def _duplicate_names(document: Document, routes: list[Section]) -> Iterator[ConfigError]:
+    """Yield an error for every route that has the name of an earlier route."""
     seen: dict[str, KeyPath] = {}
     for path, route in routes:
         name = route.get("name")
@@ -75,12 +80,12 @@ def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigE
         seen.setdefault(name, (*path, "name"))
 
 
-def _uniform_groups(
+def _conflicting_groups(
     document: Document, routes: list[Section], clusters: Mapping[str, Any], adapters: Mapping[str, Adapter]
 ) -> Iterator[ConfigError]:
-    """Check that all routes of a group have the same subscription, if the system requires it.
+    """Yield an error for every route whose group has another subscription in an earlier route, if the system forbids that.
 
-    Clusters with equal settings count as one, whatever their names.
+    Clusters with equal settings count as one cluster, whatever their names.
     """
     seen: dict[tuple[str, str], tuple[KeyPath, str]] = {}
     for path, route in routes:
@@ -103,21 +108,28 @@ def _uniform_groups(
 
 
 def _subscription(source: Mapping[str, Any]) -> str:
-    """Return a source's subscription as text, for comparing: its topics as written, its message types and its options."""
+    """Return a text that is equal for equal subscriptions: the topics as written, the message types and the options."""
     types = source.get("msg_types")
     topics = sorted(set(_source_topics(source)))
     return repr((topics, sorted(map(str, types)) if isinstance(types, list) else types, source.get("options")))
 
 
-def _cluster_exists(document: Document, path: KeyPath, end: Mapping[str, Any], known: set[str]) -> Iterator[ConfigError]:
-    name = end.get("cluster")
-    if isinstance(name, str) and name not in known:
-        yield document.error((*path, "cluster"), f"there is no cluster {name!r}", nearest(name, known))
+def _unknown_cluster(
+    document: Document, path: KeyPath, endpoint: Mapping[str, Any], cluster_names: set[str]
+) -> Iterator[ConfigError]:
+    """Yield an error if the endpoint names a cluster that the file does not define."""
+    name = endpoint.get("cluster")
+    if isinstance(name, str) and name not in cluster_names:
+        yield document.error((*path, "cluster"), f"there is no cluster {name!r}", nearest(name, cluster_names))
 
 
-def _template(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
-    path, end = target
-    template = end.get("topic", "{topic}")
+def _topic_template_errors(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
+    """Yield an error for each unknown word in the target's topic template, and for a topic that would be its own target.
+
+    Yields nothing if the template or a topic is invalid: the models report that.
+    """
+    path, body = target
+    template = body.get("topic", "{topic}")
     topics = _source_topics(source[1])
     if not isinstance(template, str) or not topics:
         return
@@ -128,16 +140,17 @@ def _template(document: Document, source: Section, target: Section) -> Iterator[
         return
     for word in sorted(used - words):
         yield document.error(
-            (*path, "topic"), f"the template uses {{{word}}}, which the source topics do not define", _known_words(word, words)
+            (*path, "topic"), f"the template uses {{{word}}}, which the source topics do not define", _word_hint(word, words)
         )
-    if used <= words and end.get("cluster") == source[1].get("cluster"):
+    if used <= words and body.get("cluster") == source[1].get("cluster"):
         for topic in topics:
             if not is_pattern(topic) and fill_topic_template(template, {"topic": topic}) == topic:
-                problem = f"the route would write {topic!r} into itself"
+                problem = f"the route would copy the topic {topic!r} to itself"
                 yield document.error((*path, "topic"), problem, "Choose another topic or cluster")
 
 
-def _edits(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
+def _edit_template_errors(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
+    """Yield an error for each unknown word in the templates of the target's `edit`."""
     topics = _source_topics(source[1])
     for edit_path, edit in _section(target[1], "edit", target[0]):
         for path, template in templates_in(edit):
@@ -154,21 +167,24 @@ def _edits(document: Document, source: Section, target: Section) -> Iterator[Con
 
 
 def _common_words(topics: list[str]) -> set[str]:
-    """Return the words that all of the source topics define."""
-    return set.intersection(*({"topic", *_groups(topic)} for topic in topics))
+    """Return the template words that every source topic defines: `topic`, and the named groups that all patterns share."""
+    return set.intersection(*({"topic", *_named_groups(topic)} for topic in topics))
 
 
-def _known_words(word: str, words: set[str]) -> str:
+def _word_hint(word: str, words: set[str]) -> str:
+    """Return a hint for an unknown word of a topic template: the nearest valid word, or all valid words."""
     near = nearest(word, words)
     return near if near.startswith("Did") else "It may use " + ", ".join(f"{{{known}}}" for known in sorted(words))
 
 
 def _source_topics(source: Mapping[str, Any]) -> list[str]:
+    """Return the names and patterns in `topic` and `topics`; values that are not text are skipped."""
     topics = source.get("topics")
     values = [source.get("topic"), *(topics if isinstance(topics, list) else [])]
     return [topic for topic in values if isinstance(topic, str)]
 
 
-def _groups(topic: str) -> dict[str, int]:
+def _named_groups(topic: str) -> dict[str, int]:
+    """Return the named groups of a pattern with their numbers; empty for an exact name. Raises ConfigError."""
     pattern: re.Pattern[str] | None = compile_name_pattern(topic) if is_pattern(topic) else None
     return dict(pattern.groupindex) if pattern else {}

@@ -18,29 +18,30 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from mqbridge.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
+"""The keys and list indexes that lead to a value: `("routes", 0, "to")`; the whole file has the empty path."""
 
 _VARIABLE = re.compile(
     r"\$\$\{"  # an escaped ${
     r"|\$\{(?:(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)|file:(?P<file>[^{}:]+))"
     r"(?P<default>:-(?:[^{}]|\{[^{}]*\})*)?\}"  # the default may contain {topic}
-    r"|(?P<wrong>\$\{[^}]*\}?)"
+    r"|(?P<invalid>\$\{[^}]*\}?)"
 )
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
-SHORTEST_HIDDEN = 6
-"""Substituted values with fewer characters are shown in errors."""
+MIN_HIDDEN_CHARS = 6
+"""Errors hide substituted values of at least this length. Shorter values are no secrets, and occur by chance in other texts."""
 MAX_VALUE_BYTES = 64 << 10
 """Maximum size of a file whose content is substituted."""
 
 
 class Document:
-    """The data of one configuration, and the line of each key and item."""
+    """The data of one configuration, the line of each key and item, and the problems that were found while reading it."""
 
     def __init__(self, name: str, data: Any, lines: dict[KeyPath, int], errors: list[ConfigError]) -> None:
         self.name, self.data, self.lines, self.errors = name, data, lines, errors
-        self.replaced: dict[str, str] = {}
-        """The variables as written in the file, by their substituted values."""
+        self.variables: dict[str, str] = {}
+        """Variables by the values that were substituted for them: `{"s3cret": "${PASSWORD}"}`."""
 
     def location(self, path: KeyPath) -> str:
         """Return the file and line of a path as `file.yaml:12`; for a missing key, the line of its nearest parent in the file."""
@@ -50,12 +51,14 @@ class Document:
 
     def error(self, path: KeyPath, problem: str, hint: str = "") -> ConfigError:
         """Make an error at this path, with substituted values hidden."""
-        return ConfigError(self.hidden(problem), location=self.location(path), path=format_path(path), hint=self.hidden(hint))
+        return ConfigError(
+            self.hide_values(problem), location=self.location(path), path=format_path(path), hint=self.hide_values(hint)
+        )
 
-    def hidden(self, text: str) -> str:
+    def hide_values(self, text: str) -> str:
         """Replace substituted values in a text by their variables."""
-        for value in sorted(self.replaced, key=len, reverse=True):
-            text = text.replace(value, self.replaced[value])
+        for value in sorted(self.variables, key=len, reverse=True):  # the longest first: a value may contain another
+            text = text.replace(value, self.variables[value])
         return text
 
 
@@ -65,7 +68,11 @@ def format_path(path: KeyPath) -> str:
 
 
 def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
-    """Read a YAML text. Raises ConfigError for a syntax error or an empty file; other problems are collected in `errors`."""
+    """Read a YAML text.
+
+    Raises ConfigError for a syntax error or an empty file; other problems are in the document's `errors`. `name` is the name of
+    the file in errors.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -88,8 +95,9 @@ class _Reader:
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._scalars = SafeConstructor()
-        self._open: list[Node] = []
+        self._constructor = SafeConstructor()
+        self._ancestors: list[Node] = []
+        """The mappings and lists that contain the current node, and the node itself."""
         self._document = Document(name, None, {}, [])
 
     def read(self, root: Node) -> Document:
@@ -98,10 +106,10 @@ class _Reader:
 
     def _value(self, node: Node, path: KeyPath) -> Any:
         self._document.lines.setdefault(path, node.start_mark.line + 1)
-        if node in self._open:
-            self._problem(node, path, "this alias refers to an anchor that contains it", "Write the value out")
+        if node in self._ancestors:
+            self._report(node, path, "this alias refers to an anchor that contains it", "Write the value out")
             return None
-        self._open.append(node)
+        self._ancestors.append(node)
         try:
             if isinstance(node, MappingNode):
                 return self._mapping(node, path)
@@ -109,77 +117,79 @@ class _Reader:
                 return [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
             return self._scalar(node, path)
         finally:
-            self._open.pop()
+            self._ancestors.pop()
 
     def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
-        self._refuse_duplicates(node, path)
+        self._check_keys(node, path)
         if any(key.tag == _MERGE_TAG for key, _ in node.value):
             try:
-                self._scalars.flatten_mapping(node)
+                self._constructor.flatten_mapping(node)
             except yaml.MarkedYAMLError as error:
-                self._problem(node, path, f"`<<` cannot be merged: {error.problem}", "Merge an anchor of a mapping")
-        found: dict[str, Any] = {}
+                self._report(node, path, f"`<<` cannot be merged: {error.problem}", "Merge an anchor of a mapping")
+        data: dict[str, Any] = {}
         for key, value in node.value:
             # Keys are always text, whatever type YAML gives them: a cluster may be called 1 or no.
-            inner = (*path, str(key.value))
-            self._document.lines[inner] = key.start_mark.line + 1
-            found[str(key.value)] = self._value(value, inner)
-        return found
+            value_path = (*path, str(key.value))
+            self._document.lines[value_path] = key.start_mark.line + 1
+            data[str(key.value)] = self._value(value, value_path)
+        return data
 
-    def _refuse_duplicates(self, node: MappingNode, path: KeyPath) -> None:
-        first: dict[str, int] = {}
+    def _check_keys(self, node: MappingNode, path: KeyPath) -> None:
+        """Report keys that are not scalars, and keys that occur twice."""
+        first_lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, ScalarNode):
-                self._problem(key, path, "a key must be a word", "Write the mapping as KEY: VALUE")
-            elif key.value in first:
-                problem = f"this key is already in line {first[key.value]}"
-                self._problem(key, (*path, key.value), problem, "Remove one of them")
+                self._report(key, path, "a key must be a text, not a list or a mapping", "Write KEY: VALUE")
+            elif key.value in first_lines:
+                problem = f"this key is already in line {first_lines[key.value]}"
+                self._report(key, (*path, key.value), problem, "Remove one of them")
             else:
-                first[key.value] = line
+                first_lines[key.value] = line
 
     def _scalar(self, node: Node, path: KeyPath) -> Any:
         if node.tag == _TEXT_TAG:
-            return _VARIABLE.sub(lambda found: self._variable(found, node, path), node.value)
+            return _VARIABLE.sub(lambda match: self._substitute(match, node, path), node.value)
         try:
-            return self._scalars.construct_object(node)
+            return self._constructor.construct_object(node)
         except (yaml.MarkedYAMLError, ValueError) as error:
             reason = error.problem if isinstance(error, yaml.MarkedYAMLError) else str(error)
-            self._problem(node, path, f"this value cannot be read: {reason}", "Put quotes around it if it is text")
+            self._report(node, path, f"this value cannot be read: {reason}", "Put quotes around it if it is text")
             return None
 
-    def _variable(self, found: re.Match[str], node: Node, path: KeyPath) -> str:
-        name, default = found["name"], found["default"]
-        if found["wrong"]:
-            problem = f"{found['wrong']!r} is not a variable"
-            self._problem(node, path, problem, "Write ${NAME} or ${NAME:-default}, ${file:PATH}, and $${ for a plain ${")
-        if not name and not found["file"]:
-            return found[0].removeprefix("$")
-        value, reason = (self._environ.get(name), "is not set") if name else _content(found["file"])
+    def _substitute(self, match: re.Match[str], node: Node, path: KeyPath) -> str:
+        """Return the value of a variable, or `${` for the escape `$${`. Reports a variable that is invalid or has no value."""
+        name, default = match["name"], match["default"]
+        if match["invalid"]:
+            problem = f"{match['invalid']!r} is not a variable"
+            self._report(node, path, problem, "Write ${NAME} or ${NAME:-default}, ${file:PATH}, and $${ for a plain ${")
+        if not name and not match["file"]:
+            return match[0].removeprefix("$")  # `$${` without its first `$`; an invalid variable is reported above
+        value, reason = (self._environ.get(name), "is not set") if name else _read_value(match["file"])
         if value:
-            self._hide(value, name or f"file:{found['file']}")
+            self._hide(value, name or f"file:{match['file']}")
         if default is not None:
             return value or default.removeprefix(":-")
         if value is None:
             source, remedy = ("environment variable", "Set it") if name else ("file", "Write it")
-            key = name or f"file:{found['file']}"
-            problem = f"the {source} {name or found['file']} {reason}"
-            self._problem(node, path, problem, f"{remedy}, or give a default: ${{{key}:-default}}")
+            key = name or f"file:{match['file']}"
+            problem = f"the {source} {name or match['file']} {reason}"
+            self._report(node, path, problem, f"{remedy}, or give a default: ${{{key}:-default}}")
         return value or ""
 
     def _hide(self, value: str, key: str) -> None:
-        """Hide a substituted value in errors, except a very short one: it occurs in many texts, and is no secret."""
-        if len(value) >= SHORTEST_HIDDEN:
-            for shown in (value, repr(value)[1:-1]):
-                self._document.replaced[shown] = f"${{{key}}}"
+        """Let errors show the variable `key` in place of this value, unless the value is very short."""
+        if len(value) >= MIN_HIDDEN_CHARS:
+            for shown in (value, repr(value)[1:-1]):  # errors show many values as repr() writes them
+                self._document.variables[shown] = f"${{{key}}}"
 
-    def _problem(self, node: Node, path: KeyPath, problem: str, hint: str) -> None:
+    def _report(self, node: Node, path: KeyPath, problem: str, hint: str) -> None:
         location = f"{self._document.name}:{node.start_mark.line + 1}"
         self._document.errors.append(ConfigError(problem, location=location, path=format_path(path), hint=hint))
 
 
-def _content(path: str) -> tuple[str | None, str]:
-    """Return a file's text without trailing white space, or None and the reason."""
+def _read_value(path: str) -> tuple[str | None, str]:
+    """Return a file's text without trailing white space and ""; if it cannot be read, None and the reason."""
     try:
         with Path(path).expanduser().open("rb") as file:
             raw = file.read(MAX_VALUE_BYTES + 1)

@@ -20,7 +20,10 @@ Schema = Mapping[str, Any]
 
 
 def explain(document: Document, error: ValidationError, schema: Schema, under: KeyPath = ()) -> list[ConfigError]:
-    """Return one error per path and message. The paths in `error` are relative to `under`; `schema` describes the value there."""
+    """Convert a ValidationError to one error per path and message.
+
+    `under` is the path of the validated value in the file, and `schema` is the JSON Schema of that value.
+    """
     problems: dict[tuple[KeyPath, str], ConfigError] = {}
     details = error.errors(include_url=False)
     for detail in details:
@@ -34,6 +37,10 @@ def explain(document: Document, error: ValidationError, schema: Schema, under: K
 
 
 def _path_in_file(document: Document, under: KeyPath, loc: KeyPath, *, missing: bool) -> KeyPath:
+    """Return the path of pydantic's `loc` with only the parts that are in the file, and the last part if it is a missing key.
+
+    A document without lines was not read from a file: then every part is kept.
+    """
     path = under
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
@@ -43,64 +50,72 @@ def _path_in_file(document: Document, under: KeyPath, loc: KeyPath, *, missing: 
 
 
 def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple[str, str]:
-    kind, given = detail["type"], Hidden() if _holds_secret(schema, loc) else detail["input"]
-    if kind == "missing":
+    """Return the problem and the hint for one of pydantic's errors."""
+    error_type = detail["type"]
+    given = HiddenValue() if _has_secret(schema, loc) else detail["input"]
+    if error_type == "missing":
         return "is missing", _description(schema, loc)
-    if kind == "extra_forbidden":
+    if error_type == "extra_forbidden":
         return "there is no such key here", nearest(loc[-1], keys_at(schema, loc[:-1]))
-    if kind in {"model_type", "dict_type"}:
+    if error_type in {"model_type", "dict_type"}:
         keys = ", ".join(sorted(keys_at(schema, loc)))
         problem = "must be a mapping" if isinstance(given, (list, tuple)) else f"must be a mapping, not {given!r}"
         return problem, f"Its keys are {keys}" if keys else ""
-    if kind in {"string_too_short", "too_short"}:
+    if error_type in {"string_too_short", "too_short"}:
         return "must not be empty", _description(schema, loc)
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     context = detail.get("ctx", {})
-    if kind in {"enum", "literal_error"}:
-        near = nearest(given, _words(context["expected"]))
-        return f"{given!r} is not one of {context['expected']}", near if near.startswith("Did") else ""
-    if kind == "string_type":
+    if error_type in {"enum", "literal_error"}:
+        hint = nearest(given, _split_choices(context["expected"]))
+        # The problem lists all choices: the hint must not repeat them.
+        return f"{given!r} is not one of {context['expected']}", hint if hint.startswith("Did") else ""
+    if error_type == "string_type":
         is_plain = isinstance(given, (bool, int, float, date))
         return f"must be a text, not {given!r}", "Put quotes around it" if is_plain else ""
-    shown = given is not None and not isinstance(given, (dict, list, tuple)) and message.startswith("Input should")
-    return f"{message}, not {given!r}" if shown else message, str(context.get("hint", ""))
+    show_value = given is not None and not isinstance(given, (dict, list, tuple)) and message.startswith("Input should")
+    return f"{message}, not {given!r}" if show_value else message, str(context.get("hint", ""))
 
 
-class Hidden:
-    """Replaces a value that must not be shown in an error."""
+class HiddenValue:
+    """Stands for a value that must not be shown in an error."""
 
     def __repr__(self) -> str:
         return "the current value"
 
 
-def _holds_secret(schema: Schema, loc: KeyPath) -> bool:
+def _has_secret(schema: Schema, loc: KeyPath) -> bool:
     """Return True if the schema has a secret at this path or directly below it: a misplaced secret must not be logged either."""
-    while loc and not (found := list(_schemas_at(schema, schema, loc))):
+    while loc and not (schemas := list(_schemas_at(schema, schema, loc))):
         loc = loc[:-1]  # the last part is pydantic's name of an alternative, not a key
     if not loc:
         return False
-    below = [inner for outer in found for key in outer.get("properties", ()) for inner in _schemas_at(schema, outer, (key,))]
-    return any(described.get("format") == SECRET_FORMAT for described in (*found, *below))
+    below = [inner for outer in schemas for key in outer.get("properties", ()) for inner in _schemas_at(schema, outer, (key,))]
+    return any(described.get("format") == SECRET_FORMAT for described in (*schemas, *below))
 
 
-def _words(expected: str) -> list[str]:
+def _split_choices(expected: str) -> list[str]:
+    """Split pydantic's list of choices: `'a', 'b' or 'c'`."""
     return [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
 
 
 def keys_at(schema: Schema, loc: KeyPath) -> set[str]:
     """Return the keys that are allowed at this path."""
-    return {key for found in _schemas_at(schema, schema, loc) for key in found.get("properties", ())}
+    return {key for described in _schemas_at(schema, schema, loc) for key in described.get("properties", ())}
 
 
 def _description(schema: Schema, loc: KeyPath) -> str:
-    for found in _schemas_at(schema, schema, loc):
-        if description := found.get("description"):
+    """Return the description of the option at this path, without its full stop; empty if it has none."""
+    for described in _schemas_at(schema, schema, loc):
+        if description := described.get("description"):
             return str(description).removesuffix(".")
     return ""
 
 
 def _schemas_at(root: Schema, here: Schema, loc: KeyPath) -> Iterator[Schema]:
-    """Yield every schema that describes the path below `here`; references and alternatives are followed."""
+    """Yield every schema that describes the value at `loc` below the schema `here`; references and alternatives are followed.
+
+    `root` is the schema whose `$defs` the references name.
+    """
     if "$ref" in here:
         name = here["$ref"].rpartition("/")[2]
         yield from _schemas_at(root, {**root["$defs"][name], **{key: value for key, value in here.items() if key != "$ref"}}, loc)
@@ -110,7 +125,7 @@ def _schemas_at(root: Schema, here: Schema, loc: KeyPath) -> Iterator[Schema]:
     if not loc:
         yield here
         return
-    part, rest = loc[0], loc[1:]
-    under = here.get("items") if isinstance(part, int) else here.get("properties", {}).get(part, here.get("additionalProperties"))
-    if isinstance(under, Mapping):
-        yield from _schemas_at(root, under, rest)
+    part, remaining = loc[0], loc[1:]
+    inner = here.get("items") if isinstance(part, int) else here.get("properties", {}).get(part, here.get("additionalProperties"))
+    if isinstance(inner, Mapping):
+        yield from _schemas_at(root, inner, remaining)

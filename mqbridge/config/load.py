@@ -1,6 +1,7 @@
 """Loads a `Config` from a YAML file, or reports all its problems at once.
 
-Four passes find problems: YAML and variables, options of the systems, checks across option groups, and options of the gateway.
+Four passes find problems: `document` reads the YAML and its variables, `system_options` validates the options of the systems,
+`cross_checks` compares option groups with each other, and the model `Config` validates the options of the gateway.
 Every problem has its line, its path and, if possible, the nearest valid word.
 """
 
@@ -21,7 +22,7 @@ from mqbridge.config.system_options import SystemOptions
 from mqbridge.errors import ConfigError
 
 MAX_FILE_BYTES = 8 << 20
-"""Maximum size of a configuration file."""
+"""Maximum size of a configuration file: a larger file is not read into memory."""
 
 
 def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None) -> Config:
@@ -32,7 +33,7 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapp
         text = raw.decode()
     except OSError as error:
         raise ConfigError(
-            f"the configuration cannot be read: {error.strerror}", location=str(path), hint="Check the path and its rights"
+            f"the configuration cannot be read: {error.strerror}", location=str(path), hint="Check the path and its permissions"
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the file is not UTF-8 text (byte {error.start})", location=str(path)) from error
@@ -44,7 +45,7 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapp
 def parse(
     text: str, name: str, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None
 ) -> Config:
-    """Parse a YAML text; `name` is its name in problems. Raises ConfigErrors, or ConfigError for a syntax error."""
+    """Parse a YAML text; `name` is the name of its file in problems. Raises ConfigErrors, or ConfigError for a syntax error."""
     return _validate(compose(text, name, os.environ if environ is None else environ), adapters)
 
 
@@ -63,21 +64,24 @@ def wants_json_log(path: Path) -> bool:
 
 
 def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
+    """Run the passes after the first one. Raises ConfigErrors with the problems of all passes."""
     adapters = load_adapters() if adapters is None else adapters
     systems = SystemOptions(document, adapters)
-    data = systems.filled()
+    data = systems.with_models()
     errors = document.errors + systems.errors + cross_check(document, adapters)
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
         errors += explain(document, error, Config.model_json_schema())
-        raise ConfigErrors(_in_order(errors)) from None  # pydantic's own text shows the values, also secrets
+        raise ConfigErrors(_sort_errors(errors)) from None  # pydantic's own text shows the values, also secrets
     if errors:
-        raise ConfigErrors(_in_order(errors))
+        raise ConfigErrors(_sort_errors(errors))
     return config
 
 
-def _in_order(errors: list[ConfigError]) -> list[ConfigError]:
+def _sort_errors(errors: list[ConfigError]) -> list[ConfigError]:
+    """Return the first error of each path, in the order of the lines in the file."""
+
     def line(error: ConfigError) -> int:
         number = error.location.rpartition(":")[2]
         return int(number) if number.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Regular expressions in options; they always match a whole text.
+"""Regular expressions in options. A pattern always has to match the whole name or text, not a part of it.
 
 In an option for names (topics, properties), `~PATTERN` is a regular expression, and any other text is an exact name. In an
 option for a pattern, the expression has no `~`.
@@ -10,17 +10,17 @@ from typing import Annotated
 from mqbridge.config.base import Name, checked_by
 from mqbridge.errors import ConfigError
 
-REGEX_MARK = "~"
+REGEX_PREFIX = "~"
 
 
 def is_pattern(name: str) -> bool:
     """Return True for `~PATTERN`, False for an exact name."""
-    return name.startswith(REGEX_MARK)
+    return name.startswith(REGEX_PREFIX)
 
 
 def compile_name_pattern(name: str) -> re.Pattern[str]:
     """Compile the expression after the `~`. Raises ConfigError with the offset of the syntax error."""
-    return _compile(name, name.removeprefix(REGEX_MARK), "names, for example ~orders_(?P<region>.+)")
+    return _compile(name, name.removeprefix(REGEX_PREFIX), "names, for example ~orders_(?P<region>.+)")
 
 
 def compile_text_pattern(pattern: str) -> re.Pattern[str]:
@@ -29,6 +29,7 @@ def compile_text_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _compile(text: str, expression: str, matched: str) -> re.Pattern[str]:
+    """Compile `expression`; an error shows the option as written, `text`, and says what patterns match: `matched`."""
     try:
         return re.compile(expression)
     except re.error as error:

@@ -1,4 +1,4 @@
-"""All problems of a configuration as one error."""
+"""An error for all problems of a configuration, and hints for unknown words."""
 
 import difflib
 from collections.abc import Iterable, Sequence

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-PROFILES = "MQBRIDGE_PROFILES"
-"""The environment variable with the path of the user's own configuration."""
+PROFILES_VARIABLE = "MQBRIDGE_PROFILES"
+"""The environment variable that sets the path of the user's own configuration."""
 
 
 def profiles_file() -> Path:
     """Return the path of the user's own configuration; the file may not exist."""
-    if path := os.environ.get(PROFILES):
+    if path := os.environ.get(PROFILES_VARIABLE):
         return Path(path).expanduser()
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "mqbridge" / "clusters.yaml"

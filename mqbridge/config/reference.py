@@ -12,12 +12,12 @@ from typing import Any
 
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.generated_page import check_or_write
-from mqbridge.config.schema import Schema, described
+from mqbridge.config.schema import Schema, schema_without_variables
 from mqbridge.secret import SECRET_FORMAT
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
-_BEGINNING = """\
+_INTRODUCTION = """\
 # Configuration
 
 <!-- Written by `python -m mqbridge.config.reference --write` from the models. Do not edit. -->
@@ -88,7 +88,7 @@ reload: {watch: 5s}
 ```
 """
 
-GROUPS = (
+OPTION_GROUPS = (
     ("routes[]", "Route"),
     ("routes[].from", "Source"),
     ("routes[].filter", "FilterRules"),
@@ -106,51 +106,53 @@ GROUPS = (
     ("log", "Log"),
 )
 """The sections of the page: the heading and the model of each option group."""
-TLS = "TlsOptions"
+TLS_MODEL = "TlsOptions"
 """The name of the TLS model, which all systems share."""
 
 
 def page(adapters: Mapping[str, Adapter] | None = None) -> str:
     """Return the text of the page."""
     installed = load_adapters() if adapters is None else adapters
-    schema = described(installed)
+    schema = schema_without_variables(installed)
     sections = [_section("##", "The file", schema, schema)]
-    for heading, name in GROUPS:
+    for heading, name in OPTION_GROUPS:
         sections.append(_section("##", heading, schema["$defs"][name], schema))
     for system in sorted(installed):
-        sections.extend(_system(installed[system], schema))
-    if TLS in schema["$defs"]:
-        sections.append(_section("##", "clusters.NAME.tls, for every system", schema["$defs"][TLS], schema))
-    return _BEGINNING + "\n" + "\n".join(sections)
+        sections.extend(_system_sections(installed[system], schema))
+    if TLS_MODEL in schema["$defs"]:
+        sections.append(_section("##", "clusters.NAME.tls, for every system", schema["$defs"][TLS_MODEL], schema))
+    return _INTRODUCTION + "\n" + "\n".join(sections)
 
 
-def _system(adapter: Adapter, schema: Schema) -> Iterator[str]:
+def _system_sections(adapter: Adapter, schema: Schema) -> Iterator[str]:
+    """Yield the sections of a system: its clusters, their nested option groups, and the options of sources and targets."""
     body = schema["$defs"][f"cluster.{adapter.system}"]
     yield _section("##", f"clusters with system: {adapter.system}", body, schema)
     for key, value in body.get("properties", {}).items():
-        for name in _groups(value):
-            if name != TLS:
+        for name in _model_names(value):
+            if name != TLS_MODEL:
                 yield _section("###", f"clusters.NAME.{key} for {adapter.system}", schema["$defs"][name], schema)
-    ends = (
+    endpoints = (
         (f"routes[].from.options for {adapter.system} (inbound)", adapter.inbound_options),
         (f"routes[].to.options for {adapter.system} (outbound)", adapter.outbound_options),
     )
-    for heading, model in ends:
-        own = model.model_json_schema()
-        if own.get("properties"):
-            yield _section("###", heading, own, own)
+    for heading, model in endpoints:
+        model_schema = model.model_json_schema()
+        if model_schema.get("properties"):
+            yield _section("###", heading, model_schema, model_schema)
 
 
-def _groups(value: Schema) -> Iterator[str]:
-    """Yield the names of the models that a key may contain."""
+def _model_names(value: Schema) -> Iterator[str]:
+    """Yield the names of the models that the value of a key may have."""
     if "$ref" in value:
         yield value["$ref"].rpartition("/")[2]
     for inner in (*value.get("anyOf", ()), *value.get("oneOf", ())):
-        yield from _groups(inner)
+        yield from _model_names(inner)
 
 
-def _section(mark: str, heading: str, body: Schema, schema: Schema) -> str:
-    lines = [f"{mark} {heading}", ""]
+def _section(level: str, heading: str, body: Schema, schema: Schema) -> str:
+    """Return a section with a table of the keys of `body`. `level` is `##` or `###`; `schema` has the `$defs` of references."""
+    lines = [f"{level} {heading}", ""]
     if text := body.get("description"):
         lines += [text.split("\n\n")[0].replace("\n", " "), ""]
     lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
@@ -159,9 +161,9 @@ def _section(mark: str, heading: str, body: Schema, schema: Schema) -> str:
         default = "**required**" if key in required else _default(value)
         cells = (
             f"`{key}`",
-            _kind(value, schema),
+            _type_text(value, schema),
             default,
-            value.get("description", _resolved(value, schema).get("description", "")),
+            value.get("description", _follow_reference(value, schema).get("description", "")),
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
@@ -176,19 +178,20 @@ def _default(value: Schema) -> str:
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
-def _resolved(value: Schema, schema: Schema) -> Schema:
+def _follow_reference(value: Schema, schema: Schema) -> Schema:
     if "$ref" in value:
         return dict(schema["$defs"][value["$ref"].rpartition("/")[2]])
     return value
 
 
-def _kind(value: Schema, schema: Schema) -> str:
-    value = _resolved(value, schema)
+def _type_text(value: Schema, schema: Schema) -> str:
+    """Return the text of the column `value`: which values the key accepts."""
+    value = _follow_reference(value, schema)
     if value.get("format") == SECRET_FORMAT:
         return "secret"
     if choices := value.get("anyOf") or value.get("oneOf"):
-        kinds = dict.fromkeys(_kind(inner, schema) for inner in choices)
-        return " or ".join(kind for kind in kinds if kind != "null")
+        types = dict.fromkeys(_type_text(inner, schema) for inner in choices)
+        return " or ".join(name for name in types if name != "null")
     if "const" in value:
         return f"`{value['const']}`"
     if "enum" in value:
@@ -196,15 +199,15 @@ def _kind(value: Schema, schema: Schema) -> str:
     if value.get("format") in {"duration", "size", "address", "path"}:
         return str(value["format"])
     if value.get("type") == "array":
-        return f"list of {_kind(value.get('items', {}), schema)}"
+        return f"list of {_type_text(value.get('items', {}), schema)}"
     if value.get("type") == "object":
         return "mapping" if "properties" in value or not value.get("additionalProperties") else "mapping by name"
-    return {"string": "text", "integer": "whole number", "boolean": "true, false"}.get(_word(value), _word(value))
+    return {"string": "text", "integer": "whole number", "boolean": "true, false"}.get(_type_name(value), _type_name(value))
 
 
-def _word(value: Schema) -> str:
-    kind: Any = value.get("type", "anything")
-    return kind if isinstance(kind, str) else " or ".join(kind)
+def _type_name(value: Schema) -> str:
+    json_type: Any = value.get("type", "anything")
+    return json_type if isinstance(json_type, str) else " or ".join(json_type)
 
 
 def main(arguments: list[str] | None = None) -> int:

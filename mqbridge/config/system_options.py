@@ -26,10 +26,14 @@ class SystemOptions:
         self._document = document
         self._adapters = adapters
         self._system_of: dict[str, str] = {}
+        """System by cluster name, only of clusters with an installed system."""
         self.errors: list[ConfigError] = []
 
-    def filled(self) -> Any:
-        """Return the document's data with the models inserted; values of a wrong type stay, as the models report them."""
+    def with_models(self) -> Any:
+        """Return the document's data with validated models in place of the system-specific options.
+
+        Values of a wrong type stay as they are: the model `Config` reports them.
+        """
         data = self._document.data
         if not isinstance(data, dict):
             return data
@@ -47,14 +51,15 @@ class SystemOptions:
         system = body.get("system")
         adapter = self._adapters.get(system) if isinstance(system, str) else None
         if adapter is None:
-            self.errors.append(self._no_system(path, system))
+            self.errors.append(self._system_error(path, system))
             return ClusterConfig.model_construct(system="", settings=Options())
         self._system_of[name] = adapter.system
-        rest = {key: value for key, value in body.items() if key != "system"}
-        settings = self._read(adapter.cluster_model, rest, path)
+        own_options = {key: value for key, value in body.items() if key != "system"}
+        settings = self._validate(adapter.cluster_model, own_options, path)
         return ClusterConfig.model_construct(system=adapter.system, settings=settings or Options())
 
-    def _no_system(self, path: KeyPath, system: Any) -> ConfigError:
+    def _system_error(self, path: KeyPath, system: Any) -> ConfigError:
+        """Make the error for a cluster whose `system` is missing or not installed."""
         installed = f"Installed systems: {', '.join(sorted(self._adapters))}"
         if system is None:
             return self._document.error((*path, "system"), "is missing", installed)
@@ -67,27 +72,32 @@ class SystemOptions:
             return route
         route = dict(route)
         if "from" in route:
-            route["from"] = self._end(route["from"], (*path, "from"), "inbound_options")
+            route["from"] = self._endpoint(route["from"], (*path, "from"), "inbound_options")
         targets = route.get("to")
         if isinstance(targets, list):
-            route["to"] = [self._end(end, (*path, "to", index), "outbound_options") for index, end in enumerate(targets)]
+            route["to"] = [
+                self._endpoint(target, (*path, "to", index), "outbound_options") for index, target in enumerate(targets)
+            ]
         elif targets is not None:
-            route["to"] = self._end(targets, (*path, "to"), "outbound_options")
+            route["to"] = self._endpoint(targets, (*path, "to"), "outbound_options")
         return route
 
-    def _end(self, end: Any, path: KeyPath, model: str) -> Any:
-        if not isinstance(end, dict):
-            return end
-        cluster, options = end.get("cluster"), end.get("options")
+    def _endpoint(self, endpoint: Any, path: KeyPath, model_attribute: str) -> Any:
+        """Return the source or target with validated `options`; `model_attribute` is the adapter's attribute with their model."""
+        if not isinstance(endpoint, dict):
+            return endpoint
+        cluster, options = endpoint.get("cluster"), endpoint.get("options")
         if not isinstance(options, (dict, type(None))):
             self.errors.append(self._document.error((*path, "options"), "must be a mapping of the system's own settings"))
-            return end | {"options": None}
+            return endpoint | {"options": None}
         system = self._system_of.get(cluster) if isinstance(cluster, str) else None
-        if system is None:  # reported by the check of the cluster
-            return end | {"options": None}
-        return end | {"options": self._read(getattr(self._adapters[system], model), options or {}, (*path, "options"))}
+        if system is None:  # the cluster is missing or invalid, which is reported elsewhere
+            return endpoint | {"options": None}
+        model = getattr(self._adapters[system], model_attribute)
+        return endpoint | {"options": self._validate(model, options or {}, (*path, "options"))}
 
-    def _read(self, model: type[BaseModel], data: Mapping[str, Any], path: KeyPath) -> BaseModel | None:
+    def _validate(self, model: type[BaseModel], data: Mapping[str, Any], path: KeyPath) -> BaseModel | None:
+        """Validate the options at this path. Reports the problems and returns None if they are invalid."""
         try:
             return model.model_validate(data)
         except ValidationError as error:

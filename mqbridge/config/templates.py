@@ -48,22 +48,22 @@ def fill_topic_template(template: str, words: Mapping[str, str]) -> str:
 
 
 def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:
-    """Split a template into parts: literal text, the word after it or None, and the name of a property or "".
+    """Split a template into parts: (literal text, the word after the text or None, the name of the property or "").
 
     Raises ConfigError for a syntax error.
     """
     try:
-        parts = list(string.Formatter().parse(template))
+        parsed = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ConfigError(f"the template {template!r} is not well formed: {error}", hint="Write {{ and }} for braces") from error
-    found: list[tuple[str, str | None, str]] = []
-    for literal, word, name, conversion in parts:
+    parts: list[tuple[str, str | None, str]] = []
+    for literal, word, name, conversion in parsed:
         if word == _PROPERTY and not name:
             raise ConfigError(f"the template {template!r} does not say which property", hint="Write {property:NAME}")
         if conversion or (name and (word != _PROPERTY or "{" in name)) or word == "":
             raise ConfigError(f"the template {template!r} contains an invalid word", hint="Write {WORD} or {property:NAME}")
-        found.append((literal, word, name or ""))
-    return found
+        parts.append((literal, word, name or ""))
+    return parts
 
 
 def message_template_words(template: str) -> set[str]:

@@ -40,7 +40,7 @@ class TlsOptions(Options):
     )
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Self:
+    def _check_key_has_certificate(self) -> Self:
         if self.certificate is None and (self.key is not None or self.key_password is not None):
             raise ValueError("key and key_password require a certificate: give tls.certificate")
         return self
@@ -50,11 +50,12 @@ class TlsOptions(Options):
         return Tls(TlsSettings(**dict(self)), name=cluster)
 
 
-def _switched_on(value: Any) -> Any:
+def _read_switch(value: Any) -> Any:
+    """Convert `true` to empty options and `false` to None; other values are validated as options."""
     if value in ("true", True):
         return {}
     return None if value in ("false", False) else value
 
 
-TlsChoice = Annotated[TlsOptions | None, BeforeValidator(_switched_on, json_schema_input_type=TlsOptions | bool | None)]
-"""The options, or `true` for TLS with all defaults."""
+TlsChoice = Annotated[TlsOptions | None, BeforeValidator(_read_switch, json_schema_input_type=TlsOptions | bool | None)]
+"""The type of `tls`: the options, `true` for TLS with all defaults, `false` or null for no TLS."""

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _DURATION = re.compile(rf"(?:{_NUMBER}(?:ms|[smhd])\s*)+")
@@ -25,13 +25,13 @@ def parse_duration(text: str) -> float:
     """Parse a duration such as `30s`, `250ms` or `1h30m` to seconds. Raises ValueError, also for a number without a unit."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write a number and a unit, as in 250ms, 30s, 5m, 1h30m or 2d")
-    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
 
 
 def format_duration(seconds: float) -> str:
     """Format seconds in the largest unit that divides them, so that the text parses to the same value."""
     for unit in ("d", "h", "m", "s"):
-        count = seconds / _SECONDS[unit]
+        count = seconds / _UNIT_SECONDS[unit]
         if count >= 1 and count.is_integer():
             return f"{int(count)}{unit}"
     return f"{seconds * 1000:f}".rstrip("0").rstrip(".") + "ms"
@@ -39,9 +39,9 @@ def format_duration(seconds: float) -> str:
 
 def parse_size(text: str) -> int:
     """Parse a size such as `512KiB`, `1MB` or `4096` to bytes. Raises ValueError."""
-    found = _SIZE.fullmatch(text)
-    size = float(found[1]) * _BYTES[found[2] or "B"] if found else 0.5
-    if found is None or not size.is_integer():
+    match = _SIZE.fullmatch(text)
+    size = float(match[1]) * _UNIT_BYTES[match[2] or "B"] if match else 0.0
+    if match is None or not size.is_integer():
         raise ValueError(f"{text!r} is not a size: write whole bytes, or a number and a unit, as in 512KiB, 32MiB, 1MB")
     return int(size)
 
@@ -49,17 +49,17 @@ def parse_size(text: str) -> int:
 def format_size(size: int) -> str:
     """Format bytes in the largest binary unit that divides them, so that the text parses to the same value."""
     for unit in ("GiB", "MiB", "KiB"):
-        if size and size % _BYTES[unit] == 0:
-            return f"{size // _BYTES[unit]}{unit}"
+        if size and size % _UNIT_BYTES[unit] == 0:
+            return f"{size // _UNIT_BYTES[unit]}{unit}"
     return f"{size}B"
 
 
 def split_address(text: str) -> tuple[str, int]:
     """Split `host:port` or `[::1]:port` into host and port. Raises ValueError."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found["port"]) > MAX_PORT:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > MAX_PORT:
         raise ValueError(f"{text!r} is not an address: write HOST:PORT, as in 127.0.0.1:8098 or [::1]:8098")
-    return found["host"].strip("[]"), int(found["port"])
+    return match["host"].strip("[]"), int(match["port"])
 
 
 def _read_duration(value: Any) -> Any:
@@ -81,6 +81,7 @@ def _read_address(value: Any) -> Any:
 
 
 def _read(parse: Any, value: str) -> Any:
+    """Parse the text with a function that raises ValueError, and raise pydantic's kind of error instead."""
     try:
         return parse(value.strip())
     except ValueError as error:

@@ -8,38 +8,39 @@ from pydantic import BaseModel
 
 from mqbridge.config.problems import nearest
 
-ADMIN = {"admin": "admin_url"}
-"""Short parameter name of the address of a web interface, with its key in the configuration."""
+ADMIN_SHORT_NAME = {"admin": "admin_url"}
+"""The short parameter name `admin` for the key `admin_url`, the address of a cluster's web interface."""
 
 
 def split_url(
-    url: str, model: type[BaseModel], *, without: Iterable[str], short: Mapping[str, str] | None = None
+    url: str, model: type[BaseModel], *, excluded: Iterable[str], short_names: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Split a URL into the part before `?` and its parameters, as nested data for the model.
 
-    The parameters are the model's fields except `without`, and the `short` names. A name with dots is a path into groups of
-    options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for an unknown parameter (with the nearest known
-    name) and for a duplicate one.
+    Valid names are the model's fields except `excluded`, and the keys of `short_names`, whose values are fields. A name with dots
+    is a path into groups of options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for a
+    duplicate parameter, and for an unknown one (with the nearest known name).
     """
-    rest, _, query = url.partition("?")
-    names = {name: name for name in model.model_fields.keys() - set(without)} | dict(short or {})
-    found: dict[str, Any] = {}
+    base, _, query = url.partition("?")
+    names = {name: name for name in model.model_fields.keys() - set(excluded)} | dict(short_names or {})
+    parameters: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        first, *deeper = name.split(".")
+        first, *nested = name.split(".")
         if first not in names:
             hint = nearest(name, names) or "This URL has no parameters"
             raise ValueError(f"there is no parameter {name!r}. {hint}")
-        _put(found, [names[first], *deeper], value, name)
-    return rest, found
+        _put(parameters, [names[first], *nested], value, name)
+    return base, parameters
 
 
-def _put(found: dict[str, Any], path: list[str], value: str, name: str) -> None:
+def _put(parameters: dict[str, Any], path: list[str], value: str, name: str) -> None:
+    """Store a value under its path of nested groups; `name` is the parameter in errors. Raises ValueError for a conflict."""
     *groups, last = path
     for group in groups:
-        inner = found.setdefault(group, {})
+        inner = parameters.setdefault(group, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"{name!r} and {name.rpartition('.')[0]!r} exclude each other")  # noqa: TRY004 - a wrong URL, not a type
-        found = inner
-    if last in found:
+            raise ValueError(f"{name!r} and {name.rpartition('.')[0]!r} cannot be given together")  # noqa: TRY004 - a wrong URL, not a type
+        parameters = inner
+    if last in parameters:
         raise ValueError(f"the parameter {name!r} is given twice")
-    found[last] = value
+    parameters[last] = value

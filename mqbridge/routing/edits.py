@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mqbridge.config.options.edit import Clearable, EditRules
+from mqbridge.config.options.edit import ClearableField, EditRules
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition, Share
 from mqbridge.native import is_native
 from mqbridge.routing.templates import Template
 
-CLEARED_VALUES: Mapping[Clearable, Any] = {
+CLEARED_VALUES: Mapping[ClearableField, Any] = {
     "key": None,
     "ordering_key": None,
     "keys": (),

@@ -6,7 +6,7 @@ message has a value for is used.
 
 from collections.abc import Callable, Sequence
 
-from mqbridge.config.options.partition_rule import KEY_PROPERTY
+from mqbridge.config.options.partition_rule import KEY_PROPERTY_PREFIX
 from mqbridge.message import Message
 from mqbridge.native import is_native
 
@@ -51,7 +51,7 @@ def _picker_of_name(name: str) -> Picker:
         return lambda message: message.ordering_key
     if name == "keys":
         return lambda message: message.keys[0].encode() if message.keys else None
-    property_name = name.removeprefix(KEY_PROPERTY)
+    property_name = name.removeprefix(KEY_PROPERTY_PREFIX)
 
     def from_property(message: Message) -> bytes | None:
         value = message.property(property_name)

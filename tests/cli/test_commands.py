@@ -272,9 +272,9 @@ def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
         ([], "no cluster is named"),
         (["-F", "CONFIG"], "has 2 clusters. Add --cluster with one of source, target"),
         (["-F", "CONFIG", "-b", "tagret"], "has no cluster 'tagret'. Did you mean 'target'?"),
-        (["-F", "CONFIG", "--at", "log:///x"], "not both"),
+        (["-F", "CONFIG", "--at", "log:///x"], "two clusters are named"),
         (["--at", "plusar://x"], "'plusar://x' is not the URL of a known system. Did you mean 'pulsar://'?"),
-        (["--at", "nonsense"], "is not a URL, and there is no file of profiles"),
+        (["--at", "nonsense"], "is not a URL, and there is no file with profiles"),
     ],
 )
 def test_the_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], expected: str) -> None:

@@ -59,7 +59,7 @@ def test_no_colours_in_a_pipe(config: Path) -> None:
 def test_an_expected_error_is_one_line_and_2(tmp_path: Path) -> None:
     code, out, err = call("run", tmp_path / "none.yaml")
     assert (code, out) == (2, "")
-    problem = "the configuration cannot be read: No such file or directory. Check the path and its rights"
+    problem = "the configuration cannot be read: No such file or directory. Check the path and its permissions"
     assert err == f"error: {tmp_path}/none.yaml: {problem}\n"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mqbridge.cli.options.completion import profiles as completed_profiles
-from mqbridge.config.cluster_choice import shown_url
+from mqbridge.config.cluster_choice import redact_url
 from mqbridge.config.profiles import profiles_file
 from tests.cli.conftest import Invoke
 
@@ -66,7 +66,7 @@ def test_the_environment_names_another_file(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+    assert redact_url(url) == shown
 
 
 @pytest.mark.parametrize(

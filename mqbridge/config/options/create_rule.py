@@ -7,7 +7,7 @@ from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValid
 
 from mqbridge.config.base import Name, OneOrMore, Options
 
-_SWITCH = TypeAdapter(bool)
+_BOOLEAN = TypeAdapter(bool)
 
 
 class CreateRule(Options):
@@ -27,13 +27,13 @@ class CreateRule(Options):
     )
 
 
-def _read(value: Any, handler: ValidatorFunctionWrapHandler) -> bool | CreateRule:
+def _validate(value: Any, handler: ValidatorFunctionWrapHandler) -> bool | CreateRule:
     """Validate a mapping as CreateRule and any other value as a boolean, so that errors mention only one of the two forms."""
     if isinstance(value, Mapping):
         return CreateRule.model_validate(value)
-    create: bool | CreateRule = handler(value) if isinstance(value, CreateRule) else _SWITCH.validate_python(value)
+    create: bool | CreateRule = handler(value) if isinstance(value, CreateRule) else _BOOLEAN.validate_python(value)
     return create
 
 
-Create = Annotated[bool | CreateRule, WrapValidator(_read)]
-"""The type of `create`."""
+Create = Annotated[bool | CreateRule, WrapValidator(_validate)]
+"""The type of a target's option `create`."""

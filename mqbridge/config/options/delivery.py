@@ -8,10 +8,11 @@ from mqbridge.config.base import Name, Options
 from mqbridge.config.units import Duration, Size
 
 MIN_IN_FLIGHT_BYTES = 64 << 10
-"""With a smaller limit, a route would wait for a round trip after nearly every batch."""
+"""Minimum of `in_flight_bytes`. With a smaller limit, a route would wait for a round trip after nearly every batch."""
 
-MAX_HOPS = 8
-"""Default limit of hops; no longer path is known. A loop that only this limit ends writes a message this many times."""
+DEFAULT_MAX_HOPS = 8
+"""Default of `max_hops`. No known deployment chains more gateways; a loop that is ended only by this limit writes each message
+this many times."""
 
 
 class Retry(Options):
@@ -69,7 +70,9 @@ class Delivery(Options):
         "gateways. Dropped messages are acknowledged and counted as looped. Null means the value of `stamp_origin`. Set it to "
         "false to write dead letters back to the topic that they came from.",
     )
-    max_hops: int = Field(default=MAX_HOPS, ge=1, description="Maximum number of gateways that a message may pass through.")
+    max_hops: int = Field(
+        default=DEFAULT_MAX_HOPS, ge=1, description="Maximum number of gateways that a message may pass through."
+    )
     rate: float | None = Field(default=None, gt=0, description="Maximum messages per second over all lanes; null means no limit.")
     rate_bytes: Size | None = Field(
         default=None, gt=0, description="Maximum bytes per second over all lanes; null means no limit."

@@ -5,13 +5,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from mqbridge.config.base import Name, Options, checked_by, invalid
+from mqbridge.config.base import Name, Options, checked_by, option_error
 from mqbridge.config.patterns import NameOrPattern
 from mqbridge.config.templates import MessageTemplate
 from mqbridge.errors import ConfigError
 from mqbridge.message import RESERVED_PREFIX
 
-Clearable = Literal["key", "ordering_key", "keys", "msg_type", "event_time", "deliver_at"]
+ClearableField = Literal["key", "ordering_key", "keys", "msg_type", "event_time", "deliver_at"]
+"""The fields of a message that `clear` may name."""
 
 
 def _check_not_reserved(name: str) -> None:
@@ -22,6 +23,7 @@ def _check_not_reserved(name: str) -> None:
 
 
 WritableName = Annotated[Name, checked_by(_check_not_reserved)]
+"""The name of a property that users may set."""
 
 
 class EditRules(Options):
@@ -37,7 +39,7 @@ class EditRules(Options):
         "`{position}` and `{property:NAME}` of the original message, `{cluster}`, `{topic}` and `{partition}` of the source, and "
         "named groups of the source's pattern. If the message has no value for one of the words, the property is not set.",
     )
-    clear: tuple[Clearable, ...] = Field(
+    clear: tuple[ClearableField, ...] = Field(
         default=(),
         description="Fields to clear. A field that also has a template is cleared only if its template has no result.",
     )
@@ -50,9 +52,9 @@ class EditRules(Options):
     keys: tuple[MessageTemplate, ...] = Field(default=(), description="Templates of the index keys.")
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_not_empty(self) -> Self:
         if not self.model_dump(exclude_defaults=True):
-            raise invalid("edit", "changes nothing", "Leave it out, or add `remove`, `rename`, `set` or another edit")
+            raise option_error("edit", "changes nothing", "Leave it out, or add `remove`, `rename`, `set` or another edit")
         return self
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mqbridge.config.base import Name, OneOrMore, Options, invalid
+from mqbridge.config.base import Name, OneOrMore, Options, option_error
 from mqbridge.config.patterns import TextPattern
 
 
@@ -19,10 +19,10 @@ class Condition(Options):
     )
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _check_exactly_one_key(self) -> Self:
         given = (self.present is not None, self.equals is not None, bool(self.one_of), self.pattern is not None)
         if sum(given) != 1:
-            raise invalid("condition", "needs exactly one of `present`, `equals`, `one_of` and `pattern`")
+            raise option_error("condition", "needs exactly one of `present`, `equals`, `one_of` and `pattern`")
         return self
 
 
@@ -42,9 +42,9 @@ class FilterRule(Options):
     )
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_has_condition(self) -> Self:
         if self.msg_type is None and self.key is None and not self.properties:
-            raise invalid("filter", "has no condition: it needs `msg_type`, `key` or `properties`")
+            raise option_error("filter", "has no condition: it needs `msg_type`, `key` or `properties`")
         return self
 
 

@@ -4,19 +4,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from mqbridge.config.base import Name, OneOrMore, Options, checked_by, invalid
+from mqbridge.config.base import Name, OneOrMore, Options, checked_by, option_error
 from mqbridge.errors import ConfigError
 
 By = Literal["modulo", "identity", "table", "key", "round_robin"]
 
 KEY_FIELDS = ("key", "ordering_key", "keys")
-KEY_PROPERTY = "property:"
+"""The fields of a message that can be its key for `by: key`."""
+KEY_PROPERTY_PREFIX = "property:"
 
 
 def check_key(name: str) -> None:
     """Raise ConfigError unless `name` is a field or a property that can be used as a message's key."""
-    if name not in KEY_FIELDS and not (name.startswith(KEY_PROPERTY) and len(name) > len(KEY_PROPERTY)):
-        raise ConfigError(f"{name!r} cannot be used as the key", hint=f"Write {', '.join(KEY_FIELDS)} or {KEY_PROPERTY}NAME")
+    if name not in KEY_FIELDS and not (name.startswith(KEY_PROPERTY_PREFIX) and len(name) > len(KEY_PROPERTY_PREFIX)):
+        raise ConfigError(
+            f"{name!r} cannot be used as the key", hint=f"Write {', '.join(KEY_FIELDS)} or {KEY_PROPERTY_PREFIX}NAME"
+        )
 
 
 KeyName = Annotated[Name, checked_by(check_key)]
@@ -47,10 +50,10 @@ class PartitionRule(Options):
     )
 
     @model_validator(mode="after")
-    def _belongs_to_the_rule(self) -> Self:
-        if (self.by == "table") == (not self.table):
+    def _check_keys_of_rule(self) -> Self:
+        if (self.by == "table") != bool(self.table):
             problem = "`by: table` needs a `table`" if self.by == "table" else f"`by: {self.by}` takes no `table`"
-            raise invalid("partitions", problem, "Write by: table and table: {SOURCE: TARGET}")
+            raise option_error("partitions", problem, "Write by: table and table: {SOURCE: TARGET}")
         if self.by != "key" and "key" in self.model_fields_set and self.key != ("key",):
-            raise invalid("partitions", f"`by: {self.by}` takes no `key`", "Write by: key")
+            raise option_error("partitions", f"`by: {self.by}` takes no `key`", "Write by: key")
         return self

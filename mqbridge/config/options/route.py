@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mqbridge.config.base import Name, OneOrMore, Options, invalid
+from mqbridge.config.base import Name, OneOrMore, Options, option_error
 from mqbridge.config.options.delivery import Delivery
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.config.options.source import Source
@@ -25,14 +25,14 @@ class Route(Options):
     @property
     def clusters(self) -> frozenset[str]:
         """Names of all clusters that the route uses."""
-        letters = self.delivery.dead_letter
+        dead_letter = self.delivery.dead_letter
         names = {self.source.cluster, *(target.cluster for target in self.targets)}
-        return frozenset(names if letters is None else names | {letters.cluster})
+        return frozenset(names if dead_letter is None else names | {dead_letter.cluster})
 
     @model_validator(mode="after")
-    def _order_can_be_kept(self) -> Self:
+    def _check_order(self) -> Self:
         if self.delivery.order == "partition" and any(target.partitions.by == "round_robin" for target in self.targets):
-            raise invalid(
+            raise option_error(
                 "order",
                 "`delivery.order: partition` is impossible with `partitions.by: round_robin`",
                 "Set delivery.order: none, or choose another rule",

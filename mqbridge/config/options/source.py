@@ -5,12 +5,12 @@ from typing import Self
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.config.base import Name, Options, invalid
+from mqbridge.config.base import Name, Options, option_error
 from mqbridge.config.patterns import NameOrPattern
 from mqbridge.config.units import Duration
 
 MIN_REFRESH_S = 0.1
-"""Minimum of `refresh`: each check requests every topic of the route from both clusters."""
+"""Minimum of `refresh`. Each check asks the route's clusters for the partitions of every topic."""
 
 
 class Source(Options):
@@ -49,7 +49,7 @@ class Source(Options):
         return self.topics if self.topic is None else (self.topic,)
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _check_topic_or_topics(self) -> Self:
         if (self.topic is None) == (not self.topics):
-            raise invalid("topic", "needs exactly one of `topic` and `topics`")
+            raise option_error("topic", "needs exactly one of `topic` and `topics`")
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 
-from mqbridge.config.base import Name, Options, checked_by, invalid
+from mqbridge.config.base import Name, Options, checked_by, option_error
 from mqbridge.config.options.create_rule import Create, CreateRule
 from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.partition_rule import PartitionRule
@@ -41,10 +41,10 @@ class Target(Options):
         return self.create.subscriptions if isinstance(self.create, CreateRule) else ()
 
     @model_validator(mode="after")
-    def _table_fits(self) -> Self:
+    def _check_table_fits(self) -> Self:
         count = self.create.partitions if isinstance(self.create, CreateRule) else None
         largest = max(self.partitions.table.values(), default=0)
         if count is not None and count <= largest:
             problem = f"`create.partitions: {count}` is too few for the table, which names partition {largest}"
-            raise invalid("create", problem, f"Write partitions: {largest + 1} or more")
+            raise option_error("create", problem, f"Write partitions: {largest + 1} or more")
         return self

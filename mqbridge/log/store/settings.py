@@ -55,5 +55,5 @@ class LogSettings(ClusterModel):
     @classmethod
     def from_url(cls, url: str) -> Self:
         """Read settings from `log:///absolute/path.db` or `log://relative/path.db`, with `?NAME=VALUE` for the other settings."""
-        path, settings = split_url(url, cls, without={"path"})
+        path, settings = split_url(url, cls, excluded={"path"})
         return cls.model_validate(settings | {"path": path.removeprefix("log://")})

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.tls import TlsChoice, TlsOptions
 from mqbridge.config.units import Duration, Size
-from mqbridge.config.urls import ADMIN, split_url
+from mqbridge.config.urls import ADMIN_SHORT_NAME, split_url
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.adapter.auth import AuthOptions
 from mqbridge.pulsar.client.admin_addresses import SCHEMES, parse_admin_url
@@ -127,7 +127,7 @@ class PulsarCluster(ClusterModel):
 
         Without `admin`, the guess is that the REST interface is at the default port of the same hosts.
         """
-        service, settings = split_url(url, cls, without={"service_url"}, short=ADMIN)
+        service, settings = split_url(url, cls, excluded={"service_url"}, short_names=ADMIN_SHORT_NAME)
         if "admin_url" in settings:
             return cls.model_validate(settings | {"service_url": service})
         is_tls = service.startswith(TLS_SCHEME)

@@ -69,7 +69,7 @@ class RocketMQCluster(ClusterModel):
     @classmethod
     def from_url(cls, url: str) -> Self:
         """Parse a URL: `rocketmq://host:9876[,host:9876][?NAME=VALUE]`, or `rocketmq+ssl://` with TLS. Raises ValueError."""
-        servers, settings = split_url(url, cls, without={"name_servers"})
+        servers, settings = split_url(url, cls, excluded={"name_servers"})
         scheme, _, servers = servers.partition("://")
         if scheme == TLS_SCHEME:
             if settings.get("tls") == "false":

@@ -9,7 +9,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
-from mqbridge.config.urls import ADMIN, split_url
+from mqbridge.config.urls import ADMIN_SHORT_NAME, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.secret import Secret
 from mqbridge.tubemq.client.credentials import Credentials
@@ -73,7 +73,7 @@ class TubeMQCluster(ClusterModel):
 
         The default heartbeat is shorter than in a configuration file: see URL_HEARTBEAT. Raises ValueError.
         """
-        masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
+        masters, settings = split_url(url, cls, excluded={"masters"}, short_names=ADMIN_SHORT_NAME)
         scheme = TLS_SCHEME if masters.startswith(TLS_SCHEME) else PLAIN_SCHEME
         if scheme == TLS_SCHEME:
             if settings.get("tls") == "false":
