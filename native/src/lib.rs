@@ -1,9 +1,10 @@
 //! The compiled transcoder of mqbridge.
 //!
-//! Decoders read a native batch (RocketMQ records, Pulsar entries, a TubeMQ pack) into a [`message::Store`]: slices of the bytes
-//! that arrived, no object per message or property. Encoders write stores as the batches of another system. The plain Python
-//! under `mqbridge/*/mapping` is the specification: what is written here has the same names there, and gives the same bytes or
-//! the same error. What this module leaves to the plain code is an [`Error::Unsupported`].
+//! Decoders read a batch of a system (RocketMQ records, Pulsar entries, a TubeMQ pack) into a [`message::Store`], which keeps the
+//! received bytes and refers to parts of them, without an object per message or property. Encoders write the messages of stores as
+//! batches of a system. The specification is the plain code, the Python under `mqbridge/*/mapping`: it uses the same names, and for
+//! the same input both give the same bytes or the same error. Input that only the plain code can handle is an
+//! [`Error::Unsupported`].
 
 pub mod message;
 pub mod protobuf;
@@ -20,9 +21,9 @@ mod python;
 /// Why a batch was not decoded or encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The bytes cannot be read: `RemoteProtocolError` in Python, with this text.
+    /// The bytes are malformed. Python raises `RemoteProtocolError` with this text.
     Protocol(String),
-    /// Only the plain code can say what becomes of this batch: a number beyond 64 bits, for example.
+    /// Only the plain code can decode or encode this batch, because it has a number beyond 64 bits, for example.
     Unsupported,
 }
 

@@ -1,11 +1,12 @@
-//! Messages as slices of the bytes that they arrived in: the counterpart of `mqbridge/message.py`.
+//! Messages as slices of the received bytes: the counterpart of `mqbridge/message.py`.
 //!
-//! A [`Store`] owns the bytes of a batch and one [`Row`] per message; a [`Message`] borrows both. Texts are UTF-8, checked when they
-//! were decoded. What had to be made (unescaped texts, formatted numbers) lies in the arena of the store.
+//! A [`Store`] owns the bytes of a batch and one [`Row`] per message; a [`Message`] borrows both. All texts are valid UTF-8: decoders
+//! check them. Values that are not part of the received bytes, such as unescaped texts and formatted numbers, are in the store's
+//! arena.
 
 use std::ops::Deref;
 
-/// Bytes that somebody else made and that a store keeps alive.
+/// Bytes that a store keeps alive without copying them: received bytes, or a `bytes` object of Python.
 pub enum Source {
     Owned(Vec<u8>),
     #[cfg(feature = "python")]
@@ -24,7 +25,7 @@ impl Deref for Source {
     }
 }
 
-/// Bytes of a store: of a source, or of the arena (source 0).
+/// A range of bytes in one source of a store, or in its arena, which has the source number 0. Offsets are below 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Slice {
     source: u32,
@@ -35,7 +36,7 @@ pub struct Slice {
 impl Slice {
     pub const EMPTY: Slice = Slice { source: 0, start: 0, end: 0 };
 
-    /// Bytes `start..end` of the source with this number (see [`Store::add_source`]).
+    /// Returns the slice of bytes `start..end` in the source with this number (see [`Store::add_source`]).
     pub fn of(source: u32, start: usize, end: usize) -> Slice {
         Slice { source, start: start as u32, end: end as u32 }
     }
@@ -48,18 +49,18 @@ impl Slice {
         self.start == self.end
     }
 
-    /// Its bytes, of the source that it is of.
-    pub fn of_source<'a>(&self, source: &'a [u8]) -> &'a [u8] {
+    /// Returns the bytes of this slice. `source` must be the content of the source that the slice refers to.
+    pub fn bytes_in<'a>(&self, source: &'a [u8]) -> &'a [u8] {
         &source[self.start as usize..self.end as usize]
     }
 
-    /// Bytes `begin..end` of it.
+    /// Returns the part `begin..end`, counted from the start of this slice.
     pub fn part(&self, begin: usize, end: usize) -> Slice {
         assert!(begin <= end && end <= self.len(), "a part outside of its slice");
         Slice { source: self.source, start: self.start + begin as u32, end: self.start + end as u32 }
     }
 
-    /// Without its first bytes.
+    /// Returns the slice without its first `length` bytes.
     pub fn without_prefix(&self, length: usize) -> Slice {
         self.part(length, self.len())
     }
@@ -68,7 +69,7 @@ impl Slice {
 /// Name and value of a property.
 pub type Pair = (Slice, Slice);
 
-/// A routing key: text, or bytes where the source had a binary one.
+/// A routing key: text, or bytes if the source has a binary key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Key<T = Slice> {
     #[default]
@@ -77,7 +78,7 @@ pub enum Key<T = Slice> {
     Bytes(T),
 }
 
-/// A place in a partition: one to three numbers, as in Python's `Position`. None: an empty position.
+/// A position in a partition: up to three numbers, like Python's `Position`. It has no numbers if it is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position {
     numbers: [i64; 3],
@@ -95,8 +96,8 @@ impl Position {
         &self.numbers[..self.len as usize]
     }
 
-    /// Appends it as `format_position` writes it: `12:3`.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    /// Appends the position in the form `12:3`, like Python's `format_position`.
+    pub fn format(&self, out: &mut Vec<u8>) {
         for (index, number) in self.numbers().iter().enumerate() {
             if index > 0 {
                 out.push(b':');
@@ -106,7 +107,9 @@ impl Position {
     }
 }
 
-/// A message's fields; see the class `Message` in Python for what they mean. Pairs and index keys lie in the store's lists.
+/// The fields of a message; Python's class `Message` explains them.
+///
+/// `pairs` (the properties) and `keys` are ranges of indexes, start and exclusive end, in the store's lists of the same names.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Row {
     /// None for a tombstone.
@@ -127,9 +130,10 @@ pub struct Row {
     pub defect: Option<Slice>,
 }
 
-/// The messages of a batch and the bytes that they are made of.
+/// The messages of a batch, and the bytes that their slices refer to.
 #[derive(Default)]
 pub struct Store {
+    /// Bytes that decoders made, such as unescaped texts.
     arena: Vec<u8>,
     sources: Vec<Source>,
     pub rows: Vec<Row>,
@@ -142,34 +146,35 @@ impl Store {
         Store::default()
     }
 
-    /// Keeps these bytes; the number is for `Slice::of`. Sources hold less than 4 GiB each.
+    /// Keeps these bytes alive and returns their source number, for `Slice::of`. Panics if they have 4 GiB or more.
     pub fn add_source(&mut self, source: Source) -> u32 {
         assert!(source.len() <= u32::MAX as usize, "a source of 4 GiB or more");
         self.sources.push(source);
         self.sources.len() as u32
     }
 
-    /// The bytes of a source by its number.
+    /// Returns the bytes of the source with this number, which is not 0.
     pub fn source(&self, number: u32) -> &[u8] {
         &self.sources[number as usize - 1]
     }
 
-    /// All of a source.
-    pub fn whole(&self, number: u32) -> Slice {
+    /// Returns the slice of all bytes of the source with this number.
+    pub fn slice_of_source(&self, number: u32) -> Slice {
         Slice::of(number, 0, self.source(number).len())
     }
 
+    /// Returns the bytes of a slice of this store.
     pub fn bytes(&self, slice: Slice) -> &[u8] {
-        let from: &[u8] = if slice.source == 0 { &self.arena } else { &self.sources[slice.source as usize - 1] };
-        &from[slice.start as usize..slice.end as usize]
+        let source: &[u8] = if slice.source == 0 { &self.arena } else { &self.sources[slice.source as usize - 1] };
+        slice.bytes_in(source)
     }
 
-    /// Copies bytes into the arena.
+    /// Copies bytes into the arena and returns their slice.
     pub fn copy(&mut self, bytes: &[u8]) -> Slice {
         self.write(|out| out.extend_from_slice(bytes))
     }
 
-    /// What `write` appends to the arena. The arena holds less than 4 GiB.
+    /// Calls `write`, which appends bytes to the arena, and returns their slice. Panics if the arena reaches 4 GiB.
     pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Slice {
         let start = self.arena.len();
         write(&mut self.arena);
@@ -193,7 +198,7 @@ impl Store {
         self.rows.iter().map(|row| Message { store: self, row })
     }
 
-    /// What it holds in memory beside its sources.
+    /// Returns the allocated memory in bytes, without the sources.
     pub fn held_bytes(&self) -> usize {
         self.arena.capacity()
             + self.rows.capacity() * size_of::<Row>()
@@ -202,7 +207,7 @@ impl Store {
     }
 }
 
-/// A message of a store, borrowed.
+/// A borrowed message: its fields, and the store with their bytes.
 #[derive(Clone, Copy)]
 pub struct Message<'a> {
     pub store: &'a Store,
@@ -210,25 +215,25 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    fn get(&self, slice: Option<Slice>) -> Option<&'a [u8]> {
+    fn bytes_of(&self, slice: Option<Slice>) -> Option<&'a [u8]> {
         slice.map(|slice| self.store.bytes(slice))
     }
 
-    /// None for a tombstone.
+    /// Returns the payload; None for a tombstone.
     pub fn payload(&self) -> Option<&'a [u8]> {
-        self.get(self.row.payload)
+        self.bytes_of(self.row.payload)
     }
 
-    /// Names and values, in order.
+    /// Returns the names and values of the properties, in order.
     pub fn properties(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + ExactSizeIterator + use<'a> {
         let store = self.store;
         let (start, end) = self.row.pairs;
         store.pairs[start as usize..end as usize].iter().map(|(name, value)| (store.bytes(*name), store.bytes(*value)))
     }
 
-    /// The first value under this name.
-    pub fn property(&self, wanted: &[u8]) -> Option<&'a [u8]> {
-        self.properties().find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    /// Returns the first value of the property `key`.
+    pub fn property(&self, key: &[u8]) -> Option<&'a [u8]> {
+        self.properties().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &'a [u8]> + ExactSizeIterator + use<'a> {
@@ -246,23 +251,23 @@ impl<'a> Message<'a> {
     }
 
     pub fn ordering_key(&self) -> Option<&'a [u8]> {
-        self.get(self.row.ordering_key)
+        self.bytes_of(self.row.ordering_key)
     }
 
     pub fn msg_type(&self) -> Option<&'a [u8]> {
-        self.get(self.row.msg_type)
+        self.bytes_of(self.row.msg_type)
     }
 
     pub fn attributes(&self) -> Option<&'a [u8]> {
-        self.get(self.row.attributes)
+        self.bytes_of(self.row.attributes)
     }
 
     pub fn origin(&self) -> Option<&'a [u8]> {
-        self.get(self.row.origin)
+        self.bytes_of(self.row.origin)
     }
 
     pub fn defect(&self) -> Option<&'a [u8]> {
-        self.get(self.row.defect)
+        self.bytes_of(self.row.defect)
     }
 
     pub fn event_time(&self) -> Option<i64> {
@@ -282,7 +287,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `$msgType$` and `$msgTime$`: see `mqbridge/message.py`.
+/// Names of the pairs of a TubeMQ attribute string that hold a message's type and time; see `mqbridge/message.py`.
 pub const MSG_TYPE: &[u8] = b"$msgType$";
 pub const MSG_TIME: &[u8] = b"$msgTime$";
+/// Prefix of the property names that the gateway reserves for itself.
 pub const RESERVED_PREFIX: &[u8] = b"mqbridge.";

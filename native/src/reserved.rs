@@ -1,4 +1,4 @@
-//! Reserved properties, `mqbridge.*`: the counterpart of `mqbridge/mapping/reserved_properties.py`, which tells what they mean.
+//! Reserved properties, `mqbridge.*`: the counterpart of `mqbridge/mapping/reserved_properties.py`, which explains each name.
 
 use crate::message::{Key, Message, Pair, RESERVED_PREFIX, Slice, Store};
 use crate::text::{base64_decode, base64_encode, is_utf8, quote, read_number, unquote, write_number};
@@ -13,11 +13,14 @@ pub const EVENT_TIME: &[u8] = b"mqbridge.event_time";
 pub const DELIVER_AT: &[u8] = b"mqbridge.deliver_at";
 pub const ORDERING_KEY: &[u8] = b"mqbridge.ordering_key";
 pub const WITHOUT: &[u8] = b"mqbridge.without";
-pub const NULL: &[u8] = b"mqbridge.null";
-pub const MARKER: &[u8] = b"mqbridge.v";
+/// A pair with this name and the value `1` marks a tombstone.
+pub const NULL_PAYLOAD: &[u8] = b"mqbridge.null";
+/// Marks a message that a gateway wrote, if no other reserved property does; the value is `1`.
+pub const GATEWAY_MARKER: &[u8] = b"mqbridge.v";
+/// Prefix given to user properties whose own name is reserved.
 pub const USER_PREFIX: &[u8] = b"mqbridge.u.";
 
-/// Whether `read_carried` may read a property of this name: Python's `CARRIED_NAMES`.
+/// Returns true for the names of properties that carry message fields: Python's `CARRIED_NAMES`.
 pub fn is_carried_name(name: &[u8]) -> bool {
     name.strip_prefix(RESERVED_PREFIX).is_some_and(|rest| {
         matches!(
@@ -39,30 +42,30 @@ pub fn is_carried_name(name: &[u8]) -> bool {
     })
 }
 
-/// Python's `RESERVED_NAMES`: what no user's property travels under.
+/// Returns true for Python's `RESERVED_NAMES`. User properties with these names are written with USER_PREFIX.
 pub fn is_reserved_name(name: &[u8]) -> bool {
     is_carried_name(name) || matches!(name, b"mqbridge.v" | b"mqbridge.empty" | b"mqbridge.order")
 }
 
-/// Whether a user's property of this name is written under `mqbridge.u.`: Python's `escape_user_property`.
+/// Returns true if a user property with this name is written with USER_PREFIX, like Python's `escape_user_property` does.
 pub fn needs_user_prefix(name: &[u8]) -> bool {
     is_reserved_name(name) || name.starts_with(USER_PREFIX)
 }
 
 // --- write ------------------------------------------------------------------------------------------------------------
 
-/// Takes the pairs that an encoder writes, name and value.
-pub trait Sink {
-    fn pair(&mut self, name: &[u8], value: &[u8]);
+/// Destination of the reserved pairs that an encoder writes.
+pub trait PairSink {
+    fn add(&mut self, name: &[u8], value: &[u8]);
 }
 
-impl<F: FnMut(&[u8], &[u8])> Sink for F {
-    fn pair(&mut self, name: &[u8], value: &[u8]) {
+impl<F: FnMut(&[u8], &[u8])> PairSink for F {
+    fn add(&mut self, name: &[u8], value: &[u8]) {
         self(name, value);
     }
 }
 
-/// A message field that travels as a reserved property.
+/// A message field that can be carried by a reserved property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Key,
@@ -72,65 +75,65 @@ pub enum Field {
     Attributes,
     EventTime,
     DeliverAt,
-    /// Written for a tombstone only.
+    /// Only the missing payload of a tombstone is carried.
     Payload,
 }
 
-/// Writes the pair that carries this field; a field without a value gives none. `scratch` is for values that are made.
-pub fn carry_field(message: &Message, field: Field, scratch: &mut Vec<u8>, out: &mut impl Sink) {
+/// Writes the pair that carries this field, unless the field has no value. `scratch` is a buffer for formatted and encoded values.
+pub fn carry_field(message: &Message, field: Field, scratch: &mut Vec<u8>, out: &mut impl PairSink) {
     scratch.clear();
     match field {
         Field::Key => match message.key() {
             Key::None => {}
-            Key::Text(text) => out.pair(KEY, text),
+            Key::Text(text) => out.add(KEY, text),
             Key::Bytes(bytes) => {
                 base64_encode(bytes, scratch);
-                out.pair(b"mqbridge.key.b64", scratch);
+                out.add(b"mqbridge.key.b64", scratch);
             }
         },
         Field::OrderingKey => {
             if let Some(bytes) = message.ordering_key() {
                 base64_encode(bytes, scratch);
-                out.pair(ORDERING_KEY, scratch);
+                out.add(ORDERING_KEY, scratch);
             }
         }
         Field::Keys => {
             if message.keys().len() > 0 {
                 join_keys(message, scratch);
-                out.pair(KEYS, scratch);
+                out.add(KEYS, scratch);
             }
         }
         Field::MsgType => {
             if let Some(text) = message.msg_type() {
-                out.pair(TYPE, text);
+                out.add(TYPE, text);
             }
         }
         Field::Attributes => match message.attributes() {
             None => {}
-            Some(bytes) if is_utf8(bytes) => out.pair(ATTRIBUTES, bytes),
+            Some(bytes) if is_utf8(bytes) => out.add(ATTRIBUTES, bytes),
             Some(bytes) => {
                 base64_encode(bytes, scratch);
-                out.pair(b"mqbridge.attributes.b64", scratch);
+                out.add(b"mqbridge.attributes.b64", scratch);
             }
         },
         Field::EventTime => carry_number(EVENT_TIME, message.event_time(), scratch, out),
         Field::DeliverAt => carry_number(DELIVER_AT, message.deliver_at(), scratch, out),
         Field::Payload => {
             if message.payload().is_none() {
-                out.pair(NULL, b"1");
+                out.add(NULL_PAYLOAD, b"1");
             }
         }
     }
 }
 
-fn carry_number(name: &[u8], number: Option<i64>, scratch: &mut Vec<u8>, out: &mut impl Sink) {
+fn carry_number(name: &[u8], number: Option<i64>, scratch: &mut Vec<u8>, out: &mut impl PairSink) {
     if let Some(number) = number {
         write_number(number, scratch);
-        out.pair(name, scratch);
+        out.add(name, scratch);
     }
 }
 
-/// The value of `mqbridge.keys`.
+/// Appends the value of `mqbridge.keys`: the index keys, percent-encoded and joined by commas.
 pub fn join_keys(message: &Message, out: &mut Vec<u8>) {
     for (index, key) in message.keys().enumerate() {
         if index > 0 {
@@ -140,35 +143,41 @@ pub fn join_keys(message: &Message, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes origin and hops. With a prefix the origin is new and counts one more hop; without one the message keeps what it has.
-pub fn origin_properties(message: &Message, prefix: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut impl Sink) {
+/// Writes the pairs of origin and hops.
+///
+/// With a prefix, the origin is the prefix followed by the message's position, and adds one hop unless the message has this origin
+/// already. Without a prefix, the message keeps its origin and hops.
+pub fn origin_properties(message: &Message, prefix: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut impl PairSink) {
     let hops = match (prefix, message.origin()) {
         (None, None) => return,
         (None, Some(origin)) => {
-            out.pair(ORIGIN, origin);
+            out.add(ORIGIN, origin);
             message.hops()
         }
         (Some(prefix), own) => {
             scratch.clear();
             scratch.extend_from_slice(prefix);
-            message.position().write(scratch);
-            out.pair(ORIGIN, scratch);
+            message.position().format(scratch);
+            out.add(ORIGIN, scratch);
             message.hops() + i64::from(own != Some(scratch))
         }
     };
     if hops > 1 {
         scratch.clear();
         write_number(hops, scratch);
-        out.pair(HOPS, scratch);
+        out.add(HOPS, scratch);
     }
 }
 
 // --- read -------------------------------------------------------------------------------------------------------------
 
-/// The fields that reserved properties carried; the outer Option says whether one did.
+/// The message fields that reserved properties carried; None for a field that no property carried.
+///
+/// `keys` is a range in the store's list of keys. `Some(Key::None)` as key and `Some(None)` as message type mean that the message has
+/// none (`mqbridge.without`).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Carried {
-    /// `payload` is among the fields: the message is a tombstone.
+pub struct CarriedFields {
+    /// True for a tombstone, a message without payload.
     pub is_null: bool,
     pub key: Option<Key>,
     pub ordering_key: Option<Slice>,
@@ -181,11 +190,12 @@ pub struct Carried {
     pub hops: Option<i64>,
 }
 
-/// Divides pairs into the user's own, which stay in `pairs`, and fields: Python's `read_carried`.
+/// Divides pairs into user properties, which stay in `pairs`, and carried fields, which are returned: Python's `read_carried`.
 ///
-/// `blank`: the payload is what a tombstone's would be. Index keys are appended to the store's keys.
-pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> Carried {
-    let mut carried = Carried::default();
+/// `blank`: the stored payload is that of a tombstone; only then is `mqbridge.null` read as a field. Index keys are appended to the
+/// store's keys.
+pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> CarriedFields {
+    let mut carried = CarriedFields::default();
     pairs.retain_mut(|pair| {
         let name = store.bytes(pair.0);
         if !name.starts_with(RESERVED_PREFIX) {
@@ -195,7 +205,7 @@ pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> Ca
             pair.0 = pair.0.without_prefix(USER_PREFIX.len());
             return true;
         }
-        if !is_carried_name(name) || (name == NULL && !blank) {
+        if !is_carried_name(name) || (name == NULL_PAYLOAD && !blank) {
             return true;
         }
         !carried.read(store, *pair)
@@ -209,27 +219,28 @@ pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> Ca
     carried
 }
 
-/// Whether `read_carried` would read it: Python's `is_carried`.
+/// Returns true if `read_carried` reads the pair as a field: Python's `is_carried`. `mqbridge.hops` always counts, although it also
+/// needs an origin. `blank` is that of `read_carried`.
 pub fn is_carried(store: &mut Store, pair: Pair, blank: bool) -> bool {
     let name = store.bytes(pair.0);
     if name == HOPS {
         return true;
     }
-    if !is_carried_name(name) || (name == NULL && !blank) {
+    if !is_carried_name(name) || (name == NULL_PAYLOAD && !blank) {
         return false;
     }
-    let keys = store.keys.len();
-    let found = Carried::default().read(store, pair);
-    store.keys.truncate(keys);
-    found
+    let key_count = store.keys.len();
+    let is_field = CarriedFields::default().read(store, pair);
+    store.keys.truncate(key_count); // removes the index keys that `read` may have added
+    is_field
 }
 
-impl Carried {
-    /// Reads one pair whose name is a carried one; false for a value that no gateway writes.
+impl CarriedFields {
+    /// Reads one pair, whose name is a carried one, into its field. Returns false for a value that no gateway writes.
     pub fn read(&mut self, store: &mut Store, (name, value): Pair) -> bool {
-        let rest = &store.bytes(name)[RESERVED_PREFIX.len()..];
+        let field = &store.bytes(name)[RESERVED_PREFIX.len()..];
         let text = store.bytes(value);
-        match rest {
+        match field {
             b"key" => self.key = Some(Key::Text(value)),
             b"key.b64" => match base64_decode(text) {
                 Some(bytes) => self.key = Some(Key::Bytes(store.copy(&bytes))),
@@ -248,14 +259,14 @@ impl Carried {
             },
             b"event_time" | b"deliver_at" => {
                 let Some(number) = read_number(text) else { return false };
-                if rest == b"event_time" {
+                if field == b"event_time" {
                     self.event_time = Some(number);
                 } else {
                     self.deliver_at = Some(number);
                 }
             }
             b"hops" => match read_number(text) {
-                Some(hops) if (2..i64::MAX).contains(&hops) => self.hops = Some(hops), // one more is written
+                Some(hops) if (2..i64::MAX).contains(&hops) => self.hops = Some(hops), // the next gateway writes one more
                 _ => return false,
             },
             b"null" => {
@@ -265,11 +276,11 @@ impl Carried {
                 self.is_null = true;
             }
             b"without" => {
-                if !text.split(|byte| *byte == b',').all(|field| matches!(field, b"key" | b"msg_type")) {
+                if !text.split(|byte| *byte == b',').all(|absent| matches!(absent, b"key" | b"msg_type")) {
                     return false;
                 }
-                for field in text.split(|byte| *byte == b',') {
-                    if field == b"key" {
+                for absent in text.split(|byte| *byte == b',') {
+                    if absent == b"key" {
                         self.key = Some(Key::None);
                     } else {
                         self.msg_type = Some(None);
@@ -283,18 +294,18 @@ impl Carried {
     }
 }
 
-/// The keys of a value of `mqbridge.keys`, appended to the store's.
+/// Appends the index keys in a value of `mqbridge.keys` to the store's keys; returns their range there.
 fn read_keys(store: &mut Store, value: Slice) -> (u32, u32) {
     let start = store.keys.len() as u32;
     for part in store.split(value, b',') {
-        let key = store.unquoted(part);
+        let key = store.unquote(part);
         store.keys.push(key);
     }
     (start, store.keys.len() as u32)
 }
 
 impl Store {
-    /// The parts of a text between separators.
+    /// Splits a text at each separator.
     pub fn split(&self, text: Slice, separator: u8) -> Vec<Slice> {
         let bytes = self.bytes(text);
         let mut parts = Vec::new();
@@ -306,8 +317,8 @@ impl Store {
         parts
     }
 
-    /// `urllib.parse.unquote`; the text itself where nothing is quoted.
-    pub fn unquoted(&mut self, text: Slice) -> Slice {
+    /// Decodes percent-encoding, like `urllib.parse.unquote`. A text without percent signs is returned as it is, not copied.
+    pub fn unquote(&mut self, text: Slice) -> Slice {
         let bytes = self.bytes(text);
         if !bytes.contains(&b'%') {
             return text;
@@ -335,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn carried_fields_leave_the_pairs_and_odd_ones_stay() {
+    fn carried_fields_are_removed_from_the_pairs_and_invalid_ones_stay() {
         let (mut store, mut pairs) = store_of(&[
             ("a", "1"),
             ("mqbridge.key", "k"),
@@ -346,10 +357,10 @@ mod tests {
             ("mqbridge.hops", "3"),
         ]);
         let carried = read_carried(&mut store, &mut pairs, false);
-        let left = texts(&store, &pairs);
-        let own =
+        let remaining = texts(&store, &pairs);
+        let user_pairs =
             [("a", "1"), ("mqbridge.key", "own"), ("mqbridge.event_time", "007"), ("mqbridge.null", "1"), ("mqbridge.hops", "3")];
-        assert_eq!(left, own.map(|(name, value)| (name.to_string(), value.to_string())));
+        assert_eq!(remaining, user_pairs.map(|(name, value)| (name.to_string(), value.to_string())));
         assert!(!carried.is_null && carried.hops.is_none() && carried.event_time.is_none());
         assert!(matches!(carried.key, Some(Key::Text(key)) if store.bytes(key) == b"k"));
         let (start, end) = carried.keys.unwrap();
@@ -370,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_64_bits_are_the_users() {
+    fn a_number_beyond_64_bits_stays_a_user_property() {
         let (mut store, mut pairs) = store_of(&[("mqbridge.event_time", "9223372036854775808")]);
         assert_eq!((read_carried(&mut store, &mut pairs, false).event_time, pairs.len()), (None, 1));
     }

@@ -1,15 +1,15 @@
-//! Texts as Python's standard library reads and writes them, on bytes that are UTF-8.
+//! Counterparts of text functions of Python's standard library. They take UTF-8 bytes and give the same results.
 
-/// Appends a number as `str` writes it.
+/// Appends a number in decimal, like Python's `str`.
 pub fn write_number(number: i64, out: &mut Vec<u8>) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
-    let mut left = number.unsigned_abs();
+    let mut remaining = number.unsigned_abs();
     loop {
         at -= 1;
-        digits[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
+        digits[at] = b'0' + (remaining % 10) as u8;
+        remaining /= 10;
+        if remaining == 0 {
             break;
         }
     }
@@ -19,7 +19,7 @@ pub fn write_number(number: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// A whole number of 64 bits as Python's `str` writes it: `reserved_properties.read_number`.
+/// Parses a 64-bit integer in the form that Python's `str` writes, like `reserved_properties.read_number`; None for other texts.
 pub fn read_number(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let canonical = match digits {
@@ -35,7 +35,7 @@ pub fn is_utf8(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok()
 }
 
-/// `repr` of bytes.
+/// Formats bytes like Python's `repr`.
 pub fn bytes_repr(bytes: &[u8]) -> String {
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
     let mut text = format!("b{quote}");
@@ -54,18 +54,19 @@ pub fn bytes_repr(bytes: &[u8]) -> String {
     text
 }
 
-/// `str.isspace`: not empty, and nothing but white space.
+/// Returns true for a text that is not empty and consists of white space only, like Python's `str.isspace`.
 pub fn is_space(text: &[u8]) -> bool {
     if text.first().is_some_and(u8::is_ascii_graphic) {
-        return false; // nearly all
+        return false; // the usual case
     }
-    let blank = |c: char| matches!(c, '\u{1c}'..='\u{1f}') || c.is_whitespace();
-    std::str::from_utf8(text).is_ok_and(|text| !text.is_empty() && text.chars().all(blank))
+    // Python counts four control characters as white space that Rust does not.
+    let is_blank = |c: char| matches!(c, '\u{1c}'..='\u{1f}') || c.is_whitespace();
+    std::str::from_utf8(text).is_ok_and(|text| !text.is_empty() && text.chars().all(is_blank))
 }
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Appends `urllib.parse.quote(text, safe=safe)`.
+/// Appends the text percent-encoded, like `urllib.parse.quote(text, safe=safe)`.
 pub fn quote(text: &[u8], safe: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         if byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte) || safe.contains(&byte) {
@@ -76,39 +77,41 @@ pub fn quote(text: &[u8], safe: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `%XX`.
+/// Appends the percent-encoding `%XX` of a byte.
 pub fn write_percent(byte: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'%', HEX[(byte >> 4) as usize], HEX[(byte & 15) as usize]]);
 }
 
-/// Appends `urllib.parse.unquote(text)`: each run of ASCII by itself, with U+FFFD for what is no UTF-8 once it is decoded.
+/// Appends the text without its percent-encoding, like `urllib.parse.unquote(text)`.
+///
+/// Like Python, it decodes each run of ASCII characters by itself, and replaces decoded bytes that are not UTF-8 by U+FFFD.
 pub fn unquote(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.iter().position(|byte| !byte.is_ascii()).unwrap_or(rest.len());
-        let (run, behind) = rest.split_at(end);
-        if run.contains(&b'%') {
-            out.extend_from_slice(String::from_utf8_lossy(&percent_decoded(run)).as_bytes());
+        let ascii_size = rest.iter().position(|byte| !byte.is_ascii()).unwrap_or(rest.len());
+        let (ascii, after) = rest.split_at(ascii_size);
+        if ascii.contains(&b'%') {
+            out.extend_from_slice(String::from_utf8_lossy(&percent_decode(ascii)).as_bytes());
         } else {
-            out.extend_from_slice(run);
+            out.extend_from_slice(ascii);
         }
-        let end = behind.iter().position(u8::is_ascii).unwrap_or(behind.len());
-        out.extend_from_slice(&behind[..end]);
-        rest = &behind[end..];
+        let other_size = after.iter().position(u8::is_ascii).unwrap_or(after.len());
+        out.extend_from_slice(&after[..other_size]);
+        rest = &after[other_size..];
     }
 }
 
-fn percent_decoded(run: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(run.len());
+fn percent_decode(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
-    while at < run.len() {
-        match run[at..] {
+    while at < text.len() {
+        match text[at..] {
             [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 out.push(hex_value(high) << 4 | hex_value(low));
                 at += 3;
             }
             _ => {
-                out.push(run[at]);
+                out.push(text[at]);
                 at += 1;
             }
         }
@@ -124,44 +127,47 @@ fn hex_value(digit: u8) -> u8 {
     }
 }
 
+/// The digits of base64.
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Appends `base64.b64encode(bytes)`.
+/// Appends the base64 of bytes, like `base64.b64encode(bytes)`.
 pub fn base64_encode(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.chunks(3) {
         let bits = u32::from(chunk[0]) << 16
             | u32::from(chunk.get(1).copied().unwrap_or(0)) << 8
             | u32::from(chunk.get(2).copied().unwrap_or(0));
-        for place in 0..4 {
-            let sextet = (bits >> (18 - 6 * place) & 63) as usize;
-            out.push(if place <= chunk.len() { BASE64[sextet] } else { b'=' });
+        for index in 0..4 {
+            let sextet = (bits >> (18 - 6 * index) & 63) as usize;
+            out.push(if index <= chunk.len() { BASE64[sextet] } else { b'=' });
         }
     }
 }
 
-/// `base64.b64decode(text, validate=True)`; None where that raises. Of padding behind a whole group Python takes any amount.
+/// Decodes base64 like `base64.b64decode(text, validate=True)`; None if that function raises an error.
+///
+/// Like Python, it accepts any amount of padding after a complete group of four digits.
 pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
     let data = &text[..text.len() - padding];
-    let needed = match data.len() % 4 {
+    let required_padding = match data.len() % 4 {
         0 => None,
         2 => Some(2),
         3 => Some(1),
         _ => return None,
     };
-    if needed.is_some_and(|needed| padding != needed) || (data.is_empty() && padding > 0) {
+    if required_padding.is_some_and(|required| padding != required) || (data.is_empty() && padding > 0) {
         return None;
     }
     let mut out = Vec::with_capacity(data.len() / 4 * 3 + 2);
-    let (mut bits, mut count) = (0u32, 0u32);
+    let (mut bits, mut bit_count) = (0u32, 0u32); // the decoded bits that do not fill a byte yet
     for byte in data {
-        let sextet = BASE64.iter().position(|known| known == byte)? as u32;
+        let sextet = BASE64.iter().position(|digit| digit == byte)? as u32;
         bits = bits << 6 | sextet;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
+        bit_count += 6;
+        if bit_count >= 8 {
+            bit_count -= 8;
+            out.push((bits >> bit_count) as u8);
+            bits &= (1 << bit_count) - 1;
         }
     }
     Some(out)
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_as_str_writes_them() {
+    fn only_numbers_in_the_form_of_str_are_read() {
         for (text, number) in [("0", 0), ("7", 7), ("-12", -12), ("9223372036854775807", i64::MAX)] {
             assert_eq!(read_number(text.as_bytes()), Some(number));
             assert_eq!(written(|out| write_number(number, out)), text);
@@ -190,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn percent_escapes_are_those_of_urllib() {
+    fn percent_encoding_is_that_of_urllib() {
         assert_eq!(written(|out| quote("a b,é%~".as_bytes(), b" ", out)), "a b%2C%C3%A9%25~");
         for (text, plain) in [("a%2Cb", "a,b"), ("%", "%"), ("%4", "%4"), ("%zz%41", "%zzA"), ("%C3%A9", "é"), ("é%41", "éA")]
         {
             assert_eq!(written(|out| unquote(text.as_bytes(), out)), plain);
         }
-        // What is no UTF-8 is replaced, each run of ASCII by itself.
+        // Bytes that are not UTF-8 are replaced, in each run of ASCII characters by itself.
         assert_eq!(written(|out| unquote("%C3é%A9".as_bytes(), out)), "\u{fffd}é\u{fffd}");
         assert_eq!(written(|out| unquote(b"%F0%9F%41", out)), "\u{fffd}A");
     }

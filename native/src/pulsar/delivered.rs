@@ -49,7 +49,7 @@ pub fn read(frame: &[u8]) -> Option<Delivered> {
         return None;
     }
     let mut found = Delivered::default();
-    let mut reader = Reader::new(&frame[..rest]).from(10);
+    let mut reader = Reader::new(&frame[..rest]).starting_at(10);
     let (Some((COMMAND_MESSAGE, Value::Bytes(begin, end))), None) = (reader.field().ok()?, reader.field().ok()?) else {
         return None;
     };

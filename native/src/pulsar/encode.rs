@@ -257,7 +257,7 @@ mod tests {
         encoded.write(entry, &mut payload);
         let mut decoder = Decoder::default();
         let source = decoder.store.add_source(Source::Owned(payload));
-        let payload = decoder.store.whole(source);
+        let payload = decoder.store.slice_of_source(source);
         assert_eq!(decoder.add(&Stored { payload, kind: Kind::Batch(3, vec![]), ..Stored::default() }), Ok(None));
         let payloads: Vec<_> = decoder.store.messages().map(|message| message.payload().unwrap()).collect();
         assert_eq!(payloads, [&b"a"[..], b"", b"ccc"]);

@@ -20,7 +20,7 @@ fn of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<String>) 
     let (payload, metadata, count, due, ledger, entry, redelivery_count, publish_time, deliver_at, defect) = fields;
     let mut whole = |bytes| {
         let source = store.add_source(Source::Python(bytes));
-        store.whole(source)
+        store.slice_of_source(source)
     };
     let payload = whole(payload);
     let kind = metadata.map_or(Kind::Batch(count, due), |metadata| Kind::Single(whole(metadata)));

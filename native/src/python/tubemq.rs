@@ -146,7 +146,7 @@ impl Pack {
         let message = PackedMessage {
             messageId: found.id,
             checkSum: found.check_sum,
-            payLoadData: PyBytes::new(py, found.data.of_source(self.data.as_bytes(py))).unbind(),
+            payLoadData: PyBytes::new(py, found.data.bytes_in(self.data.as_bytes(py))).unbind(),
             flag: found.flag,
         };
         Ok(message.into_pyobject(py)?.into_any())

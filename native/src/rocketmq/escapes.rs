@@ -68,5 +68,5 @@ pub fn unescape(store: &mut Store, pair: Pair) -> Pair {
 }
 
 fn unescaped(store: &mut Store, text: Slice) -> Slice {
-    if store.bytes(text) == NOTHING { Slice::EMPTY } else { store.unquoted(text) }
+    if store.bytes(text) == NOTHING { Slice::EMPTY } else { store.unquote(text) }
 }

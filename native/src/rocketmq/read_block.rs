@@ -4,7 +4,7 @@ use memchr::{memchr, memchr_iter};
 
 use crate::Result;
 use crate::message::{Key, Pair, Row, Slice, Store};
-use crate::reserved::{Carried, HOPS, MARKER, NULL, USER_PREFIX, is_carried_name};
+use crate::reserved::{CarriedFields, GATEWAY_MARKER, HOPS, NULL_PAYLOAD, USER_PREFIX, is_carried_name};
 use crate::rocketmq::broker_order::{read_order, restore_order};
 use crate::rocketmq::escapes::unescape;
 use crate::rocketmq::names::Kind;
@@ -30,7 +30,7 @@ pub struct BlockReader {
     names: Vec<Slice>,
     /// Pairs of the gateway's that turn out to be the user's; they stand behind the others.
     late: Vec<Pair>,
-    carried: Carried,
+    carried: CarriedFields,
     /// A pair that only gateways write was read.
     from_gateway: bool,
     is_empty: bool,
@@ -61,7 +61,7 @@ impl BlockReader {
     fn divide(&mut self, store: &mut Store, blank: bool) -> Result<()> {
         self.names.clear();
         self.late.clear();
-        (self.carried, self.from_gateway, self.is_empty) = (Carried::default(), false, false);
+        (self.carried, self.from_gateway, self.is_empty) = (CarriedFields::default(), false, false);
         (self.order, self.tag, self.keys, self.sharding_key, self.timer, self.unique) = (None, None, None, None, None, None);
         for index in 0..self.entries.len() {
             let Entry { kind, name, value } = self.entries[index];
@@ -95,14 +95,14 @@ impl BlockReader {
         if name == ORDER && read_order(value).is_some() {
             self.order = Some(stored_value);
             self.from_gateway = true;
-        } else if name == MARKER && value == b"1" {
+        } else if name == GATEWAY_MARKER && value == b"1" {
             self.from_gateway = true;
         } else if name == EMPTY && value == b"1" && blank {
             (self.is_empty, self.from_gateway) = (true, true);
         } else if name.starts_with(USER_PREFIX) {
             pair.0 = pair.0.without_prefix(USER_PREFIX.len());
             self.add(store, stored_name, pair);
-        } else if is_carried_name(name) && (blank || name != NULL) {
+        } else if is_carried_name(name) && (blank || name != NULL_PAYLOAD) {
             let is_hops = name == HOPS;
             if self.carried.read(store, pair) {
                 self.from_gateway = true;

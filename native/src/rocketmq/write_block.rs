@@ -1,7 +1,7 @@
 //! The property string of a message: `write_block` of `mqbridge/rocketmq/mapping/write_block.py`.
 
 use crate::message::{Key, Message, RESERVED_PREFIX};
-use crate::reserved::{Field, MARKER, Sink, USER_PREFIX, WITHOUT, carry_field, needs_user_prefix, origin_properties};
+use crate::reserved::{Field, GATEWAY_MARKER, PairSink, USER_PREFIX, WITHOUT, carry_field, needs_user_prefix, origin_properties};
 use crate::rocketmq::broker_order::write_order;
 use crate::rocketmq::escapes::{fits, write_escaped, write_pair};
 use crate::rocketmq::names::{KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS, UNIQ_KEY, is_plain};
@@ -156,7 +156,7 @@ impl<'a> BlockWriter<'a> {
     fn write_ours(&mut self, message: &Message, prefix: Option<&[u8]>, delay: Option<Delay>, escapes: i64, out: &mut Vec<u8>) {
         let start = out.len();
         let scratch = &mut self.scratch;
-        let mut sink = OurPairs { escapes, out };
+        let mut sink = ReservedPairSink { escapes, out };
         carry_field(message, Field::OrderingKey, scratch, &mut sink);
         carry_field(message, Field::Attributes, scratch, &mut sink);
         carry_field(message, Field::EventTime, scratch, &mut sink);
@@ -175,14 +175,14 @@ impl<'a> BlockWriter<'a> {
             carry_field(message, Field::DeliverAt, scratch, &mut sink);
         }
         if message.payload().is_some_and(<[u8]>::is_empty) {
-            sink.pair(EMPTY, b"1");
+            sink.add(EMPTY, b"1");
         }
         if key == Key::None && !is_derived(message) {
-            sink.pair(WITHOUT, b"key");
+            sink.add(WITHOUT, b"key");
         }
         origin_properties(message, prefix, scratch, &mut sink);
         if out.len() == start {
-            write_pair(MARKER, b"1", out);
+            write_pair(GATEWAY_MARKER, b"1", out);
         }
     }
 
@@ -196,13 +196,13 @@ impl<'a> BlockWriter<'a> {
 }
 
 /// Writes pairs of the gateway's, escaped where need be.
-struct OurPairs<'o> {
+struct ReservedPairSink<'o> {
     escapes: i64,
     out: &'o mut Vec<u8>,
 }
 
-impl Sink for OurPairs<'_> {
-    fn pair(&mut self, name: &[u8], value: &[u8]) {
+impl PairSink for ReservedPairSink<'_> {
+    fn add(&mut self, name: &[u8], value: &[u8]) {
         if fits(value) {
             write_pair(name, value, self.out);
         } else {

@@ -4,7 +4,7 @@ use memchr::{memchr, memmem};
 
 use crate::Result;
 use crate::message::{Key, MSG_TIME, MSG_TYPE, Pair, Position, RESERVED_PREFIX, Row, Slice, Store};
-use crate::reserved::{Carried, USER_PREFIX, is_carried, read_carried};
+use crate::reserved::{CarriedFields, USER_PREFIX, is_carried, read_carried};
 use crate::text::is_utf8;
 use crate::tubemq::escapes::{MARKER, unescape};
 
@@ -138,7 +138,7 @@ impl<'m, M: Minutes> Decoder<'m, M> {
     }
 
     /// The fields among the pairs of the items that a gateway wrote; the other pairs are in `rest` after that.
-    fn read_behind(&mut self, store: &mut Store, behind: Option<Slice>, row: &Row) -> Carried {
+    fn read_behind(&mut self, store: &mut Store, behind: Option<Slice>, row: &Row) -> CarriedFields {
         let start = store.pairs.len();
         if let Some(behind) = behind {
             read_pairs(store, behind);
@@ -226,7 +226,7 @@ fn system_fields(store: &Store, pairs: (u32, u32)) -> (Option<Slice>, Option<Sli
 }
 
 /// Fields that were carried replace what the string says.
-fn set_carried(row: &mut Row, carried: Carried) {
+fn set_carried(row: &mut Row, carried: CarriedFields) {
     if carried.is_null {
         row.payload = None;
     }

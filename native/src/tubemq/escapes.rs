@@ -45,5 +45,5 @@ pub fn unescape(store: &mut Store, pair: Pair) -> Pair {
 }
 
 fn unescape_text(store: &mut Store, text: Slice) -> Slice {
-    if store.bytes(text) == b"%" { Slice::EMPTY } else { store.unquoted(text) }
+    if store.bytes(text) == b"%" { Slice::EMPTY } else { store.unquote(text) }
 }

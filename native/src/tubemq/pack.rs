@@ -14,12 +14,12 @@ pub fn split_answer(data: &[u8], source: u32) -> Option<(Vec<Transfered>, Vec<u8
     let mut reader = Reader::new(data);
     let (mut messages, mut rest) = (Vec::new(), Vec::new());
     loop {
-        let begin = reader.at();
+        let begin = reader.offset();
         match reader.field().ok()? {
             None => return Some((messages, rest)),
             Some((MESSAGES, Value::Bytes(start, end))) => messages.push(read_message(reader.inner(start, end), source)?),
             Some((MESSAGES, _) | (_, Value::Skipped)) => return None,
-            Some(_) => rest.extend_from_slice(&data[begin..reader.at()]),
+            Some(_) => rest.extend_from_slice(&data[begin..reader.offset()]),
         }
     }
 }

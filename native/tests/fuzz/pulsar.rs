@@ -29,7 +29,7 @@ pub fn decode(data: &[u8]) -> Result<Store> {
 
 fn owned(store: &mut Store, bytes: &[u8]) -> Slice {
     let source = store.add_source(Source::Owned(bytes.to_vec()));
-    store.whole(source)
+    store.slice_of_source(source)
 }
 
 /// The frame of a MESSAGE; what the plain code is to read is nothing here.
