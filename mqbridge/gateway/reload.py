@@ -119,11 +119,10 @@ class Reloader:
         while True:
             watch_interval_s = self._gateway.config.reload.watch
             retry_in_s = None if self._retry_at is None else max(0.0, self._retry_at - loop.time())
+            timeout_s = min((seconds for seconds in (watch_interval_s, retry_in_s) if seconds is not None), default=None)
             try:
-                await asyncio.wait_for(
-                    self._requested.wait(),
-                    min((timeout for timeout in (watch_interval_s, retry_in_s) if timeout is not None), default=None),
-                )
+                async with asyncio.timeout(timeout_s):
+                    await self._requested.wait()
             except TimeoutError:
                 if self._retry_at is not None and self._retry_at <= loop.time():
                     return

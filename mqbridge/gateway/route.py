@@ -140,7 +140,8 @@ class Route(RouteState):
         delay = self._rejoin_backoff.delay()
         log.log(self._log_level(error), "route %s will try to join its group again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_requested.wait(), delay)
+            async with asyncio.timeout(delay):
+                await self._stop_requested.wait()
 
     async def _open_endpoints(self) -> None:
         """Wait for the clusters, then call `prepare`. If the route is stopped before this ends, no endpoint stays open."""
@@ -209,7 +210,8 @@ class Route(RouteState):
         interval = self.config.source.refresh
         while self._next_endpoints is None and not membership.is_ending:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(membership.refresh_requested.wait(), interval)
+                async with asyncio.timeout(interval):
+                    await membership.refresh_requested.wait()
             membership.refresh_requested.clear()
             try:
                 if await self._endpoints.refresh():

@@ -220,7 +220,8 @@ class Endpoint(asyncio.Protocol):
             return
         self._transport.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait() if self.tls is None else self._wait_delivered(), timeout)
+            async with asyncio.timeout(timeout):
+                await (self._closed.wait() if self.tls is None else self._wait_delivered())
         if self._transport is not None:
             self._transport.abort()
             await self._closed.wait()

@@ -95,6 +95,8 @@ class QueueRelease:
         if self._state.locked_at is not None and not self._state.nothing_in_flight:
             self._stop_settling.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_settling.wait(), SETTLE_S)
+                # Not `wait_for`: before Python 3.12 it ignores a cancellation at the moment at which the wait ends.
+                async with asyncio.timeout(SETTLE_S):
+                    await self._stop_settling.wait()
         if self._state.may(Event.SETTLE):
             self._state.settle()

@@ -91,6 +91,28 @@ async def test_a_deadline_ends_what_no_broker_answers(scene: Scene) -> None:
     await asyncio.gather(revoking, return_exceptions=True)
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_deadline_in_the_moment_in_which_settling_ends_is_obeyed(scene: Scene, turns: int) -> None:
+    """On a busy machine, the end of settling and the deadline are due in the same turn of the event loop."""
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join(orderly=True)
+    assigned = consumer.held[QUEUE]
+    await assigned.receive()
+    revoking = asyncio.ensure_future(assigned.revoke())
+    await until(lambda: assigned.revoked)
+    for code in (Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ):
+        scene.cluster.on[code] = silent
+    release = assigned._release
+    release.stop_settling()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert release._task is not None
+    release._task.cancel()
+    async with asyncio.timeout(2):
+        await asyncio.wait([release._task])
+    await asyncio.gather(revoking, return_exceptions=True)
+
+
 async def test_a_deadline_of_one_who_waits_is_no_cancellation_of_the_others(scene: Scene) -> None:
     """The rebalance task also waits for the release: it continues, and takes the queue again."""
     scene.groups.append(*[b"x"] * 10)
