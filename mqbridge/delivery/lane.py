@@ -146,12 +146,12 @@ class LaneDelivery:
             try:
                 for attribute, rate in settings.rates:
                     await rate.take(getattr(batch, attribute))
-                if not settings.budget.try_take(cost := self._cost(batch.held_bytes)):
-                    await settings.budget.take(cost)
+                if not settings.budget.try_reserve(cost := self._cost(batch.held_bytes)):
+                    await settings.budget.reserve(cost)
             finally:
                 self._awaiting_budget = 0
             if self.lane.revoked.is_set():  # revoked while the batch waited: the partition's next consumer delivers it
-                settings.budget.give(cost)
+                settings.budget.release(cost)
                 return
             settings.counters.last_batch_at = now = loop.time()
             self._dispatch(self._tickets.open(batch, now, cost))
@@ -244,7 +244,7 @@ class LaneDelivery:
 
     def _on_ticket_ended(self, ticket: Ticket) -> None:
         """Free the bytes of a batch whose last leg has ended."""
-        self._settings.budget.give(ticket.cost)
+        self._settings.budget.release(ticket.cost)
 
     def _cost(self, held_bytes: int) -> int:
         """Return the bytes that a batch occupies of the budget: the held bytes, and the overhead of its legs."""
@@ -254,7 +254,7 @@ class LaneDelivery:
         """Charge the bytes that outbounds hold beyond the batch's own, for example decompressed bodies and stamped origins."""
         if (excess := self._cost(held_bytes) - ticket.cost) > 0:
             ticket.cost += excess
-            self._settings.budget.overdraw(excess)
+            self._settings.budget.reserve_beyond_limit(excess)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

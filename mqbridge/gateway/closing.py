@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from mqbridge.adapter.deadlines import resolve_deadline
-from mqbridge.net.tasks import collect_error, spawn
+from mqbridge.net.tasks import mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ async def cancel_by_deadline(deadline: float | None, label: str, *tasks: "asynci
     await wait_by_deadline(resolve_deadline(deadline) + GRACE_S, label, *live)
     for task in live:
         if task.done():
-            collect_error(task)  # otherwise asyncio logs it; a caller that needs the error reads it from the task
+            mark_error_retrieved(task)  # otherwise asyncio logs it; a caller that needs the error reads it from the task
 
 
 async def wait_by_deadline(latest: float, label: str, *tasks: "asyncio.Task[Any]") -> None:

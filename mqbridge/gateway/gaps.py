@@ -15,7 +15,7 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Partition, Position, format_position
-from mqbridge.net.tasks import collect_error, spawn
+from mqbridge.net.tasks import mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class GapCheck:
         task = self._queued_requests.get(topic)
         if task is None:
             task = self._queued_requests[topic] = spawn(self._fetch(topic), f"bounds of {topic}", quiet=True)
-            task.add_done_callback(collect_error)
+            task.add_done_callback(mark_error_retrieved)
         return await asyncio.shield(task)
 
     async def _fetch(self, topic: str) -> "_BoundsAndCommitted":

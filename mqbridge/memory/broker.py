@@ -118,7 +118,7 @@ class Broker:
         """Make the broker unreachable until `reconnect`: sends wait, and every lane ends."""
         self.connected.clear()
         for client in self.clients:
-            client.failed(ADDRESS, Unreachable("the memory broker is disconnected"))
+            client.record_failure(ADDRESS, Unreachable("the memory broker is disconnected"))
         for (_, topic, number), member in list(self._owners.items()):
             member.revoke(topic, number)
         self._owners.clear()
@@ -127,8 +127,8 @@ class Broker:
         """Make the broker reachable again: sends resume, and partitions are assigned again."""
         self.connected.set()
         for client in self.clients:
-            client.answered(ADDRESS)
-            client.ended(ADDRESS)
+            client.record_response(ADDRESS)
+            client.record_end(ADDRESS)
         for group in self._members:
             self.balance(group)
 

@@ -1,4 +1,4 @@
-"""Budget of bytes in flight: bounds the gateway's memory whatever the lag.
+"""Budget of bytes in flight: bounds the gateway's memory, however far it lags behind a source.
 
 The batches of a slow target occupy the budget until they are stored. The source is not read meanwhile, so memory does not grow.
 """
@@ -12,47 +12,50 @@ class Budget:
     """A limit of bytes in flight. A batch larger than the limit is admitted when nothing else is in flight."""
 
     def __init__(self, limit: int) -> None:
+        """`limit` is in bytes."""
         self.limit = limit
         self.used = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Number of reserved bytes; it can exceed the limit."""
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Callers of `reserve` that wait for free bytes, first come, first served: a future and the requested bytes."""
 
-    def try_take(self, size: int) -> bool:
-        """Take `size` bytes if they are free and no other caller waits; return whether they were taken."""
-        if self._waiting or not self._fits(size):
+    def try_reserve(self, size: int) -> bool:
+        """Reserve `size` bytes if they are free and no other caller waits; return whether they were reserved."""
+        if self._waiters or not self._fits(size):
             return False
         self.used += size
         return True
 
-    async def take(self, size: int) -> None:
-        """Wait until `size` bytes are free and take them; callers are served in the order of their calls."""
-        if self.try_take(size):
+    async def reserve(self, size: int) -> None:
+        """Wait until `size` bytes are free and reserve them; callers are served in the order of their calls."""
+        if self.try_reserve(size):
             return
         future = asyncio.get_running_loop().create_future()
-        entry = (future, size)
-        self._waiting.append(entry)
+        waiter = (future, size)
+        self._waiters.append(waiter)
         try:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.give(size)  # granted in the same loop iteration in which we were cancelled
+                self.release(size)  # the bytes were reserved in the loop iteration in which this call was cancelled
             else:
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove(entry)
-                self._grant()
+                    self._waiters.remove(waiter)
+                self._admit_waiters()
             raise
 
-    def overdraw(self, size: int) -> None:
+    def reserve_beyond_limit(self, size: int) -> None:
         """Count `size` bytes that are in memory already, even beyond the limit; later callers wait until there is room."""
         self.used += size
 
-    def give(self, size: int) -> None:
-        """Release `size` bytes and admit the callers that now fit."""
+    def release(self, size: int) -> None:
+        """Release `size` bytes and admit the waiting callers that now fit."""
         self.used -= size
-        self._grant()
+        self._admit_waiters()
 
-    def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            future, size = self._waiting.popleft()
+    def _admit_waiters(self) -> None:
+        while self._waiters and self._fits(self._waiters[0][1]):
+            future, size = self._waiters.popleft()
             if not future.cancelled():
                 self.used += size
                 future.set_result(None)

@@ -1,13 +1,14 @@
 """Reachability of a cluster's servers, as reported by its connections; logs the start and the end of each outage once.
 
-A server is missing after a connection to it fails, or is closed because the server is silent. It is known again when it responds
-over another connection. A lost connection alone is no outage: it may be made again at once, or not be needed any more.
-The bootstrap servers of a client (`any_of`: name servers, Masters, service addresses) replace each other, so they are missing
-only while none of them is reachable. A server that no client has tried to reach for FORGET_S is not needed any more.
+A server is missing after a connection to it fails, or is closed because the server is silent. It is reachable again when it
+responds over another connection. A lost connection alone is no outage: clients may reconnect at once, or not need it any more.
+The bootstrap servers of a client (name servers, Masters, service addresses) replace each other, so they are missing only while
+none of them is reachable. A server that no client has tried to reach for FORGET_S is not needed any more, and is forgotten.
 
-        connecting failed, silent                  responded
-    known  ------------------>  missing  ------------------>  known
-                                         not tried for FORGET_S
+              connecting failed, silent                 responded
+    reachable  ------------------>  missing  ------------------>  reachable
+                                             not tried for FORGET_S
+                                             ------------------>  forgotten
 """
 
 import asyncio
@@ -20,13 +21,13 @@ from mqbridge.errors import ConnectionLost, Unreachable
 log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 15.0
-"""The longest pause between two attempts to reach a needed server, by a client, a route or a gateway that starts."""
+"""Maximum pause between two attempts to reach a server, by a client, a route, or a gateway during its start."""
 FORGET_S = 60.0
-"""Longer than any pause between two attempts, plus the time of an attempt."""
+"""A missing server is forgotten after this time without an attempt; longer than any pause plus the duration of an attempt."""
 
 
 def level_of(error: Exception, level: int) -> int:
-    """Return the level for logging a retry after this error: DEBUG for an outage, which `Connectivity` logs; else `level`."""
+    """Return the log level for a retry after this error: DEBUG for an outage, which `Connectivity` logs itself; else `level`."""
     return logging.DEBUG if isinstance(error, (Unreachable, ConnectionLost)) else level
 
 
@@ -38,31 +39,34 @@ def address_of(host: str, port: int) -> str:
 class Connectivity:
     """Reachability of one cluster. All clients of the cluster share one object, and it outlives their connections."""
 
-    def __init__(self, name: str, any_of: Iterable[tuple[str, int]] = ()) -> None:
+    def __init__(self, name: str, bootstrap_servers: Iterable[tuple[str, int]] = ()) -> None:
         self.name = name
         self.failures = 0
-        """Number of connections that could not be made, or were closed because the server was silent."""
+        """Number of connection attempts that failed, plus connections that were closed because the server was silent."""
         self.reconnects = 0
-        """Number of connections to servers whose earlier connections had all ended; parallel connections do not count."""
+        """Number of new connections to servers whose earlier connections had all ended; parallel connections do not count."""
         self.retries = 0
         """Number of retried sends; counted by the clients."""
-        self.admitted = False
-        """True if the cluster has ever accepted our credentials; then a later rejection may be transient."""
+        self.credentials_accepted = False
+        """True if the cluster has ever accepted our credentials; a later rejection may then be transient."""
         self.missing: dict[str, str] = {}
-        """Unreachable servers, with the reason."""
-        self._any_of = [address_of(host, port) for host, port in any_of]
-        self._failed: dict[str, str] = {}
-        self._tried_at: dict[str, float] = {}
-        self._live: dict[str, int] = {}
-        """Open connections that have received bytes, by server; 0 once all of them have ended."""
-        self._away_at: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        """Error text of each unreachable server, by address. Bootstrap servers count only while none of them is reachable."""
+        self._bootstrap_servers = [address_of(host, port) for host, port in bootstrap_servers]
+        self._errors: dict[str, str] = {}
+        """Last error text of each server whose last connection failed, by address; a response removes it."""
+        self._last_failed_at: dict[str, float] = {}
+        """Time of the last failed connection, by address (`time.monotonic`)."""
+        self._open_connections: dict[str, int] = {}
+        """Number of open connections that have received bytes, by address; 0 after all of them have ended."""
+        self._outage_began_at: float | None = None
+        """Time at which the first server became missing (`time.monotonic`); None while none is missing."""
+        self._forget_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
     def unreachable_s(self) -> float | None:
         """Seconds since a server became unreachable; None while none is missing."""
-        return None if self._away_at is None else time.monotonic() - self._away_at
+        return None if self._outage_began_at is None else time.monotonic() - self._outage_began_at
 
     @property
     def reason(self) -> str | None:
@@ -70,108 +74,115 @@ class Connectivity:
         return "; ".join(self.missing.values()) or None
 
     def level_of(self, error: Exception, level: int) -> int:
-        """Return DEBUG during an outage of this cluster, which may be the cause of any error; else as the function `level_of`."""
+        """Return DEBUG during an outage of this cluster, which may have caused the error; else as the function `level_of`."""
         return logging.DEBUG if self.missing else level_of(error, level)
 
     # --- reported by connections ------------------------------------------------------------------------------------
 
-    def answered(self, address: str) -> None:
+    def record_response(self, address: str) -> None:
         """Record the first bytes received over a new connection."""
-        self.reconnects += self._live.get(address) == 0
-        self._live[address] = self._live.get(address, 0) + 1
-        self._failed.pop(address, None)
-        self._update("can be reached again")
+        self.reconnects += self._open_connections.get(address) == 0
+        self._open_connections[address] = self._open_connections.get(address, 0) + 1
+        self._errors.pop(address, None)
+        self._update_missing("can be reached again")
 
-    def ended(self, address: str) -> None:
+    def record_end(self, address: str) -> None:
         """Record the end of a connection that had received bytes."""
-        self._live[address] -= 1
+        self._open_connections[address] -= 1
 
-    def failed(self, address: str, error: Exception) -> None:
-        """Record a connection that could not be made, or whose server was silent."""
+    def record_failure(self, address: str, error: Exception) -> None:
+        """Record a connection that could not be made, or that was closed because the server was silent."""
         if self._closed:
             return
         self.failures += 1
-        self._failed[address] = str(error)
-        self._tried_at[address] = time.monotonic()
-        self._update("")
-        self._forget_later()
+        self._errors[address] = str(error)
+        self._last_failed_at[address] = time.monotonic()
+        self._update_missing("")
+        self._schedule_forgetting()
 
     def close(self) -> None:
         """Stop recording failures: the client is closing, so connections that end now are no outage."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._forget_timer is not None:
+            self._forget_timer.cancel()
+            self._forget_timer = None
 
     def open(self) -> None:
-        """Start recording for a new client; servers that were missing before are forgotten unless this client tries them."""
+        """Start recording for a new client; servers that are missing already are forgotten unless this client tries them."""
         self._closed = False
-        if self._failed:
-            self._forget_later()
+        if self._errors:
+            self._schedule_forgetting()
 
     # --- state ------------------------------------------------------------------------------------------------------
 
-    def _update(self, why: str) -> None:
-        has_bootstrap = any(address not in self._failed for address in self._any_of)
+    def _update_missing(self, ending: str) -> None:
+        """Compute `missing` anew, and log the start or the end of an outage; `ending` tells in the log how it ended."""
+        is_bootstrap_reachable = any(address not in self._errors for address in self._bootstrap_servers)
         self.missing = {
-            address: reason for address, reason in self._failed.items() if address not in self._any_of or not has_bootstrap
+            address: reason
+            for address, reason in self._errors.items()
+            if address not in self._bootstrap_servers or not is_bootstrap_reachable
         }
-        if self.missing and self._away_at is None:
-            self._away_at = time.monotonic()
+        if self.missing and self._outage_began_at is None:
+            self._outage_began_at = time.monotonic()
             log.warning(
                 "cluster %s cannot be reached, trying again with pauses of up to %g s: %s", self.name, MAX_PAUSE_S, self.reason
             )
-        elif not self.missing and self._away_at is not None:
-            log.info("cluster %s %s after %.1f s", self.name, why, time.monotonic() - self._away_at)
-            self._away_at = None
+        elif not self.missing and self._outage_began_at is not None:
+            log.info("cluster %s %s after %.1f s", self.name, ending, time.monotonic() - self._outage_began_at)
+            self._outage_began_at = None
 
-    def _forget_later(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
+    def _schedule_forgetting(self) -> None:
+        if self._forget_timer is None:
+            self._forget_timer = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
 
     def _forget(self) -> None:
         """Forget servers that no client has tried for FORGET_S: the topic moved, or the server left the cluster."""
-        oldest = time.monotonic() - FORGET_S
-        for address in [address for address in self._failed if self._tried_at[address] <= oldest]:
-            del self._failed[address]
-        self._update(f"needs none of its missing servers any more (not tried for {FORGET_S:g} s),")
+        forget_before = time.monotonic() - FORGET_S
+        for address in [address for address in self._errors if self._last_failed_at[address] <= forget_before]:
+            del self._errors[address]
+        self._update_missing(f"needs none of its missing servers any more (not tried for {FORGET_S:g} s),")
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(FORGET_S / 2, self._forget) if self._failed else None
+        self._forget_timer = loop.call_later(FORGET_S / 2, self._forget) if self._errors else None
 
 
 class Link:
     """Reports the state of one connection to the `Connectivity` of its cluster."""
 
-    __slots__ = ("_address", "_connectivity", "_heard")
+    __slots__ = ("_address", "_connectivity", "_has_received")
 
     def __init__(self, connectivity: Connectivity, host: str, port: int) -> None:
-        self._connectivity, self._address, self._heard = connectivity, address_of(host, port), False
+        self._connectivity, self._address = connectivity, address_of(host, port)
+        self._has_received = False
 
-    def repeats(self, sends: int) -> None:
+    def count_retries(self, sends: int) -> None:
         """Count sends that are retried over this connection because an earlier connection was lost."""
         self._connectivity.retries += sends
 
     @property
-    def admitted(self) -> bool:
+    def credentials_accepted(self) -> bool:
         """True if the cluster has ever accepted our credentials."""
-        return self._connectivity.admitted
+        return self._connectivity.credentials_accepted
 
-    def admit(self) -> None:
+    def record_credentials_accepted(self) -> None:
         """Record that the server accepted our credentials, or needs none."""
-        self._connectivity.admitted = True
+        self._connectivity.credentials_accepted = True
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Record that the connection could not be made."""
-        self._connectivity.failed(self._address, error)
+        self._connectivity.record_failure(self._address, error)
 
     def record_received(self) -> None:
         """Record that the first bytes arrived."""
-        self._heard = True
-        self._connectivity.answered(self._address)
+        self._has_received = True
+        self._connectivity.record_response(self._address)
 
-    def ended(self, error: Exception, *, wanted: bool, silent: bool) -> None:
-        """Record that the connection ended: by us (`wanted`), because the server was `silent`, or for an unknown reason."""
-        if self._heard:
-            self._connectivity.ended(self._address)
-        if silent or not (self._heard or wanted):
-            self._connectivity.failed(self._address, error)
+    def record_end(self, error: Exception, *, intended: bool, silent: bool) -> None:
+        """Record that the connection ended. `intended`: we closed it; `silent`: the server sent nothing for too long.
+
+        This counts as a failure if the server was silent, or if the connection ended unintended before any bytes arrived.
+        """
+        if self._has_received:
+            self._connectivity.record_end(self._address)
+        if silent or not (self._has_received or intended):
+            self._connectivity.record_failure(self._address, error)

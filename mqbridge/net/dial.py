@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.net.tls.explained import explain_tls, is_final
+from mqbridge.net.tls.explain import explain_tls, is_permanent
 from mqbridge.net.tls.tls import Tls
 
 CONNECT_TIMEOUT_S = 5.0
+"""Maximum time of the DNS lookup, the TCP connection and the TLS handshake together; a healthy server needs milliseconds."""
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:
-    """Split `host:port`, `host` or `[IPv6]:port` into host and port.
+    """Split `host:port`, `host` or `[IPv6]:port` into host and port; without a port, it is `default_port`.
 
     Raises ValueError if the host is empty, the port is not a number from 1 to 65535, or the address contains a user.
     """
@@ -31,30 +32,30 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
 async def dial(
     host: str,
     port: int,
-    make: Callable[[], Endpoint],
+    make_endpoint: Callable[[], Endpoint],
     *,
     tls: Tls | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
 ) -> Endpoint:
-    """Connect and return the endpoint that `make` built; the connection's state is reported to `link`.
+    """Connect, within `timeout` seconds, and return the endpoint that `make_endpoint` made; it reports its state to `link`.
 
     Raises Unreachable (FATAL if TLS fails at a cluster that has never accepted our credentials), and ClusterError (FATAL) if the
     files that `tls` needs are unusable.
     """
     try:
-        return await _connect(host, port, make, tls, timeout, link)
+        return await _connect(host, port, make_endpoint, tls, timeout, link)
     except Unreachable as error:
-        if link is not None and error.failure is not Failure.FATAL:  # a FATAL failure is not retried: not an outage
-            link.failed(error)
+        if link is not None and error.failure is not Failure.FATAL:  # nobody retries after a FATAL failure, so it is no outage
+            link.record_failure(error)
         raise
 
 
 async def _connect(
-    host: str, port: int, make: Callable[[], Endpoint], tls: Tls | None, timeout: float, link: Link | None
+    host: str, port: int, make_endpoint: Callable[[], Endpoint], tls: Tls | None, timeout: float, link: Link | None
 ) -> Endpoint:
-    def linked() -> Endpoint:
-        endpoint = make()
+    def make_protocol() -> Endpoint:
+        endpoint = make_endpoint()
         endpoint.link = link
         endpoint.tls = tls
         return endpoint
@@ -64,18 +65,18 @@ async def _connect(
     try:
         async with asyncio.timeout(timeout):
             transport, endpoint = await asyncio.get_running_loop().create_connection(
-                linked, host, port, ssl=context, server_hostname=name
+                make_protocol, host, port, ssl=context, server_hostname=name
             )
     except TimeoutError as error:
-        by_tls = "" if tls is None else " by TLS"
+        with_tls = "" if tls is None else " by TLS"
         hint = "" if tls is None else ": is this its port for TLS?"
-        raise Unreachable(f"{host}:{port} did not accept a connection{by_tls} within {timeout:g} s{hint}") from error
+        raise Unreachable(f"{host}:{port} did not accept a connection{with_tls} within {timeout:g} s{hint}") from error
     except UnicodeError as error:  # raised before the DNS lookup: a label of the name is empty or too long
         raise Unreachable(f"{host}:{port} cannot be reached: the host name is invalid: {error}") from error
     except OSError as error:
         if tls is not None and isinstance(error, (ssl.SSLError, ConnectionResetError, BrokenPipeError)):
             why = explain_tls(error, tls.settings, name or host)
-            failure = refusal_failure(link) if is_final(error) else Failure.RETRY
+            failure = refusal_failure(link) if is_permanent(error) else Failure.RETRY
             raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", failure) from error
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     if tls is not None:
@@ -84,23 +85,27 @@ async def _connect(
 
 
 def refusal_failure(link: Link | None) -> Failure:
-    """Return FATAL if the cluster has never accepted our credentials; else RETRY, as a new certificate or token may help."""
-    return Failure.RETRY if link is not None and link.admitted else Failure.FATAL
+    """Return the failure of an error by which a server rejects our credentials.
+
+    It is FATAL if the cluster has never accepted them; else RETRY, because a new certificate or token may help.
+    """
+    return Failure.RETRY if link is not None and link.credentials_accepted else Failure.FATAL
 
 
 @contextlib.contextmanager
-def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterator[None]:
-    """Wrap the first exchange with a cluster: an unexpected response may mean that the port belongs to another kind of server.
+def detect_wrong_port(protocol: str, addresses: str, *more_errors: type[ClusterError]) -> Iterator[None]:
+    """Wrap the first requests to a cluster: an unexpected response may mean that the port belongs to another kind of server.
 
-    Replaces ConnectionLost, RequestTimeout, RemoteProtocolError and the `more` errors by Unreachable with that hint. A fatal
-    refusal is raised unchanged, unless a RemoteProtocolError caused it.
+    Replaces ConnectionLost, RequestTimeout, RemoteProtocolError and `more_errors` by Unreachable with that hint. FATAL errors of
+    the connection (rejected credentials) are raised unchanged, unless a RemoteProtocolError caused them. `protocol` names the
+    expected server in the error, such as `a Pulsar broker`.
     """
     try:
         yield
     except (ClusterError, RemoteProtocolError) as error:
-        is_unexpected = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
-        is_refusal = isinstance(error, (ConnectionLost, Unreachable)) and error.failure is Failure.FATAL
-        if (is_refusal or not is_unexpected) and not isinstance(error.__cause__, RemoteProtocolError):
+        is_unexpected = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more_errors))
+        is_rejection = isinstance(error, (ConnectionLost, Unreachable)) and error.failure is Failure.FATAL
+        if (is_rejection or not is_unexpected) and not isinstance(error.__cause__, RemoteProtocolError):
             raise
         raise Unreachable(
             f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "

@@ -1,11 +1,11 @@
-"""An asyncio protocol that cuts received bytes into frames, and collects sent bytes per iteration of the event loop.
+"""An asyncio protocol that splits received bytes into frames, and collects sent bytes per iteration of the event loop.
 
 The frame handler gets all frames of one read in one call. Sent bytes are collected and written once per iteration of the event
 loop, or as soon as FLUSH_BYTES are queued: a write per frame was measured 13 to 50 times slower for small frames.
 
 uvloop itself collects the writes to a TCP connection and writes them in the same iteration. So bytes are passed to its transport
-at once: collected here, they would be sent one iteration later, after one more poll of all sockets. Over TLS each write would
-become a TLS record of its own. So over TLS, and with other event loops, the writes are collected here.
+at once: if they were collected here, they would be sent one iteration later, after one more poll of all sockets. With other event
+loops the writes are collected here; also over TLS, where each write would become a TLS record of its own.
 """
 
 import asyncio
@@ -16,27 +16,27 @@ from typing import cast
 
 from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError
 from mqbridge.net.connectivity import Link
-from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
-from mqbridge.net.tls.explained import explain_tls, is_final
+from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent_bytes, undelivered_bytes
+from mqbridge.net.tls.explain import explain_tls, is_permanent
 from mqbridge.net.tls.tls import Tls
 from mqbridge.wire.cutter import FrameCutter, Measure
 
 FLUSH_BYTES = 256 << 10
-"""Flush as soon as this many bytes are queued within an iteration."""
+"""Flush as soon as this many bytes are queued within an iteration of the event loop."""
 WRITE_HIGH_BYTES = 4 << 20
 WRITE_LOW_BYTES = 1 << 20
-"""`drained()` waits once the transport's write buffer exceeds WRITE_HIGH_BYTES, until it is down to WRITE_LOW_BYTES."""
+"""`wait_writable` waits after the transport's write buffer exceeded WRITE_HIGH_BYTES, until it is down to WRITE_LOW_BYTES."""
 JOIN_BELOW_BYTES = 4096
-"""Buffers that are smaller than this on average are joined; larger ones are passed to the kernel as a list (writev)."""
-GATHERING = ("uvloop.loop", "TCPTransport")
+"""Queued buffers that are smaller than this on average are joined; larger ones are passed to the kernel as a list (writev)."""
+BATCHING_TRANSPORT = ("uvloop.loop", "TCPTransport")
 """Module and name of the transport that collects writes itself; not imported, as uvloop does not exist on every platform."""
 QUIET_CHECK_S = 0.02
 QUIET_CHECKS = 2
-"""A closing TLS connection counts as delivered when this many checks in a row, QUIET_CHECK_S apart, find no undelivered bytes."""
+"""A closing TLS connection has delivered its bytes when this many checks, QUIET_CHECK_S apart, find none undelivered."""
 
 
 class Endpoint(asyncio.Protocol):
-    """One connection. `on_frames` gets lists of frames; `on_lost` is called once, when the connection has ended."""
+    """One connection. `on_frames` gets the frames of each read; `on_lost` is called once, when the connection has ended."""
 
     def __init__(self, measure: Measure, on_frames: Callable[[list[bytes]], None], on_lost: Callable[[Exception], None]) -> None:
         self._cutter = FrameCutter(measure)
@@ -47,27 +47,31 @@ class Endpoint(asyncio.Protocol):
         """The running loop, stored when the connection is made: `get_running_loop` costs a system call, `getpid`."""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
-        self._flush_due = False
+        self._flush_scheduled = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._error: Exception | None = None
+        """The first error, by which the connection ended or will end."""
         self._closed = asyncio.Event()
         self._closing = False
-        self.heard = False
+        """True if we ended the connection on purpose."""
+        self.has_received = False
         """True if the peer has sent any bytes."""
         self.link: Link | None = None
         """The object to which the state of this connection is reported; set by `dial`."""
         self.tls: Tls | None = None
         """TLS of the cluster, None without TLS; set by `dial`."""
         self.peer = "?"
+        """The peer's address, `host:port`."""
         self.alive = False
-        """True while the connection is open and nothing has ended it."""
+        """True from the start of the connection until it is lost or aborted."""
         self.received_at = 0.0
         """Loop time at which bytes last arrived, for keep-alive."""
         self.is_writable = True
         """True while the peer keeps up with the sends."""
-        self._written = 0
-        self._gathers = False
+        self._written_bytes = 0
+        """Number of bytes that were passed to the transport."""
+        self._transport_batches_writes = False
         """True if the transport itself collects the writes of an iteration, as uvloop's does."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
@@ -77,32 +81,32 @@ class Endpoint(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self.alive = self._error is None
-        self._gathers = (type(transport).__module__, type(transport).__name__) == GATHERING
+        self._transport_batches_writes = (type(transport).__module__, type(transport).__name__) == BATCHING_TRANSPORT
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{host}:{port}"
         self.received_at = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
-        """Cut frames and pass them on; a protocol violation ends the connection."""
+        """Split the bytes into frames and pass them on; a protocol violation ends the connection."""
         self.received_at = self._loop.time()
-        if not self.heard:
-            self.heard = True
+        if not self.has_received:
+            self.has_received = True
             if self.link is not None:
                 self.link.record_received()
         try:
-            self._take(data)
+            self._process(data)
         except ProtocolError as error:
             self.abort(error)
 
-    def _take(self, data: bytes) -> None:
-        """Process received bytes."""
+    def _process(self, data: bytes) -> None:
+        """Pass complete frames to the handler. Subclasses override this if they need frames without a copy of their own."""
         if frames := self._cutter.feed(data):
             self._on_frames(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report that the connection ended, with the first error."""
-        error = self._error or self._lost_by(exc)
+        error = self._error or self._connection_lost_error(exc)
         if error.__cause__ is None and error is not exc:
             error.__cause__ = exc
         self._error = error
@@ -112,11 +116,11 @@ class Endpoint(asyncio.Protocol):
         self._writable.set()
         self._closed.set()
         if self.link is not None:
-            self.link.ended(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
+            self.link.record_end(error, intended=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
-    def _lost_by(self, error: Exception | None) -> ConnectionLost:
-        """Make the error for a lost connection.
+    def _connection_lost_error(self, error: Exception | None) -> ConnectionLost:
+        """Make the error for a connection that asyncio reports as lost.
 
         With TLS 1.3 a server rejects our certificate only after the handshake. That is FATAL if the server has sent nothing and
         the cluster has never accepted our credentials.
@@ -125,21 +129,23 @@ class Endpoint(asyncio.Protocol):
             return ConnectionLost(f"the connection to {self.peer} ended")
         if not isinstance(error, ssl.SSLError):
             return ConnectionLost(f"the connection to {self.peer} ended: {error}")
-        is_transient = self.heard or (self.link is not None and self.link.admitted) or not is_final(error)
+        is_transient = self.has_received or (self.link is not None and self.link.credentials_accepted) or not is_permanent(error)
         why = error if self.tls is None else explain_tls(error, self.tls.settings, self.peer)
         return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if is_transient else Failure.FATAL)
 
-    def limit_queue(self, size: int, unsent: int) -> None:
-        """Pause writing above `size` queued bytes; the kernel buffers at most `unsent` bytes that it has not sent yet."""
+    def limit_queued_bytes(self, size: int, unsent: int) -> None:
+        """Pause writing above `size` queued bytes; the kernel buffers at most `unsent` further bytes that it has not sent yet."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=size, low=size // 4)
-            limit_unsent(self._transport, unsent)
+            limit_unsent_bytes(self._transport, unsent)
 
     @property
-    def delivered(self) -> int:
-        """Number of bytes that the peer's kernel has acknowledged; if the platform does not report it, that left our buffers."""
+    def delivered_bytes(self) -> int:
+        """Number of bytes that the peer's kernel has acknowledged; that left our buffers, if the platform cannot tell."""
         transport = self._transport
-        return self._written if transport is None else self._written - transport.get_write_buffer_size() - undelivered(transport)
+        if transport is None:
+            return self._written_bytes
+        return self._written_bytes - transport.get_write_buffer_size() - undelivered_bytes(transport)
 
     def pause_writing(self) -> None:
         """Mark the connection as not writable; asyncio calls this when the write buffer exceeds its high mark."""
@@ -157,53 +163,54 @@ class Endpoint(asyncio.Protocol):
         """Queue bytes for the write of this loop iteration. Raises ConnectionLost if the connection has ended."""
         if not self.alive:
             raise self._closed_error()
-        if self._gathers and (transport := self._transport) is not None:
+        if self._transport_batches_writes and (transport := self._transport) is not None:
             if len(pieces) == 1:
-                self._written += len(pieces[0])
+                self._written_bytes += len(pieces[0])
                 transport.write(pieces[0])
             else:
-                self._written += sum(map(len, pieces))
+                self._written_bytes += sum(map(len, pieces))
                 transport.writelines(pieces)
             return
         self._outbox.extend(pieces)
         self._outbox_bytes += sum(map(len, pieces))
         if self._outbox_bytes >= FLUSH_BYTES:
             self._flush()
-        elif not self._flush_due:
-            self._flush_due = True
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _closed_error(self) -> ConnectionLost:
-        """Make the error for sends; it stays FATAL if the server rejected our certificate before the first send."""
+        """Make the error for a send after the end; FATAL if the connection ended because the server rejected our certificate."""
         if isinstance(self._error, ConnectionLost) and self._error.failure is Failure.FATAL:
             return ConnectionLost(str(self._error), Failure.FATAL)
         return ConnectionLost(f"the connection to {self.peer} is closed")
 
     def _flush(self) -> None:
-        self._flush_due = False
+        """Pass the collected bytes to the transport."""
+        self._flush_scheduled = False
         outbox, size = self._outbox, self._outbox_bytes
         if not outbox or self._transport is None:
             return
         self._outbox, self._outbox_bytes = [], 0
-        self._written += size
+        self._written_bytes += size
         if size < len(outbox) * JOIN_BELOW_BYTES:
             self._transport.write(b"".join(outbox))
         else:
             self._transport.writelines(outbox)
 
-    async def drained(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait until the connection is writable; the caller sets the deadline."""
         if not self._writable.is_set():
             await self._writable.wait()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def abort(self, error: Exception, *, wanted: bool = False, discard: bool = False) -> None:
-        """End the connection at once with this error; `wanted` means that we end it, not because of a fault of the peer.
+    def abort(self, error: Exception, *, intended: bool = False, discard: bool = False) -> None:
+        """End the connection at once with this error; `intended` means that we do not need it any more, so it did not fail.
 
-        With `discard`, bytes that are not delivered yet are dropped.
+        With `discard`, the kernel drops the bytes that it has not delivered yet.
         """
-        self._closing |= wanted
+        self._closing |= intended
         self.alive = False
         if self._error is None:
             self._error = error
@@ -213,7 +220,7 @@ class Endpoint(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, timeout: float = 2.0) -> None:
-        """Write the queued bytes and close; bytes that are not delivered after `timeout` seconds are dropped."""
+        """Write the queued bytes and close; bytes that are still in our buffers after `timeout` seconds are dropped."""
         self._closing = True
         self._flush()
         if self._transport is None:
@@ -234,4 +241,4 @@ class Endpoint(asyncio.Protocol):
         checks = 0
         while not self._closed.is_set() and checks < QUIET_CHECKS:
             await asyncio.sleep(QUIET_CHECK_S)
-            checks = checks + 1 if self.delivered == self._written else 0
+            checks = checks + 1 if self.delivered_bytes == self._written_bytes else 0

@@ -1,7 +1,8 @@
 """The kernel's send buffer: bytes that left our own buffers, but that the kernel has not delivered yet.
 
-On a slow link the kernel buffers megabytes, and sending them takes minutes. A silence timeout must see that they make progress,
-and a resend must know that the first copy is gone. If the platform does not report them, only our own buffers count.
+On a slow link the kernel may buffer megabytes, and takes minutes to send them. A silence timeout must see that sending makes
+progress, and a resend must be sure that the first copy is not sent later. If the platform does not report the kernel's bytes,
+only our own buffers count.
 """
 
 import contextlib
@@ -16,21 +17,21 @@ if sys.platform != "win32":
 
 
 class HasExtraInfo(Protocol):
-    """An asyncio transport."""
+    """The part of an asyncio transport that is used here."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return `socket`, among others."""
 
 
-def limit_unsent(transport: HasExtraInfo, size: int) -> None:
-    """Limit the bytes that the kernel buffers and has not sent yet."""
+def limit_unsent_bytes(transport: HasExtraInfo, size: int) -> None:
+    """Limit the bytes that the kernel buffers and has not sent yet to `size`, if the platform can do so."""
     sock = transport.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
 
-def undelivered(transport: HasExtraInfo) -> int:
+def undelivered_bytes(transport: HasExtraInfo) -> int:
     """Return the number of bytes that the peer's kernel has not acknowledged; 0 if the platform does not report it."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform == "win32":
@@ -43,7 +44,7 @@ def undelivered(transport: HasExtraInfo) -> int:
 
 
 def discard_when_closed(transport: HasExtraInfo) -> None:
-    """Make closing the socket discard undelivered bytes; a normal close delivers them in the background."""
+    """Let the kernel drop undelivered bytes when the socket is closed; by default it delivers them in the background."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from mqbridge.errors import LocalProtocolError, RequestTimeout
 
 SWEEP_S = 0.25
+"""Interval of the timer that checks all deadlines."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -21,27 +22,31 @@ class Pending(Generic[K, V]):
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
-        self._waiting: dict[K, tuple[asyncio.Future[V], float, str]] = {}
+        self._requests: dict[K, tuple[asyncio.Future[V], float, str]] = {}
+        """Future, deadline (loop time) and name of each request, by id."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._requests)
 
-    def add(self, key: K, what: str, timeout: float) -> "asyncio.Future[V]":
-        """Return a future for the response to `key`, with a timeout in seconds; `what` names the request in errors."""
-        if key in self._waiting:
-            raise LocalProtocolError(f"request id {key!r} is already waiting at {self._peer}")
+    def add(self, key: K, request_name: str, timeout: float) -> "asyncio.Future[V]":
+        """Return a future for the response to the request with id `key`; `timeout` is in seconds, `request_name` is for errors.
+
+        Raises LocalProtocolError if a request with this id is pending already.
+        """
+        if key in self._requests:
+            raise LocalProtocolError(f"request id {key!r} is already pending at {self._peer}")
         loop = self._loop
         future: asyncio.Future[V] = loop.create_future()
-        self._waiting[key] = (future, loop.time() + timeout, what)
+        self._requests[key] = (future, loop.time() + timeout, request_name)
         if self._timer is None:
             self._timer = loop.call_later(SWEEP_S, self._sweep)
         return future
 
     def resolve(self, key: K, value: V) -> bool:
         """Complete a request with its response; return False if it is no longer pending."""
-        entry = self._waiting.pop(key, None)
+        entry = self._requests.pop(key, None)
         if entry is None or entry[0].done():
             return False
         entry[0].set_result(value)
@@ -49,7 +54,7 @@ class Pending(Generic[K, V]):
 
     def reject(self, key: K, error: Exception) -> bool:
         """Fail one request; return False if it is no longer pending."""
-        entry = self._waiting.pop(key, None)
+        entry = self._requests.pop(key, None)
         if entry is None or entry[0].done():
             return False
         entry[0].set_exception(error)
@@ -60,17 +65,18 @@ class Pending(Generic[K, V]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, {}
-        for future, _, _ in waiting.values():
+        requests, self._requests = self._requests, {}
+        for future, _, _ in requests.values():
             if not future.done():
                 future.set_exception(error)
 
     def _sweep(self) -> None:
+        """Fail the requests whose deadline has passed, and remove those whose callers have given up (cancelled futures)."""
         loop = self._loop
         now = loop.time()
-        late = [key for key, (future, deadline, _) in self._waiting.items() if deadline <= now or future.done()]
-        for key in late:
-            future, _, what = self._waiting.pop(key)
+        finished = [key for key, (future, deadline, _) in self._requests.items() if deadline <= now or future.done()]
+        for key in finished:
+            future, _, request_name = self._requests.pop(key)
             if not future.done():
-                future.set_exception(RequestTimeout(f"{self._peer} did not answer {what} in time"))
-        self._timer = loop.call_later(SWEEP_S, self._sweep) if self._waiting else None
+                future.set_exception(RequestTimeout(f"{self._peer} did not answer {request_name} in time"))
+        self._timer = loop.call_later(SWEEP_S, self._sweep) if self._requests else None

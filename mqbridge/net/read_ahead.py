@@ -1,7 +1,7 @@
-"""Accounts for bytes that lanes have read ahead and that the core does not count yet: `InboundSpec.max_bytes`, over all lanes.
+"""Limits the bytes that the lanes of an inbound have read ahead, together, to `InboundSpec.max_bytes`.
 
-A lane takes budget before it reads, or before it hands out a batch, and releases it at the next `receive`. The core calls
-`receive` only after its own budget has counted the previous batch.
+A lane reserves bytes of this budget before it reads, or before it returns a batch, and releases them at the next `receive`. The
+core calls `receive` only after its own budget has counted the previous batch.
 """
 
 import asyncio
@@ -15,55 +15,58 @@ T = TypeVar("T")
 
 
 class ReadAheadAccount:
-    """The read-ahead account of one lane. `gone` is the lane's `revoked` event: once it is set, `take` does not wait any more."""
+    """The bytes that one lane has reserved. Once `revoked`, the event of the lane, is set, `reserve` does not wait any more."""
 
-    def __init__(self, budget: Budget, gone: asyncio.Event) -> None:
+    def __init__(self, budget: Budget, revoked: asyncio.Event) -> None:
         self.held_bytes = 0
-        self._budget, self._gone = budget, gone
-        self._end: tuple[int, ...] | None = None
+        """Number of reserved bytes."""
+        self._budget, self._revoked = budget, revoked
+        self._batch_end: tuple[int, ...] | None = None
+        """Position after the last returned batch (`Batch.next`), while its bytes are reserved."""
 
     @property
     def limit(self) -> int:
         """The limit that all lanes share, in bytes."""
         return self._budget.limit
 
-    async def receive(self, receiving: Coroutine[Any, Any, T]) -> T:
-        """Release the previous batch, which the caller counts now, and run the lane's receive coroutine.
+    async def receive(self, receive_batch: Coroutine[Any, Any, T]) -> T:
+        """Release the previous batch, which the core counts now, and await `receive_batch`, the lane's own coroutine.
 
-        If it fails, all bytes are released.
+        If the coroutine fails or is cancelled, all bytes are released.
         """
-        self.give_back()
+        self.release()
         try:
-            return await receiving
+            return await receive_batch
         except BaseException:
-            self.give_back()
+            self.release()
             raise
 
-    async def take(self, size: int) -> None:
-        """Take `size` more bytes, and wait until they are free; take none if the lane is revoked meanwhile."""
-        if self._budget.try_take(size):
+    async def reserve(self, size: int) -> None:
+        """Wait until `size` more bytes are free and reserve them; reserve none if the lane is revoked meanwhile."""
+        if self._budget.try_reserve(size):
             self.held_bytes += size
             return
-        taking, gone = spawn(self._budget.take(size), "budget for a batch"), spawn(self._gone.wait(), "revocation")
+        reserving = spawn(self._budget.reserve(size), "budget for a batch")
+        revoked = spawn(self._revoked.wait(), "revocation")
         try:
-            await asyncio.wait([taking, gone], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([reserving, revoked], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if taking.done() and not taking.cancelled():  # if it is cancelled, `Budget.take` itself releases the bytes
+            if reserving.done() and not reserving.cancelled():  # when cancelled, `Budget.reserve` itself releases the bytes
                 self.held_bytes += size
-            await cancel(taking, gone)
+            await cancel(reserving, revoked)
 
-    def hand_out(self, size: int, end: tuple[int, ...]) -> None:
-        """Record a batch of `size` bytes that ends at `end`; bytes taken beyond `size` are released."""
-        self._budget.give(self.held_bytes - size)
-        self.held_bytes, self._end = size, end
+    def record_batch(self, size: int, end: tuple[int, ...]) -> None:
+        """Record that the lane returns a batch of `size` bytes that ends at `end`; bytes reserved beyond `size` are released."""
+        self._budget.release(self.held_bytes - size)
+        self.held_bytes, self._batch_end = size, end
 
-    def settled(self, end: tuple[int, ...]) -> None:
-        """Release the last batch if it ends at `end`: it is acknowledged or rejected."""
-        if end == self._end:
-            self.give_back()
+    def release_batch(self, end: tuple[int, ...]) -> None:
+        """Release the bytes of the last batch, which is acknowledged or rejected; do nothing if another batch ends at `end`."""
+        if end == self._batch_end:
+            self.release()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release all bytes: the core counts the batch now, or there is no batch."""
         if self.held_bytes:
-            self._budget.give(self.held_bytes)
-        self.held_bytes, self._end = 0, None
+            self._budget.release(self.held_bytes)
+        self.held_bytes, self._batch_end = 0, None

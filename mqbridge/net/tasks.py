@@ -1,4 +1,4 @@
-"""The only module that creates tasks. Tasks have names, are referenced until they end, and their errors are logged."""
+"""The only module that creates tasks. Tasks have names and are referenced until they end; an error that ends one is logged."""
 
 import asyncio
 import logging
@@ -8,24 +8,25 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 _running: set[asyncio.Task[Any]] = set()
+"""Keeps a reference to each running task: asyncio itself keeps only weak ones, so a task could be garbage-collected."""
 
 
 def spawn(coroutine: Coroutine[Any, Any, Any], name: str, *, quiet: bool = False) -> asyncio.Task[Any]:
-    """Start a task. An exception that ends it is logged with its traceback, unless `quiet`: then the caller awaits the task."""
+    """Start a task. An exception that ends it is logged with its traceback, unless `quiet`: then the caller handles it."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     _running.add(task)
-    task.add_done_callback(_running.discard if quiet else _ended)
+    task.add_done_callback(_running.discard if quiet else _on_done)
     return task
 
 
-def _ended(task: asyncio.Task[Any]) -> None:
+def _on_done(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("task %s ended by %s: %s", task.get_name(), type(error).__name__, error, exc_info=error)
 
 
-def collect_error(task: asyncio.Task[Any]) -> None:
-    """Mark the error of a task as retrieved: all of the callers that waited for it may have been cancelled."""
+def mark_error_retrieved(task: asyncio.Task[Any]) -> None:
+    """Mark the error of a task as retrieved, so that asyncio does not log it; all callers that awaited it may be cancelled."""
     if not task.cancelled():
         task.exception()
 

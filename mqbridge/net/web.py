@@ -1,6 +1,6 @@
-"""HTTP connections to web services, by an httpx client that is replaced when the TLS files change.
+"""HTTP connections to web services. A new httpx client replaces the old one when the TLS files change.
 
-The replaced client is closed after its last call.
+The old client is closed after its last call.
 """
 
 import ssl
@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from mqbridge.net.tls.explained import explain_tls
+from mqbridge.net.tls.explain import explain_tls
 from mqbridge.net.tls.tls import Tls
 
 _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
@@ -19,7 +19,7 @@ _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 class HttpConnections:
     """HTTP connections to the web services of one cluster.
 
-    With a `transport`, calls use it instead of sockets. With `trust_env`, the proxy in the environment variables is used.
+    With a `transport`, requests use it instead of sockets. With `trust_env`, the proxy in the environment variables is used.
     """
 
     def __init__(
@@ -35,34 +35,35 @@ class HttpConnections:
         self._context: ssl.SSLContext | None = None
         self._current: _Client | None = None
 
-    async def request(self, method: str, url: httpx.URL, **more: Any) -> httpx.Response:
-        """Make one request, without following redirects; `more` are httpx's arguments: headers, auth, json, data.
+    async def request(self, method: str, url: httpx.URL, **arguments: Any) -> httpx.Response:
+        """Make one request, without following redirects; `arguments` are those of httpx: headers, auth, json, data.
 
         Raises httpx's errors, and ClusterError if the TLS files are unusable.
         """
         extensions = {}
         if self._tls is not None and self._tls.settings.server_name:
             extensions["sni_hostname"] = self._tls.settings.server_name
-        async with self._client(url.scheme) as client:
-            response = await client.request(method, url, extensions=extensions, **more)
+        async with self._borrow_client(url.scheme) as client:
+            response = await client.request(method, url, extensions=extensions, **arguments)
         if self._tls is not None and (stream := response.extensions.get("network_stream")) is not None:
-            self._tls.record_server_certificate(f"{url.host}:{url.port or 443}", _Stream(stream))
+            self._tls.record_server_certificate(f"{url.host}:{url.port or 443}", _StreamInfo(stream))
         return response
 
     @asynccontextmanager
-    async def _client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
+    async def _borrow_client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
+        """Provide a client with the current TLS context for one call."""
         context = self._context if self._tls is None or scheme != "https" else await self._tls.context()
         client = self._current
         if client is None or context is not self._context:
-            replaced, self._context = client, context
+            old_client, self._context = client, context
             client = self._current = _Client(httpx.AsyncClient(verify=True if context is None else context, **self._settings))
-            if replaced is not None:
-                await replaced.retire()
-        client.calls += 1
+            if old_client is not None:
+                await old_client.retire()
+        client.running_calls += 1
         try:
             yield client.http
         finally:
-            client.calls -= 1
+            client.running_calls -= 1
             await client.close_if_unused()
 
     def explain(self, error: httpx.HTTPError, host: str) -> str | None:
@@ -86,7 +87,7 @@ class _Client:
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
-        self.calls = 0
+        self.running_calls = 0
         self._retired = False
 
     async def retire(self) -> None:
@@ -96,11 +97,11 @@ class _Client:
 
     async def close_if_unused(self) -> None:
         """Close this client if it was replaced and no call is running."""
-        if self._retired and not self.calls:
+        if self._retired and not self.running_calls:
             await self.http.aclose()
 
 
-class _Stream:
+class _StreamInfo:
     """Adapts a connection of httpx to the interface that `Tls` needs."""
 
     def __init__(self, stream: Any) -> None:

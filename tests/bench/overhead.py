@@ -235,7 +235,7 @@ def connected(endpoint: Endpoint, transport: asyncio.Transport, link: Any) -> En
     """The endpoint of a connection that is made."""
     endpoint.link = link
     endpoint.connection_made(transport)
-    endpoint._gathers = True  # as with uvloop's connections
+    endpoint._transport_batches_writes = True  # as with uvloop's connections
     return endpoint
 
 

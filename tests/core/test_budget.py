@@ -14,27 +14,27 @@ from tests.patience import PATIENCE_S
 
 async def test_a_batch_beyond_the_limit_goes_alone() -> None:
     budget = Budget(10)
-    await budget.take(100)
-    second = asyncio.ensure_future(budget.take(1))
+    await budget.reserve(100)
+    second = asyncio.ensure_future(budget.reserve(1))
     await asyncio.sleep(0)
     assert not second.done()
-    budget.give(100)
+    budget.release(100)
     await second
     assert budget.used == 1
 
 
 async def test_waiters_are_granted_first_come_first_served() -> None:
     budget = Budget(10)
-    await budget.take(10)
+    await budget.reserve(10)
     order: list[int] = []
 
     async def taker(number: int, size: int) -> None:
-        await budget.take(size)
+        await budget.reserve(size)
         order.append(number)
 
     tasks = [asyncio.ensure_future(taker(number, size)) for number, size in enumerate([8, 1, 1])]
     await asyncio.sleep(0)
-    budget.give(10)
+    budget.release(10)
     await asyncio.gather(*tasks)
     assert order == [0, 1, 2]
 
@@ -48,12 +48,12 @@ def test_nothing_leaks_under_cancellation(seed: int) -> None:
 
         async def worker() -> None:
             size = chance.randint(1, 40)
-            await budget.take(size)
+            await budget.reserve(size)
             try:
                 assert budget.used <= 50
                 await asyncio.sleep(0)
             finally:
-                budget.give(size)
+                budget.release(size)
 
         tasks = [asyncio.ensure_future(worker()) for _ in range(20)]
         for _ in range(15):
@@ -68,7 +68,7 @@ def test_nothing_leaks_under_cancellation(seed: int) -> None:
 @pytest.mark.parametrize("size", [0, 5])
 async def test_free_bytes_are_taken_without_waiting(size: int) -> None:
     budget = Budget(10)
-    await asyncio.wait_for(budget.take(size), PATIENCE_S)
+    await asyncio.wait_for(budget.reserve(size), PATIENCE_S)
     assert budget.used == size
 
 
@@ -77,12 +77,12 @@ async def test_free_bytes_are_taken_without_waiting(size: int) -> None:
 async def test_bytes_granted_during_two_cancellations_are_returned(turns: int, between: int) -> None:
     """A stopped lane may be revoked in the next loop iteration: each cancels the wait of the lane."""
     budget = Budget(10)
-    await budget.take(10)
+    await budget.reserve(10)
     handed_out = ReadAheadAccount(budget, asyncio.Event())
-    waiting = asyncio.ensure_future(handed_out.take(4))
+    waiting = asyncio.ensure_future(handed_out.reserve(4))
     for _ in range(3):
         await asyncio.sleep(0)
-    budget.give(10)
+    budget.release(10)
     for _ in range(turns):
         await asyncio.sleep(0)
     waiting.cancel()

@@ -150,25 +150,25 @@ async def test_connections_closed_by_us_are_not_failures(server: Server, caplog:
     client = Client(server.port)
     await (await client.connect()).close()
     await client.lost.wait()
-    (await client.connect()).abort(ConnectionLost("nobody needs it"), wanted=True)
+    (await client.connect()).abort(ConnectionLost("nobody needs it"), intended=True)
     await client.lost.wait()
     assert (said(caplog), client.connectivity.failures) == ([], 0)
     client.connectivity.close()
-    client.connectivity.failed("somewhere", Unreachable("late"))
+    client.connectivity.record_failure("somewhere", Unreachable("late"))
     assert said(caplog) == []
 
 
 async def test_one_bootstrap_server_is_enough_but_every_other_server_is_needed() -> None:
     made = Connectivity("c", [A, B])
     a, b = (Link(made, *address) for address in (A, B))
-    a.failed(Unreachable("a is down"))
+    a.record_failure(Unreachable("a is down"))
     assert made.unreachable_s is None
-    b.failed(Unreachable("b is down"))
+    b.record_failure(Unreachable("b is down"))
     assert made.reason == "a is down; b is down"
     a.record_received()
     assert made.unreachable_s is None
     broker = Link(made, "10.0.0.3", 3)
-    broker.failed(Unreachable("the broker is down"))
+    broker.record_failure(Unreachable("the broker is down"))
     assert made.reason == "the broker is down"
     broker.record_received()
     assert made.unreachable_s is None
@@ -183,7 +183,7 @@ async def test_a_server_that_is_not_tried_any_more_is_forgotten(
     monkeypatch.setattr(module, "FORGET_S", 0.02)
     made = Connectivity("c", [A])
     Link(made, *A).record_received()
-    Link(made, *B).failed(Unreachable("b is down"))
+    Link(made, *B).record_failure(Unreachable("b is down"))
     assert made.unreachable_s is not None
     await until(lambda: made.unreachable_s is None)
     assert said(caplog) == ["WARNING", "INFO"]
@@ -194,7 +194,7 @@ async def test_the_next_client_forgets_servers_missing_before(monkeypatch: pytes
     """The next client may never try the server, so nothing else would end the outage."""
     monkeypatch.setattr(module, "FORGET_S", 0.02)
     made = Connectivity("c", [A])
-    Link(made, *B).failed(Unreachable("b is down"))
+    Link(made, *B).record_failure(Unreachable("b is down"))
     made.close()
     made.open()
     Link(made, *A).record_received()
@@ -209,7 +209,7 @@ async def test_parallel_connections_are_no_reconnects() -> None:
         link.record_received()
     assert made.reconnects == 0
     for link in links:
-        link.ended(ConnectionLost("cut"), wanted=False, silent=False)
+        link.record_end(ConnectionLost("cut"), intended=False, silent=False)
     Link(made, *A).record_received()
     assert (made.reconnects, made.unreachable_s) == (1, None)
 

@@ -219,7 +219,7 @@ async def test_a_route_waits_for_the_topic_that_a_late_route_makes(world: World,
         missing = f"the topic {wanted!r} does not exist in cluster 'b' yet"
         why = f"route 'second': {missing}: route 'first', which creates it, is not open"
         assert str(second.retry_reason) == why
-        await until(lambda: second._rejoin_backoff.begun)  # it has tried for itself, too
+        await until(lambda: second._rejoin_backoff.has_failed)  # it has tried for itself, too
         assert (second.error, str(second.retry_reason)) == (None, why)
         fill(world.a, "mi" if "{" in maker[1] else "t", 1, 5)
         world.a.reconnect()

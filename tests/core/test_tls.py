@@ -25,7 +25,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.net.tls.explained import is_final
+from mqbridge.net.tls.explain import is_permanent
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.adapter import ADAPTER as ROCKETMQ
@@ -135,12 +135,12 @@ def test_large_transfers_work_on_both_event_loops(authority: Authority) -> None:
             endpoint = await dial(HOST, port, lambda: _whole(talk), tls=tls(authorities=authority.certificate))
             for at in range(0, len(much), 1 << 20):
                 endpoint.send(much[at : at + (1 << 20)])
-                await endpoint.drained()
+                await endpoint.wait_writable()
             while len(talk.heard) < len(much):
                 talk.news.clear()
                 await talk.news.wait()
             assert talk.heard == much
-            assert endpoint.delivered >= len(much)
+            assert endpoint.delivered_bytes >= len(much)
             await endpoint.close()
 
     def _whole(talk: Talk) -> Endpoint:
@@ -230,13 +230,13 @@ async def test_a_port_without_tls_is_reported(answer: bytes, why: str, failure: 
     ],
 )
 def test_only_refusals_are_final(error: Exception, final: bool) -> None:
-    assert is_final(error) is final
+    assert is_permanent(error) is final
 
 
 async def test_a_refusal_after_an_accepted_connection_is_transient(authority: Authority, tmp_path: Path) -> None:
     server, ours, _ = unknown_authority(authority, tmp_path)
     link = Link(Connectivity("test"), HOST, 1)
-    link.admit()
+    link.record_credentials_accepted()
     async with server as port:
         with pytest.raises(Unreachable) as raised:
             await connected(port, ours, link=link)
@@ -304,7 +304,7 @@ async def test_a_refused_certificate_is_fatal_unless_it_was_accepted_before(
 
     async with echo(context) as port:
         assert await failure(port) is Failure.FATAL
-        link.admit()
+        link.record_credentials_accepted()
         assert await failure(port) is Failure.RETRY
 
 
@@ -485,7 +485,7 @@ async def test_a_certificate_refused_after_the_handshake_fails_the_start(system:
 async def test_a_refusal_of_a_once_accepted_certificate_is_retried(authority: Authority) -> None:
     async with echo(server_side(authority.issue("server"), clients_of=authority, minimum_version=ssl.TLSVersion.TLSv1_3)) as port:
         link = Link(Connectivity("c"), HOST, port)
-        link.admit()
+        link.record_credentials_accepted()
         talk = Talk()
         await dial(HOST, port, talk.make, tls=tls(authorities=authority.certificate), link=link)
         error = await talk.lost

@@ -18,7 +18,7 @@ class Sender:
 
     def pump(self) -> None:
         """Send as much as there is room for."""
-        while self.left and self.window.take(self.left[0], self.pump):
+        while self.left and self.window.reserve(self.left[0], self.pump):
             self.sent.append(self.left.popleft())
 
 
@@ -29,7 +29,7 @@ def test_a_large_request_has_its_turn_among_small_ones() -> None:
     large.pump()
     assert (len(small.sent), large.sent) == (10, [])
     for _ in range(10):
-        window.give(10)
+        window.release(10)
         small.pump()
     assert large.sent == [60]
 
@@ -40,7 +40,7 @@ def test_who_sent_something_goes_to_the_end_of_the_line() -> None:
     one.pump()
     two.pump()
     for _ in range(8):
-        window.give(1)
+        window.release(1)
     assert (len(one.sent), len(two.sent)) == (6, 4)
 
 
@@ -50,7 +50,7 @@ def test_who_wants_nothing_any_more_holds_nobody_up() -> None:
     for sender in (first, gone, last):
         sender.pump()
     gone.left.clear()
-    window.give(100)
+    window.release(100)
     assert last.sent == [50]
 
 
@@ -62,13 +62,13 @@ def test_a_turn_that_fails_holds_up_nobody_for_ever() -> None:
         raise RuntimeError
 
     first.pump()
-    assert not window.take(50, fails)
+    assert not window.reserve(50, fails)
     last.pump()
     with pytest.raises(RuntimeError):
-        window.give(100)
+        window.release(100)
     last.pump()  # it has something more
     assert last.sent == [50]
-    window.give(50)
+    window.release(50)
     assert last.sent == [50, 50]
 
 
@@ -84,5 +84,5 @@ def test_everybody_has_sent_everything_in_the_end(wanted: list[list[int]], rando
         assert out, "nothing is on the way, and somebody waits"
         number = random.choice(out)
         answered[number] += 1
-        window.give(senders[number].sent[answered[number] - 1])
+        window.release(senders[number].sent[answered[number] - 1])
     assert [sender.sent for sender in senders] == wanted

@@ -151,7 +151,7 @@ async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: O
     async with asyncio.timeout(PATIENCE_S):
         batch = await one.receive()
         waiting = asyncio.ensure_future(other.receive())
-        while not inbound._read_budget._waiting:  # type: ignore[attr-defined]
+        while not inbound._read_budget._waiters:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
         one.acknowledge(batch)
         assert (await waiting).count == 1

@@ -252,19 +252,19 @@ class FilesLane:
 
     async def receive(self) -> Batch:
         """The next lines, when there is room for them; whoever asks counts the ones before."""
-        self._read_ahead.give_back()
+        self._read_ahead.release()
         while not self.revoked.is_set():
             batch = read_batch(self._file, self.partition, self._next, BATCH_LINES, self._run)
             if batch is not None and batch.held_bytes <= self._read_ahead.held_bytes:
                 self._next += batch.count
-                self._read_ahead.hand_out(batch.held_bytes, batch.next)
+                self._read_ahead.record_batch(batch.held_bytes, batch.next)
                 return batch
             missing = 0 if batch is None else batch.held_bytes - self._read_ahead.held_bytes
             del batch
             if missing:
-                await self._read_ahead.take(missing)
+                await self._read_ahead.reserve(missing)
                 continue
-            self._read_ahead.give_back()
+            self._read_ahead.release()
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self.revoked.wait()
@@ -272,7 +272,7 @@ class FilesLane:
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Everything up to the end of the batch is stored."""
-        self._read_ahead.settled(batch.next)
+        self._read_ahead.release_batch(batch.next)
         if self._counts(batch):
             try:
                 self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
@@ -281,7 +281,7 @@ class FilesLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Go back to the beginning of the batch, after the delay."""
-        self._read_ahead.settled(batch.next)
+        self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         elif self._counts(batch):
@@ -298,7 +298,7 @@ class FilesLane:
     def end(self) -> None:
         """The partition is no longer ours."""
         self.revoked.set()
-        self._read_ahead.give_back()
+        self._read_ahead.release()
 
     async def release(self, deadline: float | None = None) -> None:
         """Give it back; what is acknowledged is written already."""

@@ -70,7 +70,7 @@ class Sender:
 
     async def _send(self, partition: int, messages: list[Message]) -> None:
         size = sum(len(message.payload or b"") + MESSAGE_COST_BYTES for message in messages)
-        await self._budget.take(size)
+        await self._budget.reserve(size)
         self._raise_error()
         future = self._outbound.send(partition, Share(Batch.of(messages)))
         self._in_flight.add(future)
@@ -78,7 +78,7 @@ class Sender:
 
     def _done(self, partition: int, count: int, size: int, future: "asyncio.Future[Receipt]") -> None:
         self._in_flight.discard(future)
-        self._budget.give(size)
+        self._budget.release(size)
         if future.cancelled():
             return
         if (error := future.exception()) is not None:

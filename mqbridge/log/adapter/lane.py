@@ -70,13 +70,13 @@ class LogLane:
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
             run, offset = self._run, self._next
             self._wake.clear()
-            await self._read_ahead.take(wanted)
+            await self._read_ahead.reserve(wanted)
             rows, tail = await self._store.rows(self.id, offset, min(wanted, RECEIVE_BYTES), RECEIVE_MESSAGES)
             size = read.held_bytes(rows)
             if rows and size <= wanted and run == self._run and not self.revoked.is_set():
                 return self._batch(rows, size, offset, tail)
             del rows  # free the memory before waiting for its budget
-            self._read_ahead.give_back()
+            self._read_ahead.release()
             if size > wanted:
                 wanted = size  # a single large row: wait until the budget has room for all of it
             elif not size and run == self._run:
@@ -88,7 +88,7 @@ class LogLane:
         base, count, _ = rows[-1]
         self._next = base + count
         self._caught_up = self._next >= tail
-        self._read_ahead.hand_out(size, (self._next,))
+        self._read_ahead.record_batch(size, (self._next,))
         return make_batch(self.partition, rows, offset, self._next, self._run)
 
     def acknowledge(
@@ -98,7 +98,7 @@ class LogLane:
         receipt: Receipt | None = None,
     ) -> None:
         """Acknowledge everything up to the end of the batch."""
-        self._read_ahead.settled(batch.next)
+        self._read_ahead.release_batch(batch.next)
         next_offset = batch.next[0]
         if self.revoked.is_set() or (batch.handle != self._run and next_offset > self._run_start):
             return
@@ -108,7 +108,7 @@ class LogLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Deliver again from the beginning of the batch, after the delay."""
-        self._read_ahead.settled(batch.next)
+        self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         elif not self.revoked.is_set() and (batch.handle == self._run or batch.first[0] <= self._run_start):
@@ -133,7 +133,7 @@ class LogLane:
     def end(self) -> None:
         """Revoke the lane: the partition no longer belongs to this member."""
         self.revoked.set()
-        self._read_ahead.give_back()
+        self._read_ahead.release()
         self._store.unwatch(self.id, self._wake)
         self._wake.set()
 

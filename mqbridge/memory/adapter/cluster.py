@@ -46,10 +46,10 @@ class MemoryCluster:
         try:
             self._require_connected()
         except Unreachable as error:
-            self.connectivity.failed(ADDRESS, error)
+            self.connectivity.record_failure(ADDRESS, error)
             raise
-        self.connectivity.answered(ADDRESS)
-        self.connectivity.ended(ADDRESS)
+        self.connectivity.record_response(ADDRESS)
+        self.connectivity.record_end(ADDRESS)
 
     async def close(self, deadline: float | None = None) -> None:
         """Unregister from the broker."""

@@ -115,12 +115,12 @@ class MemoryLane:
                 raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
             batch = self._redeliveries[0] if self._redeliveries else self._peek_batch()
             if batch is None:
-                self._read_ahead.give_back()
+                self._read_ahead.release()
                 self._wake.clear()
                 await self._wake.wait()
             elif (missing := batch.held_bytes - self._read_ahead.held_bytes) > 0:
                 del batch
-                await self._read_ahead.take(missing)
+                await self._read_ahead.reserve(missing)
             else:
                 return self._hand_out(batch)
 
@@ -129,7 +129,7 @@ class MemoryLane:
             self._redeliveries.popleft()
         else:
             (self._next,) = batch.next
-        self._read_ahead.hand_out(batch.held_bytes, batch.next)
+        self._read_ahead.record_batch(batch.held_bytes, batch.next)
         return batch
 
     def _peek_batch(self) -> Batch | None:
@@ -161,7 +161,7 @@ class MemoryLane:
     ) -> None:
         """Mark a batch, or the messages at `indexes`, as acknowledged."""
         if indexes is None:
-            self._read_ahead.settled(batch.next)
+            self._read_ahead.release_batch(batch.next)
         (first,), (end,), current = batch.first, batch.next, batch.handle == self._run
         if self.revoked.is_set() or not (current or (end <= self._run_start and not self._inbound.individual_ack)):
             return
@@ -173,7 +173,7 @@ class MemoryLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Redeliver a batch after the delay."""
-        self._read_ahead.settled(batch.next)
+        self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch, failures)
         elif self.revoked.is_set():
@@ -219,7 +219,7 @@ class MemoryLane:
     def end(self) -> None:
         """End the lane and wake its reader."""
         self.revoked.set()
-        self._read_ahead.give_back()
+        self._read_ahead.release()
         self._stored.readers.discard(self._wake)
         self._wake.set()
 

@@ -1,4 +1,4 @@
-"""Makes an SSL context from TLS settings, or an error about the files that they name."""
+"""Makes an SSL context from TLS settings; an error names the option whose file is unusable."""
 
 import ssl
 from pathlib import Path
@@ -33,7 +33,7 @@ def _load_authorities(context: ssl.SSLContext, path: Path | None) -> None:
         else:
             context.load_verify_locations(cafile=path)
     except (OSError, ValueError) as error:
-        raise _unusable("tls.authorities", path, error, "a file of PEM certificates") from error
+        raise _unusable_file_error("tls.authorities", path, error, "a file of PEM certificates") from error
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, password: str) -> None:
@@ -46,19 +46,19 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pas
             problem = "tls.key_password does not open it" if password else "give tls.key_password"
             raise ClusterError(f"tls.key {key} is encrypted: {problem}", Failure.FATAL) from error
         option, path = ("tls.key", key) if certificate.is_file() else ("tls.certificate", certificate)
-        raise _unusable(option, path, error, "PEM, the certificate with its chain, and its key") from error
+        raise _unusable_file_error(option, path, error, "PEM, the certificate with its chain, and its key") from error
 
 
 def _is_encrypted(key: Path) -> bool:
-    """Return True if the key's file says ENCRYPTED; OpenSSL reports a wrong password and a wrong file with the same error."""
+    """Return True if the key file contains `ENCRYPTED`. OpenSSL reports a wrong password and a wrong file with the same error."""
     try:
         return b"ENCRYPTED" in key.read_bytes()
     except OSError:
         return False
 
 
-def _unusable(option: str, path: Path | None, error: Exception, wanted: str) -> ClusterError:
-    """Make the error about an unusable file. OpenSSL's own text is not shown: it names OpenSSL's source files."""
-    from_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
-    why = getattr(error, "strerror", None) if from_system else "its content is of another kind"
-    return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {wanted}", Failure.FATAL)
+def _unusable_file_error(option: str, path: Path | None, error: Exception, expected: str) -> ClusterError:
+    """Make the error about an unusable file. OpenSSL's own text is not shown, because it names OpenSSL's source files."""
+    is_system_error = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+    why = getattr(error, "strerror", None) if is_system_error else "its content is of another kind"
+    return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {expected}", Failure.FATAL)

@@ -21,11 +21,12 @@ class TlsSettings:
     key: Path | None = None
     """Key of the client certificate, PEM; None if it is in the certificate's file."""
     key_password: Secret | None = None
+    """Password of the key; None if the key is not encrypted."""
     server_name: str | None = None
     """The name that the servers' certificates must contain; None means the host of the connection."""
     minimum_version: MinimumVersion = "1.2"
     verify: Verify = "full"
-    """`authority` accepts a trusted certificate for any name, `none` accepts any server."""
+    """`full` checks the authority and the name of a certificate, `authority` accepts any name, `none` accepts any server."""
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -17,10 +17,12 @@ from mqbridge.net.tls.settings import TlsSettings
 
 log = logging.getLogger(__name__)
 
-OWN = "own certificate"
+OWN_CERTIFICATE = "own certificate"
+"""Key of the client certificate in `Tls.expiries`."""
 MAX_CERTIFICATES = 1000
-"""Maximum number of certificates whose expiry is stored."""
-_Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Maximum number of certificates whose expiry is stored; the oldest are forgotten."""
+_FileStamps = tuple[tuple[int, int, int] | None, ...]
+"""Modification time (ns), size and inode of each TLS file; None for a missing file."""
 
 
 class HasExtraInfo(Protocol):
@@ -38,18 +40,18 @@ class Tls:
         self.settings = settings or TlsSettings()
         self._name = name
         self._context: ssl.SSLContext | None = None
-        self._stamp: _Stamp = ()
+        self._stamps: _FileStamps = ()
         self._expiries: dict[str, float] = {}
         if self.settings.verify != "full":
-            log.warning("cluster %s: %s", name, _LAX[self.settings.verify])
+            log.warning("cluster %s: %s", name, _WEAK_CHECK_WARNINGS[self.settings.verify])
 
     async def context(self) -> ssl.SSLContext:
         """Return the context for a new connection.
 
         Raises ClusterError (FATAL), which names the option, if the files are unusable and there is no earlier context.
         """
-        stamp = _stamp(self.settings.files)
-        if self._context is not None and stamp == self._stamp:
+        stamps = _file_stamps(self.settings.files)
+        if self._context is not None and stamps == self._stamps:
             return self._context
         try:
             context = await make_context(self.settings)
@@ -60,10 +62,10 @@ class Tls:
             return self._context
         if self._context is not None:
             log.info("cluster %s: the TLS files changed, new connections use them", self._name)
-        self._context, self._stamp = context, stamp
+        self._context, self._stamps = context, stamps
         if self.settings.certificate is not None:
-            with contextlib.suppress(OSError, ValueError):  # the file is being written: the next change reads it again
-                self._expiries[OWN] = _expiry_of(self.settings.certificate)
+            with contextlib.suppress(OSError, ValueError):  # the file is being written: it is read again after its next change
+                self._expiries[OWN_CERTIFICATE] = _expiry_of(self.settings.certificate)
         return context
 
     def server_name(self, host: str) -> str:
@@ -75,15 +77,15 @@ class Tls:
     def record_server_certificate(self, address: str, transport: HasExtraInfo) -> None:
         """Record the expiry of the certificate that the server at `address` presented on a new connection."""
         connection = transport.get_extra_info("ssl_object")
-        if isinstance(connection, (ssl.SSLObject, ssl.SSLSocket)) and (raw := connection.getpeercert(binary_form=True)):
+        if isinstance(connection, (ssl.SSLObject, ssl.SSLSocket)) and (der := connection.getpeercert(binary_form=True)):
             name = f"certificate of {address}"
             self._expiries.pop(name, None)
             while len(self._expiries) >= MAX_CERTIFICATES:
-                self._expiries.pop(next(oldest for oldest in self._expiries if oldest != OWN))
+                self._expiries.pop(next(oldest for oldest in self._expiries if oldest != OWN_CERTIFICATE))
             with contextlib.suppress(ValueError):  # cryptography rejects some certificates that OpenSSL accepts
                 from cryptography import x509  # noqa: PLC0415 - 7 MB, not needed without TLS
 
-                self._expiries[name] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
+                self._expiries[name] = x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp()
 
     @property
     def expiries(self) -> Mapping[str, float]:
@@ -91,14 +93,14 @@ class Tls:
         return self._expiries
 
 
-_LAX = {
+_WEAK_CHECK_WARNINGS = {
     "none": "tls.verify is `none`: ANYONE on the network path can read and change data and credentials; use it for tests only",
     "authority": "tls.verify is `authority`: any server with a certificate from these authorities can pose as this cluster",
 }
 
 
-def _stamp(paths: tuple[Path, ...]) -> _Stamp:
-    """Return a value that changes when one of the files changes; the mtime of a folder changes with its entries."""
+def _file_stamps(paths: tuple[Path, ...]) -> _FileStamps:
+    """Return values that change when a file changes; that of a folder changes when a file is added or removed."""
 
     def file_stamp(path: Path) -> tuple[int, int, int] | None:
         try:
@@ -111,7 +113,7 @@ def _stamp(paths: tuple[Path, ...]) -> _Stamp:
 
 
 def _expiry_of(certificate: Path) -> float:
-    """Return the expiry of the first certificate in the file, which is our own; the chain follows it."""
+    """Return the expiry, in seconds since the epoch, of the first certificate in the file: our own, before its chain."""
     from cryptography import x509  # noqa: PLC0415 - 7 MB, not needed without TLS
 
     return x509.load_pem_x509_certificates(certificate.read_bytes())[0].not_valid_after_utc.timestamp()

@@ -14,7 +14,7 @@ from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.net.dial import speaking
+from mqbridge.net.dial import detect_wrong_port
 from mqbridge.pulsar.adapter.auth import make_auth
 from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
@@ -70,7 +70,7 @@ class Pulsar:
     async def connect(self) -> None:
         """Connect to a broker."""
         self.connectivity.open()
-        with speaking("a Pulsar broker", self._config.service_url):
+        with detect_wrong_port("a Pulsar broker", self._config.service_url):
             await self._client.connect()
 
     async def close(self, deadline: float | None = None) -> None:

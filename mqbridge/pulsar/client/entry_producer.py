@@ -189,7 +189,7 @@ class EntryProducer:
         """Process a command of the broker: a receipt, an error, or the end of the registration."""
         match frame.type:
             case BaseCommand.SEND_RECEIPT:
-                if self._send_queue.on_receipt(frame.command.send_receipt) and self._error_backoff.begun:
+                if self._send_queue.on_receipt(frame.command.send_receipt) and self._error_backoff.has_failed:
                     self._error_backoff.reset()
             case BaseCommand.SEND_ERROR:
                 self._on_send_error(frame.command.send_error)

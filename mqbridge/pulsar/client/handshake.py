@@ -6,7 +6,7 @@ import ssl
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.dial import dial, refusal_failure
-from mqbridge.net.tls.explained import explain_tls, is_final
+from mqbridge.net.tls.explain import explain_tls, is_permanent
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
@@ -47,17 +47,17 @@ async def open_connection(
     except ClusterError as error:
         explained = error if tls is None else _explain_tls_error(error, f"{host}:{port}", tls.settings, refusal_failure(link))
         if link is not None and explained.failure is not Failure.FATAL:
-            link.failed(explained)
+            link.record_failure(explained)
         if explained is error:
             raise
         raise explained from error
     except asyncio.CancelledError:
-        endpoint.abort(ConnectionLost("the connection is no longer needed"), wanted=True)
+        endpoint.abort(ConnectionLost("the connection is no longer needed"), intended=True)
         raise
     if link is not None and endpoint.alive:
         endpoint.link = link
         link.record_received()
-        link.admit()
+        link.record_credentials_accepted()
     return connection
 
 
@@ -70,4 +70,4 @@ def _explain_tls_error(error: ClusterError, address: str, settings: TlsSettings,
     if not isinstance(cause, ssl.SSLError):
         return error
     why = explain_tls(cause, settings, address)
-    return Unreachable(f"{address} cannot be reached by TLS: {why}", failure if is_final(cause) else Failure.RETRY)
+    return Unreachable(f"{address} cannot be reached by TLS: {why}", failure if is_permanent(cause) else Failure.RETRY)

@@ -67,7 +67,7 @@ class SendQueue:
         """Send over this connection from now on. Queued entries that are already encoded are counted as retries."""
         self._connection = connection
         if connection.endpoint.link is not None:
-            connection.endpoint.link.repeats(sum(bool(entry.prefix) for entry in self._queue))
+            connection.endpoint.link.count_retries(sum(bool(entry.prefix) for entry in self._queue))
         self.send_waiting()
 
     def detach(self) -> None:
@@ -84,7 +84,7 @@ class SendQueue:
             self._in_flight.clear()
             self._abandoned.clear()
             self._in_flight_bytes = 0
-            connection.window.give(size, sends)
+            connection.window.release(size, sends)
             self._update_idle()
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class SendQueue:
                 continue
             if not entry.prefix and not self._prepare(connection.max_message_size):
                 continue
-            if not connection.window.take(entry.size, self.send_waiting):
+            if not connection.window.reserve(entry.size, self.send_waiting):
                 return
             queue.popleft()
             self._in_flight.append(entry)
@@ -217,7 +217,7 @@ class SendQueue:
         """Free the entry's room in the window of the connection."""
         self._in_flight_bytes -= entry.size
         if self._connection is not None:
-            self._connection.window.give(entry.size)
+            self._connection.window.release(entry.size)
 
     # --- expiry and withdrawal --------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.net.dial import speaking
+from mqbridge.net.dial import detect_wrong_port
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.deadlines import close_by_deadline
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
@@ -72,7 +72,7 @@ class RocketMQ:
         self._shared_client = client = self._make_client()
         try:
             await client.connect()
-            with speaking("a RocketMQ name server", ", ".join(self._config.name_servers), Unreachable):
+            with detect_wrong_port("a RocketMQ name server", ", ".join(self._config.name_servers), Unreachable):
                 masters = await client.admin.masters()
             await check_admission(client, masters.values())
         except BaseException:

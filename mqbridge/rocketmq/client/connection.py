@@ -133,15 +133,15 @@ class Connection:
     def _perhaps_wants_tls(self, lost: ConnectionLost) -> bool:
         """Return True if the server closed a plain connection without sending a byte, and has never accepted this client."""
         link, silent = self.endpoint.link, isinstance(lost, PeerSilent)
-        unknown = link is None or not link.admitted
-        return self.endpoint.tls is None and unknown and not (self.endpoint.heard or silent or self._closing)
+        unknown = link is None or not link.credentials_accepted
+        return self.endpoint.tls is None and unknown and not (self.endpoint.has_received or silent or self._closing)
 
     # --- denied access ----------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
         """Record that the server accepted our credentials."""
         if self.endpoint.link is not None:
-            self.endpoint.link.admit()
+            self.endpoint.link.record_credentials_accepted()
 
     def _on_denial(self, answer: Command, denial: AccessDenial) -> None:
         """Handle a response that denies access: repeat the request with new credentials if possible, else let it fail."""
@@ -175,7 +175,7 @@ class _Local(Endpoint):
         super().__init__(measure, _never, on_lost)
         self._on_command = on_command
 
-    def _take(self, data: bytes) -> None:
+    def _process(self, data: bytes) -> None:
         for span in self._cutter.feed_spans(data):
             self._on_command(decode_at(*span))
 

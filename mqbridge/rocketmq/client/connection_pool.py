@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, open_connection
 from mqbridge.rocketmq.client.credentials import Credentials
@@ -108,17 +108,17 @@ class ConnectionPool:
             await self._greet(connection)
         except BaseException as error:
             lost = ConnectionLost(f"the greeting of {address} failed: {error}")
-            connection.endpoint.abort(lost, wanted=isinstance(error, asyncio.CancelledError))
+            connection.endpoint.abort(lost, intended=isinstance(error, asyncio.CancelledError))
             raise
         if self._closed:  # it was open before `close`, but not yet in the table
-            connection.endpoint.abort(client_closed_error(), wanted=True)
+            connection.endpoint.abort(client_closed_error(), intended=True)
         else:
             self._connections[address] = connection  # before any await: a change of groups must reach this broker too
         return connection
 
     def _on_dialing_done(self, address: str, task: asyncio.Task[Connection]) -> None:
         del self._dialing[address]
-        collect_error(task)
+        mark_error_retrieved(task)
 
     def _on_connection_lost(self, connection: Connection, error: Exception) -> None:
         self._retired.discard(connection)
@@ -126,7 +126,9 @@ class ConnectionPool:
             del self._connections[connection.address]
             if not self._closed:
                 self._on_lost(connection, error)
-                if connection.endpoint.heard:  # reconnect: name servers drop a dead broker's routes, so no request would retry
+                if (
+                    connection.endpoint.has_received
+                ):  # reconnect: name servers drop a dead broker's routes, so no request would retry
                     self._start_dialing(connection.address)
 
     async def close(self) -> None:

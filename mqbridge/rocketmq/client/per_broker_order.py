@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from mqbridge.net.tasks import collect_error, spawn
+from mqbridge.net.tasks import mark_error_retrieved, spawn
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class PerBrokerOrder:
         in its turn.
         """
         task = spawn(self._run(key, request), f"rocketmq request in order at {key}", quiet=True)
-        task.add_done_callback(collect_error)
+        task.add_done_callback(mark_error_retrieved)
         return await asyncio.shield(task)
 
     async def wait_for_earlier(self, key: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route import TopicRoute, read_route
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -139,7 +139,7 @@ class RouteTable:
 
     def _on_query_done(self, topic: str, task: "asyncio.Task[TopicRoute | None]") -> None:
         del self._queries[topic]
-        collect_error(task)
+        mark_error_retrieved(task)
 
     def _store(self, topic: str, route: TopicRoute | None) -> None:
         """Put the result of a query into the cache, and call the watchers if the route has changed."""

@@ -106,7 +106,7 @@ class PartitionSendQueue:
             if connection is None:
                 self._start_recovery(None)
                 return
-            if not client.window.take(request.size, self.pump):
+            if not client.window.reserve(request.size, self.pump):
                 return
             waiting.popleft()
             self._post(connection, request)
@@ -120,10 +120,10 @@ class PartitionSendQueue:
         try:
             future = connection.post(request.code, request.header.encode(), request.body, timeout)
         except LocalProtocolError as error:  # the request does not fit into a frame
-            self._client.window.give(request.size)
+            self._client.window.release(request.size)
             request.fail(ClusterError(f"a send to {queue_label(self.queue)}: {error}", Failure.REFUSED))
         except ConnectionLost as error:
-            self._client.window.give(request.size)
+            self._client.window.release(request.size)
             self._handle_failure(request, error)
         else:
             self._in_flight.add(request)
@@ -135,7 +135,7 @@ class PartitionSendQueue:
         self, request: SendRequest, connection: Connection, sent_at: float, future: "asyncio.Future[Command]"
     ) -> None:
         self._in_flight.discard(request)
-        self._client.window.give(request.size)
+        self._client.window.release(request.size)
         try:
             result = self._read_response(future.result(), connection)
         except MqbridgeError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import NO_SOURCE, Batch
 from mqbridge.net.budget import Budget
-from mqbridge.net.tasks import cancel, collect_error, spawn
+from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
 from mqbridge.spark.schema import format_source
 from mqbridge.spark.sink.rows import Stream
 from mqbridge.spark.sink.settings import SinkSettings
@@ -50,9 +50,9 @@ class _BatchQueue:
 
     async def put(self, batch: Batch) -> None:
         """Wait for budget and append the batch. Drops the batch if the queue is closed."""
-        await self._budget.take(batch.held_bytes)
+        await self._budget.reserve(batch.held_bytes)
         if self._is_closed:
-            self._budget.give(batch.held_bytes)
+            self._budget.release(batch.held_bytes)
             return
         self._batches.append(batch)
         self._not_empty.set()
@@ -67,7 +67,7 @@ class _BatchQueue:
         self._is_closed = True
         while self._batches:
             if (batch := self._batches.popleft()) is not None:
-                self._budget.give(batch.held_bytes)
+                self._budget.release(batch.held_bytes)
 
     async def batches(self) -> AsyncIterator[Batch]:
         """Yield the batches until the end, each after the gate."""
@@ -78,7 +78,7 @@ class _BatchQueue:
             await self._gate()
             if (batch := self._batches.popleft()) is None:
                 return
-            self._budget.give(batch.held_bytes)
+            self._budget.release(batch.held_bytes)
             yield batch
 
 
@@ -173,7 +173,7 @@ class TaskWriter:
         )
         self._raise_error()
         task = spawn(self._run_transfer(transfer, queue), f"writing {stream.source} to {stream.topic}", quiet=True)
-        task.add_done_callback(collect_error)  # the error is in `_error`; after `abort` it is not needed
+        task.add_done_callback(mark_error_retrieved)  # the error is in `_error`; after `abort` it is not needed
         return queue, task
 
     async def _run_transfer(self, transfer: Transfer, queue: _BatchQueue) -> Counts:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LocalProtocolError
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.net.tasks import cancel, collect_error, spawn
+from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
 from mqbridge.spark.transfer.tally import Tally
 
 
@@ -96,7 +96,7 @@ class IteratorLane:
         """Stop reading."""
         if (unfinished := self._read_task) is not None:
             await cancel(unfinished)
-            collect_error(unfinished)
+            mark_error_retrieved(unfinished)
 
     async def seek(self, position: Position) -> None:  # noqa: ARG002
         """Raise LocalProtocolError: an iterator cannot seek."""

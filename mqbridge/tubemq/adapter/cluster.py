@@ -21,7 +21,7 @@ from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.net.dial import speaking
+from mqbridge.net.dial import detect_wrong_port
 from mqbridge.stored_positions import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
@@ -87,7 +87,7 @@ class TubeMQ:
         self._connections = ConnectionPool(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
         routes = Routes(Masters(self._addresses, self._connections, self._credentials), heartbeat_s=config.heartbeat)
         try:
-            with speaking("a TubeMQ Master", ", ".join(config.masters)):
+            with detect_wrong_port("a TubeMQ Master", ", ".join(config.masters)):
                 await routes.start()
         except BaseException:
             await self._connections.close()

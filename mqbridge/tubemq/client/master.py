@@ -179,7 +179,7 @@ class Masters:
         if not is_success:
             raise self._credentials.refusal_error(request, response.errCode, response.errMsg, role)
         self._credentials.record_acceptance(role)
-        self.connections.connectivity.admitted = True
+        self.connections.connectivity.credentials_accepted = True
 
     async def local_host(self) -> str:
         """Return our IPv4 address on the connection to the Master, which client ids contain; loopback if it is not IPv4.

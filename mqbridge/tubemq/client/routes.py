@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, call_with_retries, format_topics, new_client_id
 from mqbridge.tubemq.client.topic_probe import check_consumer, topic_exists
@@ -214,7 +214,7 @@ class Routes:
 
     def _on_refresh_done(self, task: "asyncio.Task[None]") -> None:
         self._refresh_task = None
-        collect_error(task)
+        mark_error_retrieved(task)
 
     async def _heartbeat_loop(self) -> None:
         while True:

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from mqbridge.errors import ConnectionLost
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
-from mqbridge.net.tasks import collect_error, spawn
+from mqbridge.net.tasks import mark_error_retrieved, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.tubemq.client.counters import CallCounters
 from mqbridge.tubemq.client.tcp_connection import OnResponse, Response, TcpConnection
@@ -107,7 +107,7 @@ class ServerConnection:
 
     def _on_dial_done(self, task: "asyncio.Task[None]") -> None:
         self._dial_task = None
-        collect_error(task)
+        mark_error_retrieved(task)
 
     def post(self, service: int, method: int, body: bytes, on_response: OnResponse) -> None:
         """Send a request now. `on_response` is called with the serialized response or an exception, after this call has returned.
@@ -140,7 +140,7 @@ class ServerConnection:
     async def drained(self) -> None:
         """Wait until the send buffer has room; the caller sets a deadline."""
         if self._tcp is not None:
-            await self._tcp.drained()
+            await self._tcp.wait_writable()
 
     async def close_if_idle(self, idle_s: float) -> None:
         """Close the TCP connection if it has been unused for `idle_s` seconds; the next call reconnects."""

@@ -65,7 +65,7 @@ class TcpConnection(Endpoint):
         """Store the local address, and limit the send buffer."""
         super().connection_made(transport)
         self.local_host = (transport.get_extra_info("sockname") or ("",))[0]
-        self.limit_queue(QUEUE_BYTES, UNSENT_BYTES)
+        self.limit_queued_bytes(QUEUE_BYTES, UNSENT_BYTES)
 
     def post(self, serial: int, frame: bytes, on_response: OnResponse, method: int) -> None:
         """Send a request; `on_response` is called later with the response or an error. Raises ConnectionLost if closed."""
@@ -155,10 +155,10 @@ class TcpConnection(Endpoint):
         To be called once per check. Bytes have waited in our queue if they were written before the last check, and were not
         delivered at that check.
         """
-        delivered = self.delivered
+        delivered = self.delivered_bytes
         if delivered != self._delivered_at_check:
             if self._delivered_at_check < self._written_before:
                 self._queue_moved_at = self._loop.time()
             self._delivered_at_check = delivered
-        self._written_before, self._written_last = self._written_last, self._written
+        self._written_before, self._written_last = self._written_last, self._written_bytes
         return max(self._queue_moved_at, self.received_at)

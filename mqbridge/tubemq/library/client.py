@@ -21,7 +21,7 @@ from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.net.dial import speaking
+from mqbridge.net.dial import detect_wrong_port
 from mqbridge.net.tls.tls import Tls
 from mqbridge.secret import Secret
 from mqbridge.tubemq.client.admin import Admin
@@ -407,7 +407,7 @@ class TubeMQClient:
 
     def _hint_at_wrong_port(self) -> contextlib.AbstractContextManager[None]:
         """Around the first requests: an unexpected response raises Unreachable, which asks if the port is a Master's."""
-        return speaking("a TubeMQ Master", ", ".join(f"{host}:{port}" for host, port in self._addresses))
+        return detect_wrong_port("a TubeMQ Master", ", ".join(f"{host}:{port}" for host, port in self._addresses))
 
 
 async def _close_routes(routes: Routes, timeout: float) -> None:

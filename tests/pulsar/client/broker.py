@@ -78,7 +78,7 @@ class Broker:
     async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
         if host in self.unreachable:
             error = Unreachable(f"{host}:{port} is not there")
-            more["link"].failed(error)
+            more["link"].record_failure(error)
             raise error
         endpoint = make()
         endpoint.link = more["link"]

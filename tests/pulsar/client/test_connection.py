@@ -207,18 +207,18 @@ async def test_concurrent_calls_share_one_attempt_to_connect(broker: Broker):
 def test_the_window_is_bounded_and_wakes_waiters():
     window, woken = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT), []
     for _ in range(MAX_SENDS_IN_FLIGHT):
-        assert window.take(10, lambda: None)
-    assert not window.take(10, lambda: woken.append(1))
-    window.give(10)
+        assert window.reserve(10, lambda: None)
+    assert not window.reserve(10, lambda: woken.append(1))
+    window.release(10)
     assert woken == [1]
 
 
 def test_the_window_counts_bytes_and_always_takes_one():
     window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
-    assert window.take(2 * MAX_BYTES_IN_FLIGHT, lambda: None)
-    assert not window.take(1, lambda: None)
-    window.give(2 * MAX_BYTES_IN_FLIGHT)
-    assert window.take(1, lambda: None)
+    assert window.reserve(2 * MAX_BYTES_IN_FLIGHT, lambda: None)
+    assert not window.reserve(1, lambda: None)
+    window.release(2 * MAX_BYTES_IN_FLIGHT)
+    assert window.reserve(1, lambda: None)
 
 
 @pytest.mark.parametrize("steps", range(6))

@@ -143,7 +143,7 @@ async def test_later_refused_credentials_are_temporary(broker: Broker, caplog, m
     producer = client.producer(TOPIC)
     await producer.opened()
     connectivity = client._pool.connectivity
-    assert connectivity.admitted
+    assert connectivity.credentials_accepted
     broker.on[BaseCommand.CONNECT] = lets_in(b"two")
     broker.link.error(ids.NO_REQUEST, pb.AuthenticationError, "Failed to authenticate")
     sent = producer.send(MessageMetadata(), b"1")

@@ -301,5 +301,5 @@ async def test_a_receipt_resets_the_error_backoff(broker: Broker, client):
     producer = client.producer("persistent://public/default/t")
     await producer.send(MessageMetadata(), b"one")
     assert producer.registrations == 2
-    assert not producer._error_backoff.begun
+    assert not producer._error_backoff.has_failed
     await producer.close()

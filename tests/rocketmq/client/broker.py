@@ -92,7 +92,7 @@ class Cluster:
         await asyncio.sleep(0)
         if address in self.unreachable:
             error = Unreachable(f"{address} cannot be reached")
-            more["link"].failed(error)
+            more["link"].record_failure(error)
             raise error
         endpoint = make()
         endpoint.link = more["link"]

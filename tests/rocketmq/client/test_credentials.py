@@ -104,7 +104,7 @@ async def test_a_broker_is_asked_first_whether_it_takes_the_credentials(cluster:
     Verifying(cluster, FIRST)
     await client.request(A, MAX)
     assert [request.code for request in cluster.asked_at[A]] == [Code.HEART_BEAT, MAX]
-    assert client.connectivity.admitted
+    assert client.connectivity.credentials_accepted
 
 
 @pytest.mark.parametrize(("status", "remark"), [(Status.NO_PERMISSION, FAILED), (Status.SYSTEM_ERROR, OLD_FAILED)])
@@ -345,7 +345,7 @@ async def test_a_server_that_ends_a_plain_connection_perhaps_wants_tls(cluster: 
 async def test_a_certificate_that_is_refused_after_the_handshake(cluster: Cluster, admitted: bool, failure: Failure):
     """As TLS 1.3 has it: the server's alert comes in place of the first answer."""
     async with scripted_client() as client:
-        client.connectivity.admitted = admitted
+        client.connectivity.credentials_accepted = admitted
         cluster.on[MAX] = lambda link, _: link.drop(ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] bad certificate"))
         with pytest.raises(ConnectionLost) as caught:
             await client.request(A, MAX)

@@ -174,7 +174,7 @@ async def test_refused_credentials_are_fatal_in_one_line(
     text = str(refused.value)
     assert (shown in text, said in text, "\n" in text, "secret" in text) == (True, True, False, False)
     assert (refused.value.failure, len(script.asked)) == (Failure.FATAL, 1)
-    assert not masters.connections.connectivity.admitted
+    assert not masters.connections.connectivity.credentials_accepted
 
 
 async def _loopback() -> str:
@@ -194,7 +194,7 @@ async def test_credentials_that_were_taken_once_may_be_taken_again(monkeypatch: 
     routes = Routes(masters)
     routes.client_id = routes.host = "p"
     await routes._register()
-    assert masters.connections.connectivity.admitted
+    assert masters.connections.connectivity.credentials_accepted
     with pytest.raises(ServerRefused, match="does not accept user 'app'") as producing:
         await routes.look_up("t")
     assert producing.value.failure is Failure.RETRY

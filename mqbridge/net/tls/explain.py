@@ -1,4 +1,4 @@
-"""Explains a TLS failure in a sentence that names the option to change."""
+"""Explains a TLS failure in one sentence that names the option to change."""
 
 import ssl
 
@@ -6,8 +6,9 @@ from mqbridge.net.tls.settings import TlsSettings
 
 _NAME_MISMATCH = frozenset({62, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
-_EXPIRED, _NOT_YET = 10, 9
-_ALERTS = (
+_EXPIRED, _NOT_YET_VALID = 10, 9
+"""X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_YET_VALID"""
+_EXPLANATIONS = (
     ("UNKNOWN_CA", "the server does not know the authority of our certificate: see tls.certificate"),
     ("CERTIFICATE_REQUIRED", "the server demands a certificate of ours: give tls.certificate and tls.key"),
     ("CERTIFICATE_EXPIRED", "the server says that our certificate has expired: renew tls.certificate"),
@@ -23,29 +24,31 @@ _ALERTS = (
     ("HTTP_REQUEST", "it does not speak TLS but HTTP: is this the port of a web interface?"),
     ("RECORD_LAYER_FAILURE", "it does not speak TLS: is this its port without TLS?"),
 )
+"""Parts of OpenSSL's error texts (TLS alerts of the server, and errors of our side) with their explanations; the first wins."""
 
 
-def is_final(error: Exception) -> bool:
-    """Return True if retrying cannot help. A connection that only ends may come from a load balancer that has no servers yet."""
+def is_permanent(error: Exception) -> bool:
+    """Return True if a retry cannot help. A connection that just ends may come from a load balancer that has no servers yet."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def explain_tls(error: Exception, settings: TlsSettings, name: str) -> str:
     """Explain a TLS failure in one sentence; `name` is the name that the server's certificate must contain."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _untrusted(error, settings, name)
+        return _explain_untrusted(error, settings, name)
     if isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return "it ended the connection during the TLS handshake: is this its port for TLS, and does it demand tls.certificate?"
     text = str(error).upper().replace(" ", "_")
-    return next((problem for mark, problem in _ALERTS if mark in text), f"TLS failed: {error}")
+    return next((problem for part, problem in _EXPLANATIONS if part in text), f"TLS failed: {error}")
 
 
-def _untrusted(error: ssl.SSLCertVerificationError, settings: TlsSettings, name: str) -> str:
+def _explain_untrusted(error: ssl.SSLCertVerificationError, settings: TlsSettings, name: str) -> str:
+    """Explain why the server's certificate was rejected."""
     if error.verify_code in _NAME_MISMATCH:
         return f"its certificate is not for {name}: give the name that it is for as tls.server_name"
     if error.verify_code == _EXPIRED:
         return "its certificate, or one that signed it, has expired: it must be renewed there"
-    if error.verify_code == _NOT_YET:
+    if error.verify_code == _NOT_YET_VALID:
         return "its certificate is not valid yet: check the clocks"
-    known = settings.authorities or "those of this platform"
-    return f"its certificate is signed by no authority that tls.authorities holds ({known}): {error.verify_message}"
+    authorities = settings.authorities or "those of this platform"
+    return f"its certificate is signed by no authority that tls.authorities holds ({authorities}): {error.verify_message}"
