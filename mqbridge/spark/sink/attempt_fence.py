@@ -1,12 +1,13 @@
-"""Fences attempts at a task: only the latest attempt sends, and a repeated attempt knows that it is not the first.
+"""Fences attempts at a task: only the latest attempt may send, and a repeated attempt learns that it is not the first.
 
 Spark starts a task again when the task fails, when its executor is lost, when its stage is repeated, or concurrently with it
 (speculation). It starts a whole batch again after a restart of the driver. An earlier attempt may still run somewhere. Some
-systems fence off a second sender. For all others, each attempt writes a file, its claim, and reads the claims of others:
+systems themselves fence off the earlier sender. For all others, each attempt writes a file, its claim, and reads the claims of
+other attempts:
 
-- An attempt that finds an earlier claim is a repeated attempt. It waits for two intervals before it opens anything.
+- An attempt that finds an earlier claim is a repeated attempt. It waits for two check intervals before it opens anything.
 - An attempt that finds a later claim stops. It also stops if its own claim is gone: then the batch is committed.
-  It checks before each send, if an interval has passed since its last check.
+  It checks before each send, if a check interval has passed since its last check.
 
 Claims of all tasks of another run of the same batch count too, because that run may have divided the batch differently. The first
 task that has waited for earlier runs writes a marker file, so that a run with many tasks waits only once.
@@ -21,19 +22,21 @@ from typing import NamedTuple, Protocol
 
 from mqbridge.errors import ClusterError, Failure
 
-INTERVAL_S = 5.0
+CHECK_INTERVAL_S = 5.0
+"""Longest time for which an attempt sends without checking the claims."""
 WAIT_INTERVALS = 2
+"""How many check intervals a repeated attempt waits. After one, the earlier attempt checks; the second allows for slow files."""
 
-PREFIX = "claim-"
-_WAITED = "waited"
-"""Marks that a task of the run has waited for the tasks of earlier runs."""
+CLAIM_PREFIX = "claim-"
+_WAITED_MARKER = "waited"
+"""In the name of the marker file: a task of the run has waited for the tasks of earlier runs."""
 
 
 class Attempt(NamedTuple):
     """An attempt at a task, ordered by time.
 
     run  number of the run of the batch; each restart of the batch is a new run
-    id   Spark's id of the attempt, which only grows
+    id   Spark's id of the attempt; later attempts of a run have higher ids
     """
 
     run: int
@@ -41,7 +44,7 @@ class Attempt(NamedTuple):
 
 
 class ClaimFiles(Protocol):
-    """Stores claims as file names, shared by all tasks of a query."""
+    """Stores claims as empty files: only the names matter. All tasks of a query share the files."""
 
     async def names(self, prefix: str) -> Collection[str]:
         """Return the names that begin with the prefix. Raises OSError."""
@@ -51,7 +54,7 @@ class ClaimFiles(Protocol):
 
 
 class AttemptFence:
-    """Fences one attempt at one task of a batch against other attempts. Must be made on an event loop."""
+    """Fences one attempt at one task of a batch against other attempts. Must be created on an event loop."""
 
     def __init__(self, files: ClaimFiles, batch_id: int, task: int, attempt: Attempt) -> None:
         self._files, self._attempt = files, attempt
@@ -61,35 +64,40 @@ class AttemptFence:
         self._check_lock = asyncio.Lock()
 
     async def begin(self) -> bool:
-        """Write the claim, wait until earlier attempts have stopped, and return whether there were any.
+        """Write the claim, wait until earlier attempts have stopped, and return whether there were earlier attempts.
 
         The caller awaits this before it opens anything. Raises OSError, and ClusterError if this attempt must stop.
         """
         await self._files.write(f"{self._batch_prefix}{self._task}.{self._attempt.run}-{self._attempt.id}")
-        others = await self._read_claims()
-        if not others:
+        earlier = await self._read_claims()
+        if not earlier:
             return False
-        marker = f"{self._batch_prefix}{_WAITED}.{self._attempt.run}"
-        if any(other.run == self._attempt.run for other in others) or marker not in await self._files.names(marker):
-            await asyncio.sleep(INTERVAL_S * WAIT_INTERVALS)
+        marker = f"{self._batch_prefix}{_WAITED_MARKER}.{self._attempt.run}"
+        # The marker stands for the wait for earlier runs only, not for an earlier attempt at this task in the same run.
+        is_of_same_run = any(attempt.run == self._attempt.run for attempt in earlier)
+        if is_of_same_run or marker not in await self._files.names(marker):
+            await asyncio.sleep(CHECK_INTERVAL_S * WAIT_INTERVALS)
             await self._read_claims()
             await self._files.write(marker)
         return True
 
     async def check(self) -> None:
-        """Check the claims if the last check is an interval ago. The caller awaits this before each send.
+        """Check the claims if a check interval has passed since the last check. The caller awaits this before each send.
 
         Raises OSError, and ClusterError if this attempt must stop.
         """
         async with self._check_lock:
-            if self._time() - self._checked_at >= INTERVAL_S:
+            if self._time() - self._checked_at >= CHECK_INTERVAL_S:
                 await self._read_claims()
 
     async def _read_claims(self) -> list[Attempt]:
-        """Return the other attempts at this task, and those of all tasks of other runs. Raises ClusterError to stop."""
+        """Return the earlier attempts at this task, and at all tasks of earlier runs.
+
+        Raises OSError, and ClusterError if this attempt must stop.
+        """
         now = self._time()
         names = [name.removeprefix(self._batch_prefix) for name in await self._files.names(self._batch_prefix)]
-        claims = [_parse_claim(name) for name in names if not name.startswith(_WAITED)]
+        claims = [_parse_claim(name) for name in names if not name.startswith(_WAITED_MARKER)]
         if (self._task, self._attempt) not in claims:
             problem = (
                 f"task {self._task} of this batch is done, so this attempt stops (no claim {self._batch_prefix}{self._task})"
@@ -105,16 +113,16 @@ class AttemptFence:
 
 def claim_prefix(batch_id: int) -> str:
     """Return the prefix of the names of all claims of a batch."""
-    return f"{PREFIX}{batch_id}-"
+    return f"{CLAIM_PREFIX}{batch_id}-"
 
 
 def batch_of_claim(name: str) -> int:
-    """Return the id of the batch that a claim belongs to."""
-    return int(name.removeprefix(PREFIX).partition("-")[0])
+    """Return the id of the batch that a claim belongs to, from the name of its file."""
+    return int(name.removeprefix(CLAIM_PREFIX).partition("-")[0])
 
 
 def _parse_claim(text: str) -> tuple[int, Attempt]:
-    """Return the task and the attempt that a claim names, without the claim's prefix."""
+    """Return the task and the attempt of a claim, whose name after the prefix is `TASK.RUN-ID`."""
     task, _, attempt = text.partition(".")
-    run, _, number = attempt.partition("-")
-    return int(task), Attempt(int(run), int(number))
+    run, _, attempt_id = attempt.partition("-")
+    return int(task), Attempt(int(run), int(attempt_id))

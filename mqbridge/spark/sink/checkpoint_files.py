@@ -23,57 +23,60 @@ _PYARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 class CheckpointFiles:
-    """The sink's folder, created by the first write. File names must be plain words. Every method may raise OSError."""
+    """The sink's folder, created by the first write. Every method may raise OSError.
 
-    def __init__(self, files: fs.FileSystem, path: str) -> None:
-        self._files, self.path = files, path
+    The file NAME is stored as `NAME.1`, `NAME.2` and so on. Names must not contain slashes.
+    """
+
+    def __init__(self, file_system: fs.FileSystem, path: str) -> None:
+        self._file_system, self.path = file_system, path
 
     def read(self, name: str) -> bytes | None:
-        """Return the content that was written last; None if there is none."""
+        """Return the content that was written last; None if the file does not exist."""
         numbers = self._numbers(name)
         if not numbers:
             return None
-        with self._files.open_input_stream(self._numbered_path(name, numbers[-1])) as stream:
+        with self._file_system.open_input_stream(self._numbered_path(name, numbers[-1])) as stream:
             return bytes(stream.read())
 
     def read_spark_file(self, name: str) -> bytes | None:
         """Return the content of one of Spark's own files in the checkpoint folder; None if it does not exist."""
         try:
-            with self._files.open_input_stream(posixpath.join(posixpath.dirname(self.path), name)) as stream:
+            with self._file_system.open_input_stream(posixpath.join(posixpath.dirname(self.path), name)) as stream:
                 return bytes(stream.read())
         except FileNotFoundError:
             return None
 
     def write(self, name: str, data: bytes) -> None:
         """Replace the content of a file atomically."""
-        self._files.create_dir(self.path, recursive=True)
+        self._file_system.create_dir(self.path, recursive=True)
         numbers = self._numbers(name)
         draft = posixpath.join(self.path, f".{name}.{uuid4().hex}")
-        with self._files.open_output_stream(draft) as stream:
+        with self._file_system.open_output_stream(draft) as stream:
             stream.write(data)
-        self._files.move(draft, self._numbered_path(name, numbers[-1] + 1 if numbers else 1))
+        self._file_system.move(draft, self._numbered_path(name, numbers[-1] + 1 if numbers else 1))
         for number in numbers:
             with contextlib.suppress(OSError):  # the next write deletes the file
-                self._files.delete_file(self._numbered_path(name, number))
+                self._file_system.delete_file(self._numbered_path(name, number))
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names of the files that begin with the prefix, each once."""
-        file_names = (posixpath.basename(info.path) for info in self._infos())
+        """Return the names that begin with the prefix, each once."""
+        file_names = (posixpath.basename(info.path) for info in self._file_infos())
         return sorted({name.rpartition(".")[0] for name in file_names if name.startswith(prefix)})
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove the files of these names that exist."""
-        for info in self._infos():
+        """Remove the files with these names. Names of missing files are ignored."""
+        for info in self._file_infos():
             if posixpath.basename(info.path).rpartition(".")[0] in names:
-                self._files.delete_file(info.path)
+                self._file_system.delete_file(info.path)
 
     def _numbers(self, name: str) -> list[int]:
-        """Return the numbers of the files with this name, the newest last."""
-        file_names = (posixpath.basename(info.path).rpartition(".") for info in self._infos())
+        """Return the numbers under which the file is stored, the newest last."""
+        file_names = (posixpath.basename(info.path).rpartition(".") for info in self._file_infos())
         return sorted(int(number) for stem, _, number in file_names if stem == name and number.isdigit())
 
-    def _infos(self) -> list[fs.FileInfo]:
-        infos: list[fs.FileInfo] = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+    def _file_infos(self) -> list[fs.FileInfo]:
+        infos: list[fs.FileInfo] = self._file_system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return infos
 
     def _numbered_path(self, name: str, number: int) -> str:
@@ -81,14 +84,14 @@ class CheckpointFiles:
 
 
 def open_checkpoint_files(checkpoint: str) -> CheckpointFiles | None:
-    """Return the sink's folder in a checkpoint, given as a path or URL. If pyarrow cannot reach it, warn and return None."""
+    """Return the sink's folder in a checkpoint, which is a path or URL. Warn and return None if pyarrow cannot access it."""
     parts = urlsplit(checkpoint)
     if parts.scheme in ("", "file"):
         path = unquote(parts.path) if parts.scheme else checkpoint
         return CheckpointFiles(fs.LocalFileSystem(), str(Path(path).absolute() / FOLDER))
     scheme = _PYARROW_SCHEMES.get(parts.scheme, parts.scheme)
     try:
-        files, path = fs.FileSystem.from_uri(parts._replace(scheme=scheme).geturl())
+        file_system, path = fs.FileSystem.from_uri(parts._replace(scheme=scheme).geturl())
     except (ArrowException, OSError) as error:
         log.warning(
             "the sink stores no progress in %s, because pyarrow cannot access it: after a restart the sink searches its targets "
@@ -97,4 +100,4 @@ def open_checkpoint_files(checkpoint: str) -> CheckpointFiles | None:
             error,
         )
         return None
-    return CheckpointFiles(files, posixpath.join(path, FOLDER))
+    return CheckpointFiles(file_system, posixpath.join(path, FOLDER))

@@ -1,4 +1,4 @@
-"""The sink's work on the driver: finds the ends of topics, and checks that no source was written by two tasks."""
+"""The sink's work on the driver: finds the ends of topics, and checks that no two tasks wrote rows of one source."""
 
 import asyncio
 import logging
@@ -15,17 +15,17 @@ from mqbridge.spark.transfer.targets import FindCluster
 log = logging.getLogger(__name__)
 
 
-def known_topics(spec: TargetsSpec) -> set[TopicKey]:
+def fixed_topics(spec: TargetsSpec) -> set[TopicKey]:
     """Return the target and dead-letter topics whose names do not depend on the rows."""
     topics = {(target.cluster, target.topic) for target in spec.targets if "{" not in target.topic}
-    letters = spec.delivery.dead_letter
-    return topics if letters is None else topics | {(letters.cluster, letters.topic)}
+    dead_letter = spec.delivery.dead_letter
+    return topics if dead_letter is None else topics | {(dead_letter.cluster, dead_letter.topic)}
 
 
 def written_topics(spec: TargetsSpec, counts: Counts) -> set[TopicKey]:
-    """Return the known topics, and those that the counts say were written."""
-    topics = known_topics(spec)
-    for label in counts.by_target:
+    """Return the fixed topics, and the topics for which `counts` has messages."""
+    topics = fixed_topics(spec)
+    for label in counts.by_target:  # `cluster/topic`, and `cluster/` for rows without a topic
         for cluster in spec.used_clusters:
             if label.startswith(f"{cluster}/") and len(label) > len(cluster) + 1:
                 topics.add((cluster, label[len(cluster) + 1 :]))
@@ -45,7 +45,7 @@ async def find_topic_ends(
             async with find_cluster(spec.clusters[key[0]]) as cluster:
                 return await find_ends(cluster, key[1])
         except ClusterError as error:
-            log.warning("cannot read the end positions of %s/%s: %s", *key, error)
+            log.warning("cannot read the end positions of %s/%s, so a repeated attempt searches more of it: %s", *key, error)
             return {}
 
     keys = [key for key in topics if key[0] in spec.clusters]

@@ -34,15 +34,19 @@ from mqbridge.spark.transfer.spec import TopicEnds
 log = logging.getLogger(__name__)
 
 VERSION = 1
-NAME = "progress"
+"""Version of the format of the file. Another version is an error."""
+FILE_NAME = "progress"
 
 
 class Stage(Enum):
-    """What a task must do with its batch: send it, send the messages that are not stored, or send nothing."""
+    """What a task must do with the messages of its batch."""
 
     FRESH = "fresh"
+    """Send all: none of them is stored."""
     REPLAY = "replay"
+    """Send those that are not stored: search the targets first."""
     SKIP = "skip"
+    """Send none: all of them are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +54,39 @@ class Progress:
     """An immutable state of the sink; each transition returns the next state. The batch id -1 means none."""
 
     committed: int = -1
+    """Id of the last batch that the sink has committed."""
     begun: int = -1
+    """Id of the last batch that has begun."""
     runs: int = 0
-    """How often a batch was begun; a repeated batch counts each time."""
+    """How often a batch has begun; a repeated batch counts each time."""
     ends: TopicEnds = field(default_factory=dict)
-    """End positions of the target partitions when the last batch was committed, or before the first batch."""
+    """End positions of the target partitions when the last batch was committed; before that, when the first batch began."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """Sums over all batches, by the field names of `Counts`."""
     query: str = ""
     """Spark's id of the query; empty if unknown."""
 
     def of_query(self, query: str) -> "Progress":
-        """Return this state for the query with the given id, or an empty state if this one belongs to another query."""
+        """Return this state for the query with this id. If the state belongs to another query, return an empty state."""
         if not query or query == self.query:
             return self
         if not self.query:
             return replace(self, query=query)
-        log.warning("the sink's progress belongs to query %s, not to this query %s: starting without it", self.query, query)
+        log.warning("ignoring the sink's progress: it belongs to query %s, not to this query %s", self.query, query)
         return Progress(runs=self.runs, query=query)
 
     def begin(self, find_ends: Callable[[], TopicEnds]) -> "tuple[Progress, Stage]":
-        """Begin the batch after the last committed one. `find_ends` returns the current ends; only a first batch needs them."""
+        """Begin the batch after the last committed one, and return the next state and the stage of the batch.
+
+        `find_ends` returns the current ends of the targets. It is called for the first batch only.
+        """
         if self.begun > self.committed:
             return replace(self, runs=self.runs + 1), Stage.REPLAY
         ends = find_ends() if self.committed < 0 else self.ends
         return replace(self, runs=self.runs + 1, begun=self.committed + 1, ends=ends), Stage.FRESH
 
     def decide(self, batch_id: int, stage: Stage) -> Stage:
-        """Return the stage for a task of this batch; `stage` is the result of `begin`."""
+        """Return the stage for a task of this batch; `stage` is the stage that `begin` returned."""
         if batch_id <= self.committed:
             return Stage.SKIP
         return stage if batch_id == self.committed + 1 else Stage.REPLAY
@@ -87,7 +96,7 @@ class Progress:
         return self.ends if self.committed >= 0 or batch_id == 0 else {}
 
     def commit(self, batch_id: int, ends: TopicEnds, totals: Mapping[str, int]) -> "Progress":
-        """Record that the whole batch is stored. `ends` replace the earlier ends; `totals` are added."""
+        """Record that the whole batch is stored. `ends` replaces earlier ends of the same topics; `totals` is added."""
         if batch_id <= self.committed:
             return self
         sums = {name: self.totals.get(name, 0) + count for name, count in totals.items()}
@@ -136,13 +145,13 @@ class Progress:
 
 def load_progress(files: CheckpointFiles) -> Progress:
     """Return the state in the file; an empty state without a file. Raises OSError, and ValueError for an invalid file."""
-    data = files.read(NAME)
+    data = files.read(FILE_NAME)
     progress = Progress() if data is None else Progress.from_json(data)
-    return progress.of_query(_query_of(files))
+    return progress.of_query(_find_query_id(files))
 
 
-def _query_of(files: CheckpointFiles) -> str:
-    """Return the id of the query that the checkpoint belongs to, from Spark's own metadata file; empty if unknown."""
+def _find_query_id(files: CheckpointFiles) -> str:
+    """Return the id of the query that the checkpoint belongs to, from Spark's own file `metadata`; empty if unknown."""
     try:
         return str(orjson.loads(files.read_spark_file("metadata") or b"")["id"])
     except (ValueError, KeyError, TypeError):
@@ -150,11 +159,11 @@ def _query_of(files: CheckpointFiles) -> str:
 
 
 def save_progress(files: CheckpointFiles, progress: Progress) -> None:
-    """Replace the file. Raises OSError."""
-    files.write(NAME, progress.as_json())
+    """Replace the content of the file. Raises OSError."""
+    files.write(FILE_NAME, progress.as_json())
 
 
 def read_totals(checkpoint: str) -> dict[str, int]:
-    """Return the totals of the query with this checkpoint; empty if there are none. Raises OSError, ValueError."""
+    """Return the totals of the query with this checkpoint; empty before its first commit. Raises OSError, ValueError."""
     files = open_checkpoint_files(checkpoint)
     return {} if files is None else dict(load_progress(files).totals)

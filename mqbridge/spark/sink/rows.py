@@ -13,14 +13,14 @@ from mqbridge.spark.arrow.messages import MessageReader
 from mqbridge.spark.transfer.spec import PartitionMode
 from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
 
-MESSAGE_BYTES = 400
+MESSAGE_OVERHEAD_BYTES = 400
 """Memory of a message in addition to the bytes of its row: the objects of the message and of its fields."""
 
 
 class Stream(NamedTuple):
     """Identifies the rows of one source partition for one topic, which are written in order.
 
-    `topic` is None if the targets' spec names the topic; empty if the column must name it and is NULL.
+    `topic` is None if the spec of the targets names the topic. It is empty if the column `topic` must name it, but is NULL.
     """
 
     source: Partition
@@ -39,9 +39,9 @@ class RowReader:
         self._messages = MessageReader(schema)
         names = set(schema.names)
         self._partition_mode = partition_mode if "partition" in names else "rule"
-        self._columns = [name for name in ("source", "topic") if name in names and (by_topic or name != "topic")]
+        self._group_columns = [name for name in ("source", "topic") if name in names and (by_topic or name != "topic")]
         self._by_topic, self._deduplicate = by_topic, deduplicate
-        self._last: dict[Stream, Position] = {}
+        self._last_positions: dict[Stream, Position] = {}
 
     def streams(self, rows: pa.RecordBatch) -> Iterator[tuple[Stream, Batch]]:
         """Yield the batches of these rows with their streams. Raises ConfigError for rows that cannot be written."""
@@ -51,26 +51,26 @@ class RowReader:
                 batch = run.batch
                 if run.is_part and self._deduplicate:
                     raise ConfigError(
-                        f"these rows have only a part of the range of {batch.partition}, and another task writes the rest: the "
-                        "sink cannot know which of them are stored",
+                        f"these rows are only a part of a range of {batch.partition}, and another task has the other rows: the "
+                        "sink cannot know which rows are stored",
                         hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
                     )
-                batch.held_bytes = group.slice(run.first_row, batch.count).nbytes + MESSAGE_BYTES * batch.count
+                batch.held_bytes = group.slice(run.first_row, batch.count).nbytes + MESSAGE_OVERHEAD_BYTES * batch.count
                 stream = Stream(batch.partition, topic)
                 if self._deduplicate and batch.partition is not NO_SOURCE:
                     self._check_order(stream, batch)
                 if self._partition_mode != "rule":
-                    column = group.column("partition").slice(run.first_row, batch.count).to_pylist()
-                    # The source writes its own partition index into the column, so in `auto` that value is no choice of the user.
+                    values = group.column("partition").slice(run.first_row, batch.count).to_pylist()
+                    # The source fills the column with its own partition index. In `auto`, that value is no choice of the user.
                     is_from_source = self._partition_mode == "auto" and batch.partition is not NO_SOURCE
-                    batch.handle = _partition_handle(column, batch.partition.index if is_from_source else None)
+                    batch.handle = _partition_handle(values, batch.partition.index if is_from_source else None)
                 yield stream, batch
 
     def _group_rows(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each source and topic, in order. Usually all rows have the same."""
+        """Yield the rows of each source and topic, in order. Usually all rows have the same source and topic."""
         if not rows.num_rows:
             return
-        codes = [_value_codes(rows.column(name)) for name in self._columns]
+        codes = [_find_value_codes(rows.column(name)) for name in self._group_columns]
         varying = [column for column in codes if column is not None]
         if not varying:
             yield rows
@@ -82,7 +82,8 @@ class RowReader:
             yield rows.take(pa.array(indexes, pa.int64()))
 
     def _check_order(self, stream: Stream, batch: Batch) -> None:
-        positions = [self._last.get(stream, ()), *(message.position for message in batch.messages)]
+        """Raise ConfigError if the positions of the stream do not ascend, also since its previous batch."""
+        positions = [self._last_positions.get(stream, ()), *(message.position for message in batch.messages)]
         for previous, position in pairwise(positions):
             if position <= previous:
                 raise ConfigError(
@@ -90,21 +91,21 @@ class RowReader:
                     f"{format_position(previous)}, so the sink cannot know which of them are stored",
                     hint='Write .repartition("source").sortWithinPartitions("source", "position"), or set deduplicate=false',
                 )
-        self._last[stream] = positions[-1]
+        self._last_positions[stream] = positions[-1]
 
 
-def _value_codes(column: pa.Array) -> pa.Array | None:
-    """Return for each row a number that stands for its value; None if all rows have the same value."""
+def _find_value_codes(column: pa.Array) -> pa.Array | None:
+    """Return a number for each row, the same for equal values; None if all rows have the same value."""
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     return encoded.indices if len(encoded.dictionary) > 1 else None
 
 
-def _partition_handle(column: Sequence[int | None], ignored: int | None) -> BatchPartition | RowPartitions | None:
+def _partition_handle(values: Sequence[int | None], ignored: int | None) -> BatchPartition | RowPartitions | None:
     """Return the handle of a batch with these values of the column `partition`; None if no row names a partition.
 
     The value `ignored` counts as NULL.
     """
-    partitions = [None if partition == ignored else partition for partition in column]
+    partitions = [None if partition == ignored else partition for partition in values]
     distinct = set(partitions)
     if distinct == {None}:
         return None

@@ -16,15 +16,16 @@ from mqbridge.spark.ranges.rows import is_range_schema
 from mqbridge.spark.transfer.spec import PartitionMode, TargetsSpec
 
 ANY_TOPIC = "{topic}"
+"""The target topic in the spec while only the rows name their topics. It is a template, so no fixed topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
     """The settings of one write. Picklable.
 
-    spec               the targets; with `topic_from="column"` their topic is replaced by that of the rows
+    spec               the targets; with `topic_from="column"` the topic of each row replaces their topic
     topic_from         what names the target topic: the spec, or the rows' column `topic`
-    create_partitions  the number of partitions of target topics that the sink creates; None: it creates none
+    create_partitions  the sink creates missing target topics with this number of partitions; None: it creates no topics
     job                the name of the job, from the option jobId; None if it has none
     checkpoint         the checkpoint folder of a streaming query; None if unknown
     are_ranges         the rows are ranges to move, not messages (see `mqbridge.spark.ranges`)
@@ -65,31 +66,33 @@ def sink_settings(values: OptionValues, schema: StructType) -> SinkSettings:
 
 
 def _route_spec(values: OptionValues) -> TargetsSpec | None:
-    chosen = resolve_route(values)
-    if chosen is None:
+    """Return the spec of the option `route`, or None without that option."""
+    resolved = resolve_route(values)
+    if resolved is None:
         return None
     for name in ("topic", "partitions", "createTopics", "deadLetterTopic", "stampOrigin", "inFlightBytes"):
         if values.is_set(name):
             raise ConfigError(
-                f"the option {name} cannot be used with a route: the route {chosen.route.name!r} decides it",
+                f"the option {name} cannot be used with a route: the route {resolved.route.name!r} decides it",
                 hint=f"Remove the option {name}, or the option route",
             )
-    return _with_common_options(TargetsSpec.of_route(chosen.route, chosen.clusters), values)
+    return _with_common_options(TargetsSpec.of_route(resolved.route, resolved.clusters), values)
 
 
 def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
+    """Return the spec of the options `topic`, `partitions` and others, without a route."""
     cluster = resolve_cluster(values)
     partitions = values["partitions"]
     partition_mode: PartitionMode = partitions if partitions in ("auto", "column") else "rule"
     if partition_mode == "column" and "partition" not in schema.fieldNames():
         raise ConfigError("partitions=column needs a column partition")
     rule = PartitionRule(by=cast("By", partitions if partition_mode == "rule" else "modulo"))
-    letters = values["deadLetterTopic"]
+    dead_letter_topic = values["deadLetterTopic"]
     delivery = Delivery(
         in_flight_bytes=values["inFlightBytes"],
-        dead_letter=None if letters is None else DeadLetter(cluster=cluster.name, topic=letters),
+        dead_letter=None if dead_letter_topic is None else DeadLetter(cluster=cluster.name, topic=dead_letter_topic),
         stamp_origin=values["stampOrigin"],
-        prevent_loops=False,  # a target that the user names is intended, also if the message came from there
+        prevent_loops=False,  # the user chose this target, even if a message came from it
     )
     target = Target.model_construct(
         cluster=cluster.name, topic=values["topic"] or ANY_TOPIC, partitions=rule, create=False, edit=None, options=None

@@ -1,4 +1,4 @@
-"""Writes the rows of one task: one concurrent transfer for each of its source partitions and topics."""
+"""Writes the rows of one task, with one concurrent transfer for each pair of source partition and target topic."""
 
 import asyncio
 from collections import deque
@@ -19,27 +19,28 @@ from mqbridge.spark.transfer.targets import FindCluster
 from mqbridge.spark.transfer.transfer import Transfer
 
 MAX_STREAMS = 64
-"""Limit of the open transfers of one task, each with its outbounds. The transfer without rows for longest is finished first."""
+"""Limit of the open transfers of one task, each with its outbounds. Beyond it, the one with the oldest last row is finished."""
 
 Gate = Callable[[], Awaitable[None]]
 """Awaited before each batch is sent. Raises if this task must stop sending."""
 Watch = Callable[[], Coroutine[Any, Any, None]]
 """Runs concurrently with the transfers, and raises if this task must stop sending.
 
-The gate alone is not enough: a batch that passed it may wait for its target for a long time, and be sent again.
+The gate alone is not enough: a batch that has passed it may wait long for its target, and may be sent again.
 """
 
 
 @dataclass(slots=True)
 class TaskResult:
-    """The result of a task. `streams` has its pairs of a source partition (as in the column `source`) and a topic."""
+    """The result of a task, for the driver."""
 
     counts: Counts = field(default_factory=Counts)
     streams: set[tuple[str, str | None]] = field(default_factory=set)
+    """The streams that the task wrote: source partition as text (as in the column `source`), and topic as in `Stream`."""
 
 
 class _BatchQueue:
-    """The queue of batches from the task to one transfer. The budget, shared by all queues of the task, limits its bytes."""
+    """The queue of batches from the task to one transfer. All queues of the task share the budget, which limits their bytes."""
 
     def __init__(self, budget: Budget, gate: Gate) -> None:
         self._budget, self._gate = budget, gate
@@ -83,9 +84,9 @@ class _BatchQueue:
 
 
 class TaskWriter:
-    """Writes one task: call `write` for its rows, then `finish`; or `abort` at any time. Runs on the background event loop.
+    """Writes the rows of one task: call `write` for the rows, then `finish`; or `abort` at any time.
 
-    `replay` is given if messages of the task may be stored already.
+    `replay` is given if messages of the task may be stored already. Runs on the background event loop.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class TaskWriter:
         watch: Watch | None = None,
     ) -> None:
         self._settings, self._job, self._find_cluster, self._replay = settings, job, find_cluster, replay
-        self._gate, self._watch = gate or _open_gate, watch
+        self._gate, self._watch = gate or _always_allow, watch
         self._watch_task: asyncio.Task[None] | None = None
         delivery = settings.spec.delivery
         self._send_budget, self._queue_budget = Budget(delivery.sending_bytes), Budget(delivery.read_ahead_bytes)
@@ -110,29 +111,32 @@ class TaskWriter:
         """The first error of a transfer or of the watch."""
 
     async def write(self, batches: Iterable[tuple[Stream, Batch]]) -> None:
-        """Queue the batches for their transfers. Waits while the queues are full. Raises the errors of the transfers."""
+        """Queue the batches for their transfers, and wait while the queues are full.
+
+        Raises the first error of a transfer or the watch.
+        """
         if self._watch is not None and self._watch_task is None:
-            self._watch_task = spawn(self._cancel_when_raised(self._watch), "watching for later attempts")
+            self._watch_task = spawn(self._run_watch(self._watch), "watching for later attempts")
         for stream, batch in batches:
-            self._raise_error()
+            self._raise_first_error()
             if (transfer := self._transfers.pop(stream, None)) is None:
                 while len(self._transfers) >= MAX_STREAMS:
-                    await self._finish_oldest()
+                    await self._finish_least_recent()
                 transfer = await self._open_transfer(stream)
             self._transfers[stream] = transfer
             queue, _ = transfer
             await queue.put(batch)
-        self._raise_error()
+        self._raise_first_error()
 
     async def finish(self) -> TaskResult:
-        """Wait until everything is stored, and return the result. Raises the errors of the transfers."""
+        """Wait until everything is stored, and return the result. Raises the first error of a transfer or the watch."""
         for queue, _ in self._transfers.values():
             queue.end()
         if self._transfers:  # the first error is raised at once, even if other transfers still retry
             await asyncio.wait([task for _, task in self._transfers.values()], return_when=asyncio.FIRST_EXCEPTION)
-        self._raise_error()
+        self._raise_first_error()
         while self._transfers:
-            await self._finish_oldest()
+            await self._finish_least_recent()
         return self._result
 
     async def abort(self) -> None:
@@ -140,29 +144,30 @@ class TaskWriter:
         transfers, self._transfers = self._transfers, {}
         await cancel(self._watch_task, *(task for _, task in transfers.values()))
 
-    async def _cancel_when_raised(self, watch: Watch) -> None:
-        """Run the watch, and cancel all transfers when it raises."""
+    async def _run_watch(self, watch: Watch) -> None:
+        """Run the watch, and cancel all transfers if it raises."""
         try:
             await watch()
         except Exception as error:  # noqa: BLE001 - `write` and `finish` raise it
             self._error = self._error or error
             await cancel(*(task for _, task in self._transfers.values()))
 
-    def _raise_error(self) -> None:
+    def _raise_first_error(self) -> None:
         if self._error is not None:
             raise self._error
 
-    async def _finish_oldest(self) -> None:
-        """Wait for the least recently used transfer, and add its counts."""
+    async def _finish_least_recent(self) -> None:
+        """Wait until the least recently used transfer has stored everything, and add its counts."""
         stream = next(iter(self._transfers))
         queue, task = self._transfers[stream]
         queue.end()
         await asyncio.wait([task])
-        self._raise_error()
+        self._raise_first_error()
         del self._transfers[stream]
         self._result.counts.add(task.result())
 
     async def _open_transfer(self, stream: Stream) -> tuple[_BatchQueue, asyncio.Task[Counts]]:
+        """Start the transfer of a stream, and return its queue and its task."""
         spec = self._settings.spec if stream.topic is None else self._settings.spec.with_topic(stream.topic)
         await self._create_topics(spec.targets[0].topic)
         if stream.source is not NO_SOURCE:
@@ -171,7 +176,7 @@ class TaskWriter:
         transfer = Transfer(
             spec, stream.source, self._job, find_cluster=self._find_cluster, replay=self._replay, budget=self._send_budget
         )
-        self._raise_error()
+        self._raise_first_error()
         task = spawn(self._run_transfer(transfer, queue), f"writing {stream.source} to {stream.topic}", quiet=True)
         task.add_done_callback(mark_error_retrieved)  # the error is in `_error`; after `abort` it is not needed
         return queue, task
@@ -191,11 +196,11 @@ class TaskWriter:
         if partitions is None or not topic or topic in self._created_topics:
             return
         spec = self._settings.spec
-        letters = spec.delivery.dead_letter
+        dead_letter = spec.delivery.dead_letter
         async with self._find_cluster(spec.clusters[spec.targets[0].cluster]) as cluster:
             await _create_if_missing(cluster, topic, partitions)
-            if letters is not None:
-                await _create_if_missing(cluster, letters.topic, 1)
+            if dead_letter is not None:
+                await _create_if_missing(cluster, dead_letter.topic, 1)
         self._created_topics.add(topic)
 
 
@@ -204,5 +209,5 @@ async def _create_if_missing(cluster: Cluster, topic: str, partitions: int) -> N
         await cluster.create(topic, partitions)
 
 
-async def _open_gate() -> None:
-    """Allow every send: the attempt is not fenced."""
+async def _always_allow() -> None:
+    """Allow every send: the gate of an attempt that is not fenced."""

@@ -1,4 +1,4 @@
-"""One attempt at a task: its identity in Spark, and work that stops when a later attempt begins."""
+"""One attempt at a task: its identity in Spark, and functions that stop its work when a later attempt begins."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from pyspark import TaskContext
 
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.spark.sink.attempt_fence import INTERVAL_S, AttemptFence
+from mqbridge.spark.sink.attempt_fence import CHECK_INTERVAL_S, AttemptFence
 from mqbridge.spark.sink.checkpoint_files import CheckpointFiles
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class TaskId(NamedTuple):
 
 
 class CheckpointClaimFiles:
-    """Stores claims in the checkpoint folder of a query."""
+    """Stores claims in the checkpoint folder of a query. Each method may raise OSError."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -60,21 +60,21 @@ class CheckpointClaimFiles:
 
 
 async def run_while_latest(fence: AttemptFence | None, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the work. If a later attempt begins, cancel the work and raise ClusterError. None: no fence."""
+    """Return the result of the work. If a later attempt begins, cancel the work and raise ClusterError. `fence` may be None."""
     work_task: asyncio.Task[T] = spawn(work, "the work of a task", quiet=True)
-    watch = None if fence is None else spawn(raise_when_superseded(fence), "watching for later attempts", quiet=True)
+    watch_task = None if fence is None else spawn(raise_when_superseded(fence), "watching for later attempts", quiet=True)
     try:
-        await asyncio.wait([work_task] if watch is None else [work_task, watch], return_when=asyncio.FIRST_COMPLETED)
-        if not work_task.done() and watch is not None:
-            watch.result()
+        await asyncio.wait([work_task] if watch_task is None else [work_task, watch_task], return_when=asyncio.FIRST_COMPLETED)
+        if not work_task.done() and watch_task is not None:
+            watch_task.result()  # raises the error of the fence
         return await work_task
     finally:
-        await cancel(work_task, watch)
+        await cancel(work_task, watch_task)
 
 
 async def raise_when_superseded(fence: AttemptFence) -> NoReturn:
     """Wait until a later attempt begins, and raise ClusterError."""
     while True:
-        # Half an interval: after a check by a sender in between, this check does nothing, and the next one must not be too late.
-        await asyncio.sleep(INTERVAL_S / 2)
+        # Half an interval, because this check does nothing if a sender has checked just before, and the next one must be in time.
+        await asyncio.sleep(CHECK_INTERVAL_S / 2)
         await fence.check()

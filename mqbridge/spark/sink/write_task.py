@@ -1,4 +1,4 @@
-"""Writes the rows of a task. The rows are messages, or ranges to move."""
+"""Writes the rows of a task. The rows are messages, or ranges whose messages are moved."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +21,14 @@ from mqbridge.spark.transfer.spec import Replay
 def write_rows(
     settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, fence: AttemptFence | None
 ) -> TaskResult:
-    """Store all rows. Raises the errors of `Transfer.run` and `RowReader`. Closes everything before it returns."""
+    """Store the messages of all rows, and return the result of the task. Closes all outbounds before it returns.
+
+    job     the name of the job, which is the same in every attempt
+    replay  None if none of the messages can be stored already
+    fence   stops this attempt when a later one begins; None: attempts are not fenced
+
+    Raises the errors of `Transfer.run`, `RowReader` and `AttemptFence.check`.
+    """
     write = _move_ranges if settings.are_ranges else _write_messages
     return write(settings, job, iterator, replay, fence)
 

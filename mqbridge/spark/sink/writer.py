@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 from mqbridge.errors import ConfigError
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.options import Usage, parse_options
-from mqbridge.spark.sink.attempt_fence import PREFIX, Attempt, AttemptFence, batch_of_claim
+from mqbridge.spark.sink.attempt_fence import CLAIM_PREFIX, Attempt, AttemptFence, batch_of_claim
 from mqbridge.spark.sink.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from mqbridge.spark.sink.driver import check_streams, find_topic_ends, known_topics, written_topics
+from mqbridge.spark.sink.driver import check_streams, find_topic_ends, fixed_topics, written_topics
 from mqbridge.spark.sink.progress import Progress, Stage, load_progress, save_progress
 from mqbridge.spark.sink.settings import SinkSettings, sink_settings
 from mqbridge.spark.sink.task import TaskResult
@@ -30,13 +30,13 @@ from mqbridge.spark.transfer.spec import Replay, TopicEnds
 
 log = logging.getLogger(__name__)
 
-DRIVER_S = 120.0
-"""Timeout of requests to clusters on the driver. The clients have shorter timeouts of their own."""
+DRIVER_TIMEOUT_S = 120.0
+"""Timeout for finding the ends of all topics on the driver. The requests of the clients have shorter timeouts of their own."""
 
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """The message from a task to the driver."""
+    """The message with which a task reports its result to the driver."""
 
     result: TaskResult = field(default_factory=TaskResult)
 
@@ -47,21 +47,24 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._job = settings.job or uuid4().hex
-        self._ends: TopicEnds | None = None
+        self._initial_ends: TopicEnds | None = None
+        """The ends of the targets when the job began; None before that."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Begin the job: record the current ends of the targets. A new job stores nothing before them.
+        """Begin the job when Spark pickles the writer: record the current ends of the targets.
 
-        A job with a name may have been run before, and its messages may be stored anywhere.
+        A new job stores nothing before these ends. A job with a name may have run before, so its messages may be stored anywhere,
+        and no ends are recorded.
         """
-        if self._ends is None:
-            self._ends = {} if self._settings.job is not None else _find_known_ends(self._settings)
+        if self._initial_ends is None:
+            self._initial_ends = {} if self._settings.job is not None else _find_fixed_ends(self._settings)
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task."""
         task = TaskId.current()
-        replay = Replay(self._ends or {}) if task.attempt or self._settings.job is not None else None
+        may_be_stored = task.attempt > 0 or self._settings.job is not None
+        replay = Replay(self._initial_ends or {}) if may_be_stored else None
         return TaskMessage(write_rows(self._settings, self._job, iterator, replay, None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -69,10 +72,10 @@ class BatchWriter(DataSourceArrowWriter):
         results = _results(messages)
         if self._settings.spec.deduplicate:
             check_streams(results)
-        log.info("stored: %s", _describe(Counts.total(result.counts for result in results)))
+        log.info("the write is complete: %s", _describe(Counts.total(result.counts for result in results)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the counts of a failed write. The messages that were sent remain sent."""
+        """Log the counts of a failed write. The messages that were sent remain in the targets."""
         log.warning("the write failed after %s", _describe(Counts.total(result.counts for result in _results(messages))))
 
 
@@ -82,40 +85,42 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._files: CheckpointFiles | None = None
-        self._begun: tuple[Progress, Stage] | None = None
+        self._start: tuple[Progress, Stage] | None = None
+        """The progress when the batch began, and the stage of the batch; None before that."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Begin the batch, once."""
-        if self._begun is None:
+        """Begin the batch when Spark pickles the writer for the first time."""
+        if self._start is None:
             self._files = _open_files(self._settings)
-            self._begun = self._begin(self._files)
+            self._start = self._begin(self._files)
         return self.__dict__
 
     def _begin(self, files: CheckpointFiles | None) -> tuple[Progress, Stage]:
         """Record that the batch begins, and remove the claims of committed batches."""
         if files is None:
             return Progress(), Stage.REPLAY
-        begun, stage = _load(files).begin(lambda: _find_known_ends(self._settings))
+        begun, stage = _load(files).begin(lambda: _find_fixed_ends(self._settings))
         save_progress(files, begun)
-        files.remove({name for name in files.names(PREFIX) if batch_of_claim(name) <= begun.committed})
+        files.remove({name for name in files.names(CLAIM_PREFIX) if batch_of_claim(name) <= begun.committed})
         return begun, stage
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task of the batch."""
         task = TaskId.current()
-        assert self._begun is not None  # noqa: S101 - pickling the writer began the batch
+        assert self._start is not None  # noqa: S101 - pickling the writer began the batch
         assert task.batch is not None  # noqa: S101 - streaming tasks have a batch
-        progress, stage = self._begun
+        progress, stage = self._start
         stage = progress.decide(task.batch, stage)
         if stage is Stage.SKIP:
-            for _ in iterator:  # Spark requires that the rows are read
+            for _ in iterator:  # Spark requires that a task reads its rows
                 pass
             return TaskMessage()
         fence = None
         if self._files is not None and self._settings.spec.deduplicate:
             fence = background_loop().run(_make_fence(self._files, task.batch, task.partition, Attempt(progress.runs, task.id)))
         is_repeated = fence is not None and background_loop().run(fence.begin())
-        replay = Replay(progress.ends_before(task.batch)) if stage is Stage.REPLAY or task.attempt or is_repeated else None
+        may_be_stored = stage is Stage.REPLAY or task.attempt > 0 or is_repeated
+        replay = Replay(progress.ends_before(task.batch)) if may_be_stored else None
         job = self._settings.job or task.query or ""
         return TaskMessage(write_rows(self._settings, job, iterator, replay, fence))
 
@@ -129,11 +134,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if (files := _open_files(settings)) is None:
             return
         topics = written_topics(settings.spec, counts)
-        ends = background_loop().run(find_topic_ends(settings.spec, topics, background_loop().cluster), DRIVER_S)
+        ends = background_loop().run(find_topic_ends(settings.spec, topics, background_loop().cluster), DRIVER_TIMEOUT_S)
         save_progress(files, _load(files).commit(batchId, ends, _totals(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the counts of a failed batch. The progress does not change: Spark repeats the batch."""
+        """Log the counts of a failed batch. The progress does not change, because Spark repeats the batch."""
         log.warning("batch %d failed after %s", batchId, _describe(Counts.total(result.counts for result in _results(messages))))
 
 
@@ -156,6 +161,7 @@ async def _make_fence(files: CheckpointFiles, batch_id: int, partition: int, att
 
 
 def _open_files(settings: SinkSettings) -> CheckpointFiles | None:
+    """Return the sink's folder in the checkpoint. If the sink cannot use it, log a warning and return None."""
     if settings.checkpoint is not None:
         return open_checkpoint_files(settings.checkpoint)
     log.warning(
@@ -166,6 +172,7 @@ def _open_files(settings: SinkSettings) -> CheckpointFiles | None:
 
 
 def _load(files: CheckpointFiles) -> Progress:
+    """Return the progress in the file. Raises OSError, and ConfigError for an invalid file."""
     try:
         return load_progress(files)
     except ValueError as error:
@@ -175,10 +182,10 @@ def _load(files: CheckpointFiles) -> Progress:
         ) from error
 
 
-def _find_known_ends(settings: SinkSettings) -> TopicEnds:
-    """Return the current ends of the topics that are known without reading rows."""
+def _find_fixed_ends(settings: SinkSettings) -> TopicEnds:
+    """Return the current ends of the topics whose names do not depend on the rows."""
     spec = settings.spec
-    return background_loop().run(find_topic_ends(spec, known_topics(spec), background_loop().cluster), DRIVER_S)
+    return background_loop().run(find_topic_ends(spec, fixed_topics(spec), background_loop().cluster), DRIVER_TIMEOUT_S)
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
@@ -186,6 +193,7 @@ def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]
 
 
 def _totals(counts: Counts) -> dict[str, int]:
+    """Return the counts by field name, without the counts per target."""
     return {name: count for name, count in asdict(counts).items() if isinstance(count, int)}
 
 

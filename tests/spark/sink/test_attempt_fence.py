@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.spark.sink.attempt_fence import INTERVAL_S, WAIT_INTERVALS, Attempt, AttemptFence
+from mqbridge.spark.sink.attempt_fence import CHECK_INTERVAL_S, WAIT_INTERVALS, Attempt, AttemptFence
 from mqbridge.spark.sink.task_attempt import run_while_latest
 from tests.spark.transfer.flaky import run_in_virtual_time
 
@@ -47,7 +47,7 @@ def test_the_first_attempt_does_not_wait_and_lists_claims_once_per_interval() ->
         for _ in range(1000):
             await fence.check()
         assert files.listings == listings
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         await asyncio.gather(*(fence.check() for _ in range(10)))
         assert files.listings == listings + 1
 
@@ -71,10 +71,10 @@ def test_the_later_attempt_stops_the_earlier_one_and_not_vice_versa(later: Attem
         assert await first.begin() is False
         began = now()
         assert await second.begin() is True
-        assert now() - began >= INTERVAL_S * WAIT_INTERVALS
+        assert now() - began >= CHECK_INTERVAL_S * WAIT_INTERVALS
         with pytest.raises(ClusterError, match="another attempt at task 1 of this batch has begun"):
             await first.check()
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         await second.check()
         with pytest.raises(ClusterError, match="another attempt"):
             await AttemptFence(files, 5, 1, Attempt(1, 60)).begin()
@@ -91,7 +91,7 @@ def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> Non
         await first.begin()
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
         files.file_names.clear()
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         with pytest.raises(ClusterError, match="is done"):
             await first.check()
 
@@ -112,7 +112,7 @@ def test_work_that_sends_nothing_is_cancelled_in_time_even_with_slow_files() -> 
 
         files.file_names.add("claim-5-1.1-70")
         first = AttemptFence(SlowerFiles(), 5, 1, Attempt(1, 70))
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         ended: list[float] = []
 
         async def work() -> None:

@@ -26,7 +26,7 @@ class MemoryFiles:
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.0)
 
 
 async def test_tasks_of_one_run_do_not_fence_each_other() -> None:

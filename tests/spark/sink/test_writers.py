@@ -71,7 +71,7 @@ def log(tmp_path: Path) -> Log:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the wait of repeated attempts: no other attempt runs in these tests."""
-    monkeypatch.setattr(attempt_fence, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(attempt_fence, "CHECK_INTERVAL_S", 0.01)
 
 
 def counts(task_message: WriterCommitMessage) -> tuple[int, int]:
@@ -178,7 +178,7 @@ def test_the_progress_of_another_query_is_ignored(
     tasks.commit(0, repeated)
     tasks.commit(1, tasks.write(tasks.begin(), 1, 0, range(30, 40)))
     assert numbers_of(log)[0] == list(range(40))
-    assert "the sink's progress belongs to query one, not to this query two" in caplog.text
+    assert "ignoring the sink's progress: it belongs to query one, not to this query two" in caplog.text
 
 
 def test_a_commit_fails_if_two_tasks_wrote_rows_of_one_source(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
