@@ -13,7 +13,7 @@ from mqbridge.message import NO_SOURCE, Batch, Message, Partition
 from mqbridge.native import compiled, is_native
 from mqbridge.spark.arrow import native_columns
 from mqbridge.spark.arrow.columns import check_columns
-from mqbridge.spark.arrow.messages import MessageReader, read_batches
+from mqbridge.spark.arrow.messages import MessageDecoder, read_batches
 from mqbridge.spark.arrow.rows import RowBuilder
 from mqbridge.spark.property_blob import decode_pairs, encode_pairs
 from tests import strategies
@@ -137,7 +137,7 @@ def test_each_run_of_rows_with_one_source_is_a_batch() -> None:
         build_rows([Message(b"4", position=(7,))], is_part=True),
     ]
     rows = pa.concat_batches(record_batches)
-    runs = MessageReader(rows.schema).read_runs(rows)
+    runs = MessageDecoder(rows.schema).read_runs(rows)
     assert [(run.batch.partition, run.batch.count, run.batch.size, run.batch.first, run.batch.next) for run in runs] == [
         (SOURCE, 2, 3, (5,), (10,)),
         (other, 1, 1, (0, 1), (0, 2)),

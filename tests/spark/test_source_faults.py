@@ -20,7 +20,7 @@ from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.options import Usage
 from mqbridge.spark.source import stream_reader
 from mqbridge.spark.source.batch_reader import MessageReader
-from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.cluster_queries import ClusterQueries
 from mqbridge.spark.source.planner import StreamPlanner
 from mqbridge.spark.source.read import RangeReader
 from mqbridge.spark.source.stream_reader import MessageStreamReader
@@ -64,8 +64,8 @@ async def test_a_partition_that_was_deleted_before_its_ranges_were_planned(clust
     strict, lenient = (settings(retryTimeout="100ms", failOnDataLoss=word, mode="ranges") for word in ("true", "false"))
     ranges = {B: ((0,), (10,)), ("bills", "0"): ((0,), (10,))}
     with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* does not exist any more"):
-        await plan_tasks(ClusterView(strict), strict, ranges)
-    assert [task.key for task in await plan_tasks(ClusterView(lenient), lenient, ranges)] == [("bills", "0")]
+        await plan_tasks(ClusterQueries(strict), strict, ranges)
+    assert [task.key for task in await plan_tasks(ClusterQueries(lenient), lenient, ranges)] == [("bills", "0")]
 
 
 async def test_a_partition_that_comes_back_is_planned(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ async def test_a_partition_that_comes_back_is_planned(cluster: FakeCluster, monk
 
     monkeypatch.setattr(backoff.Backoff, "delay", delay)
     made = settings(mode="ranges")
-    assert [task.index for task in await plan_tasks(ClusterView(made), made, {B: ((0,), (10,))})] == [1]
+    assert [task.index for task in await plan_tasks(ClusterQueries(made), made, {B: ((0,), (10,))})] == [1]
 
 
 async def test_a_range_is_read_to_its_end_however_often_it_ends_early(
@@ -197,7 +197,7 @@ class FakeTargetCreator:
 
 async def test_a_partition_whose_target_is_made_late_begins_where_the_query_began(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(metadataInterval="0ms"))
-    planner._targets = targets = FakeTargetCreator(B)  # type: ignore[assignment]
+    planner._target_creator = targets = FakeTargetCreator(B)  # type: ignore[assignment]
     start = await planner.initial_offsets()
     assert start == {A: (100,)}
     targets.missing = frozenset()
@@ -208,7 +208,7 @@ async def test_a_partition_whose_target_is_made_late_begins_where_the_query_bega
 
 async def test_a_query_of_what_is_there_now_does_not_end_without_it(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(metadataInterval="0ms", startingOffsets="earliest", retryTimeout="100ms"))
-    planner._targets = targets = FakeTargetCreator(B)  # type: ignore[assignment]
+    planner._target_creator = targets = FakeTargetCreator(B)  # type: ignore[assignment]
     await planner.freeze()
     end = await planner.end_offsets(await planner.initial_offsets(), ALL)
     assert end == {A: (100,)}

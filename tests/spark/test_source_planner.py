@@ -182,7 +182,7 @@ async def test_failures_that_pass_do_not_end_a_query(cluster: FakeCluster) -> No
     cluster.errors = [Unreachable("down"), Unreachable("down")]
     assert await StreamPlanner(settings()).initial_offsets() == {A: (100,), B: (10,)}
     cluster.errors = [Unreachable("down")] * 5
-    with pytest.raises(ClusterError, match=r"asking for bounds of cluster 'fake' failed for 0 s \(retryTimeout\): down"):
+    with pytest.raises(ClusterError, match=r"requesting bounds in cluster 'fake' failed for 0 s \(retryTimeout\): down"):
         await StreamPlanner(settings(retryTimeout="0s")).initial_offsets()
     cluster.errors = [ClusterError("no rights", Failure.FATAL)]
     with pytest.raises(ClusterError, match="no rights"):

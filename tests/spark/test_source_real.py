@@ -53,7 +53,7 @@ async def test_batches_and_parts_have_every_message_once(
         for begin, end in pairwise(ends):
             ranges = {key: (begin[key], end[key]) for key in end if begin[key] < end[key]}
             sizes.append(
-                sum([await read(found, settings, task, reach) for task in await plan_tasks(planner.view, settings, ranges)])
+                sum([await read(found, settings, task, reach) for task in await plan_tasks(planner.queries, settings, ranges)])
             )
         assert_equal(found, sent)
         assert len(sizes) >= MESSAGES // LIMIT
@@ -62,7 +62,7 @@ async def test_batches_and_parts_have_every_message_once(
         cut = settings_of(place, minPartitions=str(3 * PARTITIONS), startingOffsets="earliest")
         found = [Arrived() for _ in sent]
         whole = {key: (ends[0][key], ends[-1][key]) for key in ends[-1]}
-        tasks = await plan_tasks(planner.view, cut, whole)
+        tasks = await plan_tasks(planner.queries, cut, whole)
         for task in tasks:
             await read(found, cut, task, reach)
         assert_equal(found, sent)

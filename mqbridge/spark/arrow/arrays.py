@@ -1,6 +1,6 @@
 """Arrow arrays built from lists of Python values, one function per column type.
 
-Each function makes one Arrow call. If Arrow raises, a slower path converts the values that it rejects:
+Each function makes one Arrow call. If Arrow raises, the function converts the values that Arrow rejects, which is slower:
 
 - lone surrogates are encoded as if they were characters
 - numbers too large for their type become the largest number that fits
@@ -18,6 +18,7 @@ MAP = pa.map_(TEXT, TEXT)
 TIME = pa.timestamp("us", "UTC")
 _MS = pa.timestamp("ms", "UTC")
 _MIN_MS, _MAX_MS = -((1 << 63) // 1000), ((1 << 63) - 1) // 1000
+"""The first and the last time (ms since the epoch) that fit into TIME, which counts microseconds in 64 bits."""
 _MAX_INT32 = (1 << 31) - 1
 
 
@@ -38,7 +39,7 @@ def bytes_array(values: Sequence[str | bytes | None]) -> pa.Array:
 
 
 def time_array(times: Sequence[int | None]) -> pa.Array:
-    """Return milliseconds since the epoch as an array of timestamps, limited to what Arrow can represent."""
+    """Return milliseconds since the epoch as an array of timestamps. Times out of range become the nearest in range."""
     try:
         return pa.array(times, _MS).cast(TIME)
     except (pa.ArrowInvalid, OverflowError):
@@ -47,7 +48,7 @@ def time_array(times: Sequence[int | None]) -> pa.Array:
 
 
 def int_array(numbers: Sequence[int]) -> pa.Array:
-    """Return counters as an array of 32-bit integers, limited to the largest such integer."""
+    """Return counters as an array of 32-bit integers. Larger counters become the largest 32-bit integer."""
     try:
         return pa.array(numbers, INT32)
     except (pa.ArrowInvalid, OverflowError):

@@ -36,7 +36,7 @@ class _ColumnType:
 
     spark_types  the accepted types in Spark's notation, for errors
     accepts      whether the column may have an Arrow type
-    canonical    the Arrow type that the column is cast to before it is read
+    canonical    the Arrow type to which the column is cast before it is read
     """
 
     spark_types: str
@@ -76,9 +76,9 @@ PAYLOAD, KAFKA_PAYLOAD = "payload", "value"
 
 
 class MessageColumns:
-    """Finds the message columns in rows of a schema. Raises ConfigError for a schema without payload or with wrong types.
+    """Finds the message columns in rows of one schema. Raises ConfigError for a schema without payload or with wrong types.
 
-    Ignores columns with unknown names, and columns without a type (`lit(None)`).
+    Columns with other names are ignored, and columns without a type (`lit(None)`) are treated as missing.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -88,6 +88,7 @@ class MessageColumns:
         self.is_key_text_by_default = "key" in names and _is_text(schema.field("key").type)
         """Whether a key is text if its row has no value in the column `key_is_text`."""
         self._indexes = {}
+        """The index of each message column in the rows."""
         for index, field in enumerate(schema):
             name = PAYLOAD if field.name == KAFKA_PAYLOAD else field.name
             if (column_type := _COLUMN_TYPES.get(name)) is None:

@@ -13,7 +13,7 @@ _MS = pa.timestamp("ms", "UTC")
 
 
 def values_of(array: pa.Array) -> list[Any]:
-    """Return byte strings, numbers or booleans."""
+    """Return byte strings, numbers or booleans, with None for NULL."""
     return list(array.to_pylist())
 
 
@@ -32,7 +32,7 @@ def texts_of(array: pa.Array) -> list[Any]:
 
 def text_lists_of(array: pa.Array) -> list[tuple[str, ...]]:
     """Return lists of texts, without the texts that are NULL."""
-    if not len(array.flatten()):
+    if not len(array.flatten()):  # every list is empty or NULL
         return [()] * len(array)
     try:
         lists = array.to_pylist()
@@ -54,7 +54,7 @@ def positions_of(array: pa.Array) -> list[tuple[int, ...]]:
 
 
 def properties_of(array: pa.Array) -> list[tuple[Pair, ...]]:
-    """Return maps or blobs as properties, without the values that are NULL. Raises ValueError for bytes that are no blob."""
+    """Return maps or blobs as properties, without pairs whose value is NULL. Raises ValueError for bytes that are no blob."""
     if not pa.types.is_map(array.type):
         return list(map(decode_pairs, array.to_pylist()))
     names, values = texts_of(array.keys), texts_of(array.items)

@@ -1,6 +1,6 @@
 """Converts record batches back to messages.
 
-All columns except the payload may be missing: the messages then have the defaults of `Message`. With the compiled module,
+All columns except the payload may be missing: their fields then have the defaults of `Message`. With the compiled module,
 ordinary rows become native messages, which the encoders of all systems accept without conversion.
 """
 
@@ -20,6 +20,7 @@ from mqbridge.spark.arrow.native_columns import native_messages
 from mqbridge.spark.schema import parse_source
 
 Arrays = dict[str, pa.Array]
+"""The message columns of a record batch by name, in their canonical types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class SourceRun:
     is_part: bool
 
 
-class MessageReader:
+class MessageDecoder:
     """Reads messages from record batches of one schema. Raises ConfigError for columns that cannot be read."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -46,7 +47,7 @@ class MessageReader:
         """Return the runs of rows with the same `source`, in order. Raises ConfigError for values that cannot be read."""
         arrays = self._columns.arrays(rows)
         try:
-            messages = _read_messages(arrays, len(rows), text_key=self._columns.is_key_text_by_default)
+            messages = _read_messages(arrays, len(rows), keys_are_text=self._columns.is_key_text_by_default)
             return _split_at_sources(messages, arrays)
         except ValueError as error:
             raise ConfigError(f"rows cannot be written: {error}") from error
@@ -54,7 +55,7 @@ class MessageReader:
 
 def read_batches(rows: pa.RecordBatch) -> list[Batch]:
     """Return one batch per run of rows with the same `source`. Raises ConfigError for columns that cannot be read."""
-    return [run.batch for run in MessageReader(rows.schema).read_runs(rows)]
+    return [run.batch for run in MessageDecoder(rows.schema).read_runs(rows)]
 
 
 _FIELD_READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
@@ -77,14 +78,15 @@ _FIELD_READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
 """The function that reads each field, and the field's default. The order is that of the parameters of `Message`."""
 
 
-def _read_messages(arrays: Arrays, count: int, *, text_key: bool) -> Sequence[Message]:
-    """Return the messages of `count` rows. `text_key`: whether a key is text if `key_is_text` has no value.
+def _read_messages(arrays: Arrays, count: int, *, keys_are_text: bool) -> Sequence[Message]:
+    """Return the messages of `count` rows. Raises ValueError for values that cannot be read.
 
-    Raises ValueError for values that cannot be read.
+    `keys_are_text`: whether a key is text if its row has no value in the column `key_is_text`.
     """
+    # A column that is NULL in all rows is treated as missing.
     arrays = {name: array for name, array in arrays.items() if array.null_count < count}
     native = native_messages(
-        {name: arrays[name] for name in (*_FIELD_READERS, "key_is_text") if name in arrays}, count, text_key=text_key
+        {name: arrays[name] for name in (*_FIELD_READERS, "key_is_text") if name in arrays}, count, keys_are_text=keys_are_text
     )
     if native is not None:
         return native
@@ -93,25 +95,25 @@ def _read_messages(arrays: Arrays, count: int, *, text_key: bool) -> Sequence[Me
         for name, (read, default) in _FIELD_READERS.items()
         if name != "key"
     }
-    fields["key"] = _read_keys(arrays, count, text_key=text_key)
+    fields["key"] = _read_keys(arrays, count, keys_are_text=keys_are_text)
     return list(map(Message, *(fields[name] for name in _FIELD_READERS)))
 
 
-def _read_keys(arrays: Arrays, count: int, *, text_key: bool) -> Iterable[str | bytes | None]:
-    """Return the keys. `text_key`: whether a key is text if `key_is_text` has no value."""
+def _read_keys(arrays: Arrays, count: int, *, keys_are_text: bool) -> Iterable[str | bytes | None]:
+    """Return the keys of `count` rows; `keys_are_text` as in `_read_messages`."""
     if (keys := arrays.get("key")) is None:
         return repeat(None, count)
     if "key_is_text" not in arrays:
-        return lists.texts_of(keys) if text_key else lists.values_of(keys)
-    flags = pc.fill_null(arrays["key_is_text"], text_key)
+        return lists.texts_of(keys) if keys_are_text else lists.values_of(keys)
+    is_text_flags = pc.fill_null(arrays["key_is_text"], keys_are_text)
     return [
         key.decode("utf-8", "surrogatepass") if is_text and key is not None else key
-        for key, is_text in zip(keys.to_pylist(), flags.to_pylist(), strict=True)
+        for key, is_text in zip(keys.to_pylist(), is_text_flags.to_pylist(), strict=True)
     ]
 
 
 def _split_at_sources(messages: Sequence[Message], arrays: Arrays) -> list[SourceRun]:
-    """Split the messages into runs of the same source. Raises ValueError for a text that is no source."""
+    """Split the messages into runs of the same source. Raises ValueError for an invalid `source`."""
     sizes = pc.binary_length(arrays["payload"])
     runs, begin = [], 0
     for source, end in _find_source_ends(arrays, len(messages)):
@@ -132,7 +134,7 @@ def _split_at_sources(messages: Sequence[Message], arrays: Arrays) -> list[Sourc
 
 
 def _find_source_ends(arrays: Arrays, count: int) -> list[tuple[str | None, int]]:
-    """Return for each run its source and the index after its last row. The source is None without a source or a position."""
+    """Return for each run its source and the index after its last row. Rows without source or position have the source None."""
     source, position = arrays.get("source"), arrays.get("position")
     if not count or source is None or position is None:
         return [(None, count)] if count else []

@@ -1,4 +1,4 @@
-"""Converts native messages to columns and back. The compiled module writes and reads the buffers, and Arrow wraps them."""
+"""Converts native messages to Arrow columns and back. The compiled module writes and reads the buffers that Arrow wraps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,29 +14,30 @@ def native_columns(messages: Sequence[Message], schema: pa.Schema, *, binary_pro
     """Return the columns of native messages, with the types of the schema."""
     assert compiled is not None  # noqa: S101 - native messages exist only with the compiled module
     columns: dict[str, Any] = compiled.message_columns(messages, binary_properties)
-    return {name: _array(schema.field(name).type, len(messages), column) for name, column in columns.items()}
+    return {name: _wrap_column(schema.field(name).type, len(messages), column) for name, column in columns.items()}
 
 
-def _array(arrow_type: pa.DataType, count: int, column: tuple[Any, ...]) -> pa.Array:
-    """Return an array over the buffers of a column.
+def _wrap_column(arrow_type: pa.DataType, count: int, column: tuple[Any, ...]) -> pa.Array:
+    """Return an array of `count` values over the buffers that the compiled module wrote for a column.
 
-    A column is (offsets, names, values) for a map, (offsets, items) for a list, else (null count, validity, other buffers...).
+    `column` is (offsets, names, values) for a map, (offsets, items) for a list, else (null count, validity bitmap, other
+    buffers...). Names, values and items are columns in turn. Offsets are 32-bit integers, one more than there are values.
     """
     if pa.types.is_map(arrow_type):
         offsets, names, values = column
         return pa.MapArray.from_arrays(_offsets_array(offsets), _text_array(names), _text_array(values), type=arrow_type)
     if pa.types.is_list(arrow_type):
         offsets, items = column
-        item_array = _array(arrow_type.value_type, _last_offset(offsets), items)
+        item_array = _wrap_column(arrow_type.value_type, _last_offset(offsets), items)
         return pa.ListArray.from_arrays(_offsets_array(offsets), item_array, type=arrow_type)
-    null_count, *parts = column
-    buffers = [pa.py_buffer(part) for part in parts]
+    null_count, *memory = column
+    buffers = [pa.py_buffer(part) for part in memory]
     return pa.Array.from_buffers(arrow_type, count, buffers if null_count else [None, *buffers[1:]], null_count)
 
 
 def _text_array(column: tuple[Any, ...]) -> pa.Array:
     _, _, offsets, _ = column
-    return _array(TEXT, len(offsets) // 4 - 1, column)
+    return _wrap_column(TEXT, len(offsets) // 4 - 1, column)
 
 
 def _offsets_array(offsets: bytes) -> pa.Array:
@@ -52,10 +53,10 @@ def _last_offset(offsets: bytes) -> int:
 _MS = pa.timestamp("ms", "UTC")
 
 
-def native_messages(arrays: dict[str, pa.Array], count: int, *, text_key: bool) -> Sequence[Message] | None:
-    """Return the messages of `count` rows. `text_key`: whether a key is text if `key_is_text` has no value.
+def native_messages(arrays: dict[str, pa.Array], count: int, *, keys_are_text: bool) -> Sequence[Message] | None:
+    """Return the messages of `count` rows, or None without the compiled module, and for rows that only the Python code can read.
 
-    None without the compiled module, and for rows that only the Python code can read or reject.
+    `keys_are_text`: whether a key is text if its row has no value in the column `key_is_text`.
     """
     if compiled is None:
         return None
@@ -70,23 +71,24 @@ def native_messages(arrays: dict[str, pa.Array], count: int, *, text_key: bool) 
             columns[name] = _buffers(array.cast(_MS, safe=False).cast(pa.int64()))
         else:
             columns[name] = _buffers(array)
-    messages: Sequence[Message] | None = compiled.messages_of_columns(count, columns, text_key)
+    messages: Sequence[Message] | None = compiled.messages_of_columns(count, columns, keys_are_text)
     return messages
 
 
 def _map_buffers(array: pa.Array) -> tuple[Any, ...]:
+    """Return the index of the first row, the validity bitmap, the offsets, and the buffers of all names and of all values."""
     pairs = _buffers(array.keys.cast(BINARY)), _buffers(array.items.cast(BINARY))
     return array.offset, _validity(array), _offset_bytes(array.offsets), pairs
 
 
 def _buffers(array: pa.Array) -> tuple[Any, ...]:
-    """Return the index of the array's first row in the buffers, the validity bitmap, and the other buffers."""
+    """Return the index of the first row in the buffers, the validity bitmap (None without NULLs), and the other buffers."""
     return array.offset, _validity(array), *(b"" if buffer is None else buffer.to_pybytes() for buffer in array.buffers()[1:])
 
 
 def _validity(array: pa.Array) -> bytes | None:
-    bits = array.buffers()[0] if array.null_count else None
-    return None if bits is None else bits.to_pybytes()
+    bitmap = array.buffers()[0] if array.null_count else None
+    return None if bitmap is None else bitmap.to_pybytes()
 
 
 def _offset_bytes(offsets: pa.Array) -> bytes:

@@ -1,6 +1,6 @@
 """Converts batches of messages to record batches.
 
-The compiled module turns native messages into buffers. For other messages, each column is one Arrow call on a list: that takes
+The compiled module turns native messages into buffers. For other messages, one Arrow call per column converts a list: that takes
 half the time of building the buffers in Python. Columns with one value per source partition are built once and sliced.
 """
 
@@ -17,14 +17,15 @@ from mqbridge.spark.property_blob import encode_properties
 from mqbridge.spark.schema import COLUMNS, format_source, message_schema
 
 MAX_ROWS = 8192
+"""Maximum number of rows of a record batch."""
 MAX_BYTES = 8 << 20
-"""Approximate limit of a record batch, because Spark copies each one as a whole. A single larger message exceeds it."""
+"""Approximate maximum size of a record batch, which Spark copies as a whole. A single message may be larger."""
 
 
 class RowBuilder:
     """Builds the rows of batches. Each task has its own, because the builder caches the columns of the current partition.
 
-    `schema` is the schema that every record batch must have: Spark rejects any difference.
+    Every record batch has exactly the schema `schema`, because Spark rejects any other.
     """
 
     def __init__(self, *, binary_properties: bool = False, is_part: bool = False) -> None:

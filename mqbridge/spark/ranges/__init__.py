@@ -1,1 +1,1 @@
-"""The pump: Spark's rows contain only ranges, and its tasks move the messages with the gateway's own clients."""
+"""The pump of a mirror: the rows in Spark contain only ranges, and tasks move the messages with the gateway's own clients."""

@@ -19,7 +19,7 @@ from mqbridge.spark.transfer.targets import FindCluster
 from mqbridge.spark.transfer.transfer import Transfer
 
 MAX_CONCURRENT_RANGES = 16
-"""Ranges that one task moves at once: enough to hide the round trips to the clusters, few enough for the memory."""
+"""How many ranges one task moves at the same time: enough to hide the latency of the clusters, few enough to limit the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,9 @@ class PumpReadingRules:
 class Pump:
     """Moves the ranges of one task. Picklable.
 
+    spec     where the messages are stored
     sources  every cluster that a range may come from, by name
-    job      the name of the job, as in `Transfer`
+    job      the name of the job, the same in every attempt; see `Transfer`
     """
 
     spec: TargetsSpec
@@ -43,8 +44,8 @@ class Pump:
     job: str
 
     @property
-    def _rules(self) -> PumpReadingRules:
-        """The rules for reading: failed reads are retried for as long as failed writes."""
+    def _reading_rules(self) -> PumpReadingRules:
+        """The rules of the route: gaps stop it or not, and failed reads are retried as long as failed writes."""
         return PumpReadingRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
@@ -52,10 +53,10 @@ class Pump:
 
         Raises the errors of `RangeReader.batches` and `Transfer.run`. The first range that fails cancels the others.
         """
-        budget, permits = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(MAX_CONCURRENT_RANGES)
+        budget, range_slots = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(MAX_CONCURRENT_RANGES)
 
         async def move_range(row: RangeRow) -> Counts:
-            async with permits:
+            async with range_slots:
                 transfer = Transfer(self.spec, row.partition, self.job, find_cluster=find_cluster, replay=replay, budget=budget)
                 async with aclosing(self._read(row, find_cluster)) as batches:
                     return await transfer.run(batches)
@@ -70,7 +71,7 @@ class Pump:
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, row.is_part, partition.index)
         ref = self._source_cluster(partition.cluster)
-        async with aclosing(RangeReader(self._rules, task, lambda: find_cluster(ref)).batches()) as batches:
+        async with aclosing(RangeReader(self._reading_rules, task, lambda: find_cluster(ref)).batches()) as batches:
             async for batch in batches:
                 yield batch
 

@@ -1,7 +1,7 @@
-"""Ranges as rows: the source yields them with `mode=ranges`, and the pump reads them.
+"""Ranges as rows: the source yields them with `mode=ranges`, and the pump of a mirror reads them.
 
-A row names a range of one partition that a task must move. It also estimates the messages and bytes of the range, so that
-`divide_ranges` can give tasks equal work. Wrong estimates only make the work unequal.
+A row describes a range of one partition whose messages a task must move. It also contains estimates of the messages and bytes of
+the range, by which `divide_ranges` gives tasks equal work. Wrong estimates only make the work unequal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from mqbridge.message import Partition, Position
 from mqbridge.spark.schema import format_source, parse_source
 
 RANGES_MODE = "ranges"
-"""The value of the source's option `mode` that makes it yield ranges. The other value is `rows`."""
+"""The value of the option `mode` for which the source yields ranges. The other value is `rows`."""
 
 _TYPES: dict[str, DataType] = {
     "source": StringType(),
@@ -31,7 +31,7 @@ _TYPES: dict[str, DataType] = {
 class RangeRow(NamedTuple):
     """The range of a partition from `begin` up to, not including, `end`.
 
-    `is_part`: the same Spark batch has other ranges of this partition.
+    `is_part`: the batch of Spark contains further ranges of this partition.
     """
 
     partition: Partition
@@ -86,7 +86,7 @@ def parse_ranges(batch: pa.RecordBatch) -> list[RangeRow]:
 
 
 def divide_ranges(rows: Sequence[RangeRow], max_tasks: int) -> list[list[RangeRow]]:
-    """Return the ranges of each of at most `max_tasks` tasks with about equal work.
+    """Divide the ranges among at most `max_tasks` tasks with about equal work, and return the ranges of each task.
 
     Assigns the largest range first, always to the task with the least work so far. The result does not depend on the order of
     `rows`. Ranges without an estimate have equal weight.
@@ -101,4 +101,5 @@ def divide_ranges(rows: Sequence[RangeRow], max_tasks: int) -> list[list[RangeRo
 
 
 def _weight(row: RangeRow) -> int:
+    """Return the estimated work: bytes if they are known, else messages, at least 1."""
     return max(1, row.estimated_bytes or row.estimated_messages)

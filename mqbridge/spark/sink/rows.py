@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from mqbridge.errors import ConfigError
 from mqbridge.message import NO_SOURCE, Batch, Partition, Position, format_position
-from mqbridge.spark.arrow.messages import MessageReader
+from mqbridge.spark.arrow.messages import MessageDecoder
 from mqbridge.spark.transfer.spec import PartitionMode
 from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
 
@@ -36,7 +36,7 @@ class RowReader:
     """
 
     def __init__(self, schema: pa.Schema, *, by_topic: bool, partition_mode: PartitionMode, deduplicate: bool) -> None:
-        self._messages = MessageReader(schema)
+        self._messages = MessageDecoder(schema)
         names = set(schema.names)
         self._partition_mode = partition_mode if "partition" in names else "rule"
         self._group_columns = [name for name in ("source", "topic") if name in names and (by_topic or name != "topic")]

@@ -1,7 +1,7 @@
-"""Divides the limits of a batch among the partitions.
+"""Divides the limits of a batch (messages, bytes) among the partitions.
 
-Every lagging partition gets one unit, so that no partition starves. The remainder of the limits is shared in proportion to lag.
-Units are what a system counts by (`Cluster.measure`). Their messages and bytes are estimated from samples.
+A unit is the smallest amount that a system counts, see `UnitRange`. Its messages and bytes are estimated from samples.
+Every lagging partition gets at least one unit, so no partition starves. The rest of the limits is shared in proportion to lag.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from mqbridge.spark.source.offsets import PartitionKey
 
 
 class Density(NamedTuple):
-    """Average number of messages per unit, and of bytes per message."""
+    """Average number of messages (rows) per unit, and of bytes per message."""
 
     rows_per_unit: float = 1.0
     bytes_per_row: float = 0.0
@@ -34,27 +34,27 @@ class Lag(NamedTuple):
         return self.rows * self.density.bytes_per_row
 
     def with_units(self, units: int) -> "Lag":
-        """Return a lag of so many units with the same density."""
+        """Return a lag of this many units with the same density."""
         return self._replace(units=units)
 
 
 def admit(lags: Mapping[PartitionKey, Lag], max_rows: float | None, max_bytes: float | None) -> dict[PartitionKey, int]:
-    """Return how many units of each lagging partition a batch takes.
+    """Return how many units of each lagging partition a batch contains: at least one, and all units if the limits allow it.
 
-    The number is at least one, and all units if the limits allow it.
+    Without a limit, pass None. If the first units alone exceed a limit, the batch exceeds it too.
     """
     lagging = {key: lag for key, lag in lags.items() if lag.units > 0}
-    minimums = [lag.with_units(1) for lag in lagging.values()]
-    remainders = [lag.with_units(lag.units - 1) for lag in lagging.values()]
+    first_units = [lag.with_units(1) for lag in lagging.values()]
+    other_units = [lag.with_units(lag.units - 1) for lag in lagging.values()]
     fraction = min(
-        _fitting_fraction(max_rows, sum(lag.rows for lag in minimums), sum(lag.rows for lag in remainders)),
-        _fitting_fraction(max_bytes, sum(lag.size for lag in minimums), sum(lag.size for lag in remainders)),
+        _fitting_fraction(max_rows, sum(lag.rows for lag in first_units), sum(lag.rows for lag in other_units)),
+        _fitting_fraction(max_bytes, sum(lag.size for lag in first_units), sum(lag.size for lag in other_units)),
     )
     return {key: 1 + (lag.units - 1 if fraction >= 1 else int((lag.units - 1) * fraction)) for key, lag in lagging.items()}
 
 
 def _fitting_fraction(limit: float | None, minimum: float, remainder: float) -> float:
-    """Return the fraction of the remainder that fits into the limit in addition to the minimum."""
+    """Return the fraction (0 to 1) of `remainder` that fits into the limit in addition to `minimum`."""
     if limit is None or minimum + remainder <= limit:
         return 1.0
     return max(0.0, (limit - minimum) / remainder) if remainder > 0 else 1.0

@@ -1,4 +1,4 @@
-"""`spark.read`: the messages between two offsets per partition, which are resolved when the query is planned."""
+"""`spark.read`: the messages between two positions per partition, which are resolved when the query is planned."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from mqbridge.errors import ConfigError, GapError
 from mqbridge.message import Position
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.option_values import ExplicitOffsets
-from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.cluster_queries import ClusterQueries
 from mqbridge.spark.source.data_loss import DATA_LOSS_HINT, detect_losses
 from mqbridge.spark.source.offsets import PartitionKey
 from mqbridge.spark.source.read import read_task
@@ -37,32 +37,35 @@ class MessageReader(DataSourceReader):
         return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
 
     async def _plan_tasks(self) -> list[RangeTask]:
-        view = ClusterView(self._settings)
-        topics = await view.topics()
+        queries = ClusterQueries(self._settings)
+        topics = await queries.topics()
         if not topics:
             raise ConfigError("no topic matches option subscribePattern", hint="A pattern matches whole names, as in orders_.*")
-        bounds = await view.selected_bounds(topics)
+        bounds = await queries.selected_bounds(topics)
         topics_with_bounds = {topic for topic, _ in bounds}
-        await view.describe([topic for topic in topics if topic not in topics_with_bounds])
-        begins = await self._resolve_positions(view, bounds, Start.EARLIEST)
-        ends = await self._resolve_positions(view, bounds, Start.LATEST)
+        # Bounds leave out topics that do not exist. Describing these raises the error.
+        await queries.describe([topic for topic in topics if topic not in topics_with_bounds])
+        begins = await self._resolve_positions(queries, bounds, Start.EARLIEST)
+        ends = await self._resolve_positions(queries, bounds, Start.LATEST)
         ranges = {key: (begins[key], ends[key]) for key in bounds if begins[key] < ends[key]}
-        return await plan_tasks(view, self._settings, ranges)
+        return await plan_tasks(queries, self._settings, ranges)
 
     async def _resolve_positions(
-        self, view: ClusterView, bounds: Mapping[PartitionKey, Bounds], default: Start
+        self, queries: ClusterQueries, bounds: Mapping[PartitionKey, Bounds], default: Start
     ) -> dict[PartitionKey, Position]:
-        """Return where each partition begins (default EARLIEST) or ends (default LATEST).
+        """Return where the read of each partition begins (with EARLIEST as default) or ends (with LATEST as default).
 
-        Explicit positions that the cluster no longer stores are a data loss: an error, or moved to the nearest stored position.
+        An explicit position that the cluster does not store any more is a data loss. It raises GapError, or is replaced by the
+        nearest stored position with failOnDataLoss=false.
         """
         is_begin = default is Start.EARLIEST
         offsets = self._settings.starting if is_begin else self._settings.ending
-        positions = await view.positions(offsets, bounds, default)
+        positions = await queries.positions(offsets, bounds, default)
         if not isinstance(offsets, ExplicitOffsets):
             return positions
+        # An end before the first stored position is no loss: the range is empty, or its begin was a loss already.
         losses = [loss for loss in detect_losses(positions, bounds) if is_begin or loss.position > bounds[loss.key].next]
-        losses = [loss for loss in losses if not await view.is_harmless(loss)]
+        losses = [loss for loss in losses if not await queries.is_harmless(loss)]
         if losses and self._settings.fail_on_data_loss:
             raise GapError(f"{losses[0]}. {DATA_LOSS_HINT}")
         for loss in losses:

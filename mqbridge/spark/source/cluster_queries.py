@@ -1,4 +1,4 @@
-"""Requests of readers to a cluster: topics, bounds, positions, units. Each request is repeated after transient failures."""
+"""The requests of a source to its cluster: topics, bounds, positions, units. Transient failures of each are retried."""
 
 import asyncio
 import logging
@@ -37,45 +37,48 @@ S = TypeVar("S")
 log = logging.getLogger(__name__)
 
 MAX_CONCURRENT_REQUESTS = 16
-SAMPLE_UNITS = 8
+FIRST_SAMPLE_UNITS = 8
 """Number of units in the first sample of a range."""
 SAMPLE_GROWTH = 32
-"""Factor between the sizes of two samples, if the smaller one contained no message."""
+"""If a sample contains no message, the next sample has this many times as many units."""
 
 
-class ClusterView:
-    """The cluster of a source. Its methods run on the background event loop."""
+class ClusterQueries:
+    """Sends the requests of one source. The methods run on the background event loop."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def topics(self) -> tuple[str, ...]:
-        """Return the topics to read; a pattern matches the current topics of the cluster. Raises ConfigError, ClusterError."""
+        """Return the topics to read, with a pattern those that exist now. Raises ConfigError, ClusterError."""
         selection = self._settings.topics
         if not selection.has_pattern:
             return selection.names
         return await self._request(lambda cluster: matching_topics(cluster, selection), "listing topics")
 
     async def bounds(self, topics: Iterable[str]) -> dict[PartitionKey, Bounds]:
-        """Return the bounds of all partitions of these topics, without topics that do not exist. Raises ClusterError."""
-        bounds_by_topic = await self._request_each(topics, find_bounds, "asking for bounds")
-        return {(topic, name): one for topic, partitions in bounds_by_topic.items() for name, one in (partitions or {}).items()}
+        """Return the bounds of all partitions of these topics; topics that do not exist are left out. Raises ClusterError."""
+        bounds_by_topic = await self._request_each(topics, find_bounds, "requesting bounds")
+        return {
+            (topic, name): bounds for topic, partitions in bounds_by_topic.items() for name, bounds in (partitions or {}).items()
+        }
 
     async def selected_bounds(self, topics: Iterable[str]) -> dict[PartitionKey, Bounds]:
         """Return the bounds of the partitions to read. Raises ClusterError, ConfigError if an assigned partition is missing."""
         bounds, assigned = await self.bounds(topics), await self.assigned_partitions()
-        return bounds if assigned is None else {key: one for key, one in bounds.items() if key in assigned}
+        return bounds if assigned is None else {key: bounds[key] for key in bounds if key in assigned}
 
     async def missing(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
-        """Return those of these partitions that the cluster does not list now. Raises ClusterError."""
+        """Return which of these partitions the cluster does not list now. Raises ClusterError."""
         expected = set(keys)
         return expected - (await self.bounds(sorted({topic for topic, _ in expected}))).keys()
 
     async def missing_after_wait(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """Wait for missing partitions, and return those that stay missing. Raises ClusterError.
 
-        The partitions of a restarting server are missing for a while.
+        The partitions of a restarting server are missing for a while. With failOnDataLoss=false the wait is longer, because the
+        messages of partitions that stay missing are skipped instead of reported in an error.
         """
         expected = set(keys)
         timeout_s = RESTART_TIMEOUT_S if self._settings.fail_on_data_loss else DELETED_TIMEOUT_S
@@ -100,35 +103,35 @@ class ClusterView:
     async def positions(
         self, offsets: OffsetSpec, bounds: Mapping[PartitionKey, Bounds], default: Start
     ) -> dict[PartitionKey, Position]:
-        """Resolve `offsets` to a position in each of these partitions; `default` applies to partitions without one.
+        """Resolve `offsets` to a position in each partition of `bounds`; `default` applies to partitions without a position.
 
         Raises ClusterError, and ConfigError if `offsets` names an unread topic, a missing partition or a malformed position.
         """
         if isinstance(offsets, Start):
-            return {key: _bound_position(one, offsets) for key, one in bounds.items()}
+            return {key: _bound_position(bounds[key], offsets) for key in bounds}
         topics = list(dict.fromkeys(topic for topic, _ in bounds))
         if isinstance(offsets, AtTimestamp):
             find = partial(positions_at_time, time_ms=offsets.time_ms)
-            found = await self._request_each(topics, find, "finding positions by time")
-            return {(topic, name): found[topic].get(name, one.next) for (topic, name), one in bounds.items()}
+            by_topic = await self._request_each(topics, find, "finding positions by time")
+            return {(topic, name): by_topic[topic].get(name, bounds[topic, name].next) for topic, name in bounds}
         explicit = await self._resolve_explicit(offsets, bounds)
-        resolved = {key: explicit.get(key, default) for key in bounds}
-        return {key: _bound_position(bounds[key], one) if isinstance(one, Start) else one for key, one in resolved.items()}
+        starts = {key: explicit.get(key, default) for key in bounds}
+        return {key: _bound_position(bounds[key], start) if isinstance(start, Start) else start for key, start in starts.items()}
 
     async def measure(self, ranges: Mapping[PartitionKey, tuple[Position, Position]]) -> dict[PartitionKey, Sequence[UnitRange]]:
-        """Return the units of each range. Raises ClusterError."""
-        return await self._request_each(ranges, lambda cluster, key: cluster.measure(*key, *ranges[key]), "measuring")
+        """Return the units of each range, see `Cluster.measure`. Raises ClusterError."""
+        return await self._request_each(ranges, lambda cluster, key: cluster.measure(*key, *ranges[key]), "measuring ranges")
 
     async def density(
         self, key: PartitionKey, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]
     ) -> Density | None:
         """Estimate the density of a range from its first units; None if it has no messages any more. Raises ClusterError."""
-        units, total = SAMPLE_UNITS, count_units(unit_ranges)
+        units, total_units = FIRST_SAMPLE_UNITS, count_units(unit_ranges)
         while True:  # the first units may contain no message
-            until = position_after(unit_ranges, min(units, total), end)
+            until = position_after(unit_ranges, min(units, total_units), end)
             sample = partial(sample_density, key=key, begin=begin, until=until, unit_ranges=unit_ranges)
             density = await self._request(sample, f"sampling {describe_partition(key)}")
-            if density is not None or units >= total:
+            if density is not None or units >= total_units:
                 return density
             units *= SAMPLE_GROWTH
 
@@ -139,12 +142,13 @@ class ClusterView:
         first = loss.bounds.first
         return not await self._request(
             lambda cluster: has_gap(cluster, loss.key, loss.position, first),
-            f"looking for a gap in {describe_partition(loss.key)}",
+            f"checking for a gap in {describe_partition(loss.key)}",
         )
 
     async def _resolve_explicit(
         self, offsets: ExplicitOffsets, bounds: Mapping[PartitionKey, Bounds]
     ) -> dict[PartitionKey, Start | Position]:
+        """Return what `offsets` says for each partition that it names. Raises like `positions`."""
         read_topics = {topic for topic, _ in bounds}
         if unread := sorted(offsets.topics.keys() - read_topics):
             raise ConfigError(
@@ -175,12 +179,14 @@ class ClusterView:
         return dict(zip(keys, await asyncio.gather(*map(request_one, keys)), strict=True))
 
     async def _request(self, request: Callable[[Cluster], Awaitable[T]], operation: str) -> T:
+        """Send one request, and retry after transient failures. `operation` names it in log lines and errors."""
+
         async def attempt() -> T:
             async with background_loop().cluster(self._settings.cluster) as cluster:
                 return await request(cluster)
 
         name = self._settings.cluster.name
-        return await request_with_retries(attempt, self._settings.retry_s, f"{operation} of cluster {name!r}")
+        return await request_with_retries(attempt, self._settings.retry_s, f"{operation} in cluster {name!r}")
 
 
 def _bound_position(bounds: Bounds, start: Start) -> Position:
@@ -188,7 +194,7 @@ def _bound_position(bounds: Bounds, start: Start) -> Position:
 
 
 def _partition_name(topic: Topic, partition: str) -> str:
-    """Return the name of a partition, from its name or its index. Raises ConfigError."""
+    """Return the name of a partition that is given by its name or its index. Raises ConfigError if it does not exist."""
     if partition in topic.partitions:
         return partition
     if partition.isdigit() and int(partition) < len(topic.partitions):

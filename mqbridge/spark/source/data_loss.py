@@ -1,4 +1,4 @@
-"""Detects, from the bounds of partitions, messages that were deleted before they were read."""
+"""Detects messages that were deleted before they were read, by the bounds of their partitions."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -14,7 +14,7 @@ DATA_LOSS_HINT = (
 
 
 class LossKind(Enum):
-    """How the messages were lost. The value completes the sentence of the error."""
+    """How the messages were lost. The value is the part of the error that says so."""
 
     MISSING = "the partition does not exist any more"
     RECREATED = "the partition ends before that, as if it was deleted and created again"
@@ -22,7 +22,7 @@ class LossKind(Enum):
 
 
 class Loss(NamedTuple):
-    """A loss in one partition. `position` is the required position, where a read begins or ends."""
+    """A loss in one partition. `position` is where a read begins or ends; `bounds` is None if the partition is missing."""
 
     key: PartitionKey
     kind: LossKind
@@ -40,8 +40,8 @@ class Loss(NamedTuple):
 def detect_loss(key: PartitionKey, position: Position, bounds: Bounds | None) -> Loss | None:
     """Return the loss that the current bounds of a partition show, for a read from `position` on.
 
-    For positions with several numbers, EXPIRED is only a suspicion. The position may be the end of a store segment that was read
-    completely and then deleted. While such a partition is empty, its bounds carry no information.
+    For positions with several numbers (Pulsar), EXPIRED is only a suspicion: the position may be the end of a store segment that
+    was read completely and then deleted. While such a partition is empty, its bounds do not show whether it was recreated.
     """
     if bounds is None:
         return Loss(key, LossKind.MISSING, position, None)

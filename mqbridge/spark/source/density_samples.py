@@ -7,18 +7,18 @@ from mqbridge.adapter.topics import UnitRange
 from mqbridge.adapter.unit_ranges import count_units
 from mqbridge.message import Position
 from mqbridge.spark.source.admission import Density, Lag
-from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.cluster_queries import ClusterQueries
 from mqbridge.spark.source.offsets import PartitionKey
 
 SAMPLE_MAX_AGE_S = 30.0
-"""Messages of a topic change slowly, and an estimate may be inexact."""
+"""How long the density of a sample is used: messages of a topic seldom change in size, and an estimate may be inexact."""
 
 
 class DensityEstimator:
     """Estimates one density per topic, from a sample of its partition with the largest lag."""
 
-    def __init__(self, view: ClusterView) -> None:
-        self._view = view
+    def __init__(self, queries: ClusterQueries) -> None:
+        self._queries = queries
         self._samples: dict[str, tuple[Density, float]] = {}
         """Density by topic, with the time of its sample."""
 
@@ -27,15 +27,17 @@ class DensityEstimator:
     ) -> dict[PartitionKey, Lag]:
         """Return the estimated content of these ranges. Raises ClusterError."""
         units = {key: count_units(parts) for key, parts in unit_ranges.items()}
-        longest = {key[0]: key for key in sorted(ranges, key=lambda key: units[key]) if units[key]}
-        await asyncio.gather(*(self._sample_if_old(key, *ranges[key], unit_ranges[key]) for key in longest.values()))
+        # By topic, the partition with the most units: of two entries of a topic, the later one remains.
+        largest = {key[0]: key for key in sorted(ranges, key=lambda key: units[key]) if units[key]}
+        await asyncio.gather(*(self._sample_if_old(key, *ranges[key], unit_ranges[key]) for key in largest.values()))
         return {key: Lag(count, self._samples.get(key[0], (Density(), 0.0))[0]) for key, count in units.items()}
 
     async def _sample_if_old(self, key: PartitionKey, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]) -> None:
+        """Sample the partition `key` between two positions, unless its topic has a sample younger than SAMPLE_MAX_AGE_S."""
         now = asyncio.get_running_loop().time()
-        last = self._samples.get(key[0])
-        if last is not None and now - last[1] < SAMPLE_MAX_AGE_S:
+        last_sample = self._samples.get(key[0])
+        if last_sample is not None and now - last_sample[1] < SAMPLE_MAX_AGE_S:
             return
-        density = await self._view.density(key, begin, end, unit_ranges)
+        density = await self._queries.density(key, begin, end, unit_ranges)
         if density is not None:
             self._samples[key[0]] = (density, now)

@@ -1,6 +1,7 @@
 """Offsets: one position per partition, and their JSON form in the checkpoint of a stream.
 
-The form has a version. Its keys are sorted, because Spark compares offsets as text: another order would look like new data.
+The form has a version. Its keys are sorted, because Spark compares offsets as text: in another order, the same offsets would look
+like new messages.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,13 @@ from mqbridge.message import Position, format_position, parse_position
 from mqbridge.spark.option_values import OFFSETS_VERSION
 
 PartitionKey = tuple[str, str]
-"""A partition, as topic and partition name."""
+"""A partition of the source cluster: the name of its topic, and its own name."""
 Offsets = Mapping[PartitionKey, Position]
+"""For each partition the position of the next message to read."""
 
 
 def describe_partition(key: PartitionKey) -> str:
-    """Return the words for a partition in errors and log lines."""
+    """Return how errors and log lines name a partition."""
     return f"partition {key[1]!r} of topic {key[0]!r}"
 
 

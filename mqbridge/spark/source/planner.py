@@ -1,6 +1,6 @@
 """Plans the batches of a stream: requests metadata from the cluster, stores it in the state, and finds where a batch ends.
 
-It stores positions only. The messages of a density sample are released at once.
+The planner stores positions, not messages.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from mqbridge.net.backoff import Backoff
 from mqbridge.spark.mirror.targets import NewTargetCreator
 from mqbridge.spark.option_values import AtTimestamp, ExplicitOffsets, OffsetSpec
 from mqbridge.spark.source.admission import admit
-from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.cluster_queries import ClusterQueries
 from mqbridge.spark.source.data_loss import DATA_LOSS_HINT, Loss, LossKind
 from mqbridge.spark.source.density_samples import DensityEstimator
 from mqbridge.spark.source.offsets import Offsets, PartitionKey, describe_partition
@@ -34,33 +34,33 @@ class StreamPlanner:
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
-        self.view = ClusterView(settings)
+        self.queries = ClusterQueries(settings)
         self.state = SourceState(settings.topics.includes, settings.metadata_s, settings.new_topics_s)
         self.loss_counts: Counter[LossKind] = Counter()
         """Number of data losses that failOnDataLoss=false accepted."""
-        self._densities = DensityEstimator(self.view)
+        self._density_estimator = DensityEstimator(self.queries)
         route = settings.target_route
-        self._targets = None if route is None else NewTargetCreator(route.route, route.clusters)
+        self._target_creator = None if route is None else NewTargetCreator(route.route, route.clusters)
         self._last_end: tuple[object, Offsets] | None = None
-        """The last computed end, after the inputs that it was computed from."""
+        """The inputs and the result of the last search for an end. The same inputs give the same result."""
         self._harmless_losses: set[tuple[PartitionKey, Position]] = set()
         self._reported_losses: set[tuple[PartitionKey, LossKind, Position]] = set()
         self._last_batch_time = time.monotonic()
 
     async def freeze(self) -> None:
-        """Fix the target of a query with availableNow, see `prepareForTriggerAvailableNow`."""
+        """Make the current end the target, where a query with availableNow ends."""
         await self._refresh({})
         self.state.freeze_target()
 
     async def initial_offsets(self) -> Offsets:
-        """Return where a new query begins, see `initialOffset`."""
+        """Return where a new query begins; the same result in each call. Raises ClusterError, ConfigError."""
         if self.state.initial is None:
             await self._refresh({})
             starting = self._settings.starting
             topics_with_bounds = {topic for topic, _ in self.state.bounds}
-            await self.view.describe([topic for topic in self.state.topics if topic not in topics_with_bounds])
-            offsets = await self.view.positions(starting, self.state.read_bounds(), Start.EARLIEST)
-            if isinstance(starting, AtTimestamp):  # the position may be behind the end that was known before
+            await self.queries.describe([topic for topic in self.state.topics if topic not in topics_with_bounds])
+            offsets = await self.queries.positions(starting, self.state.read_bounds(), Start.EARLIEST)
+            if isinstance(starting, AtTimestamp):  # a position may be after the known ends: a message arrived since
                 await self._refresh_bounds({})
             self.state.begin(offsets, with_empty_batch=_contains_latest(starting))
         assert self.state.initial is not None  # noqa: S101 - set by `begin`
@@ -69,31 +69,31 @@ class StreamPlanner:
     async def begin_offsets(self, start: Offsets, end: Offsets) -> Offsets:
         """Return where a batch between two offsets begins, including the partitions that `start` lacks.
 
-        Spark does not store where the first batch began. When that batch is repeated, `start` is the result of
-        `initial_offsets` in this process. A partition that is missing or deferred now is not in it, although the first batch had
-        messages of it: without this method they would be lost. Raises ClusterError, GapError.
+        Spark does not store where the first batch began. If the first batch is repeated after a restart, `start` is a new result
+        of `initial_offsets`, which lacks partitions that are missing or deferred now. The first batch may have had messages of
+        them, so this method finds where they begin. Raises ClusterError, GapError.
         """
         lacking = end.keys() - start.keys()
         if not lacking or start != self.state.initial:
-            return start  # partitions that are new in `end` are read by the next batch
-        missing = await self.view.missing_after_wait(lacking)
+            return start  # partitions that `end` adds are read from the next batch on
+        missing = await self.queries.missing_after_wait(lacking)
         if missing and self._settings.fail_on_data_loss:
             raise GapError(f"{Loss(min(missing), LossKind.MISSING, end[min(missing)], None)}. {DATA_LOSS_HINT}")
         for key in sorted(missing):
             loss = Loss(key, LossKind.MISSING, end[key], None)
             log.warning("data loss, reading continues with the stored messages: %s", loss)
-        bounds = await self.view.bounds(sorted({topic for topic, _ in lacking}))
+        bounds = await self.queries.bounds(sorted({topic for topic, _ in lacking}))
         lacking_bounds = {key: bounds[key] for key in lacking if key in bounds}
         starting = self._settings.starting
         if isinstance(starting, ExplicitOffsets):
             lacking_topics = {topic for topic, _ in lacking_bounds}
-            starting = ExplicitOffsets({topic: one for topic, one in starting.topics.items() if topic in lacking_topics})
-        return {**start, **await self.view.positions(starting, lacking_bounds, Start.EARLIEST)}
+            starting = ExplicitOffsets({topic: starting.topics[topic] for topic in starting.topics if topic in lacking_topics})
+        return {**start, **await self.queries.positions(starting, lacking_bounds, Start.EARLIEST)}
 
     async def end_offsets(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Return the end of the next batch, see `latestOffset`.
+        """Return the end of the next batch, or `start` if there is nothing to read. Raises ClusterError, ConfigError, GapError.
 
-        A query with availableNow waits for targets that do not exist yet, because it may not end without their partitions.
+        A query with availableNow waits until missing targets exist, because it must not end before their partitions are read.
         """
         deadline = time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
         while (end := await self._find_end(start, limit)) == start and (deferred := self.state.deferred_targets()):
@@ -118,16 +118,16 @@ class StreamPlanner:
         return self._last_end[1]
 
     async def _refresh(self, start: Offsets) -> None:
-        """Look up topics and bounds if they are too old: Spark calls every 10 ms while there is nothing to read."""
+        """Look up topics and bounds if they are too old: Spark asks for an end every 10 ms while there is nothing to read."""
         now = time.monotonic()
         if self.state.needs_topics(now):
-            assigned = self.state.assigned  # resolved once: the indexes change while a server is down
-            topics = await self.view.topics()
-            self.state.set_topics(topics, now, await self.view.assigned_partitions() if assigned is None else assigned)
+            assigned = self.state.assigned  # resolved only once, because the index of a partition changes while a server is down
+            topics = await self.queries.topics()
+            self.state.set_topics(topics, now, await self.queries.assigned_partitions() if assigned is None else assigned)
         if self.state.needs_bounds(now) or (self._settings.fail_on_data_loss and self.state.missing(start)):
             await self._refresh_bounds(start)
-            if self._targets is not None:
-                self.state.deferred = await self._targets.create(self.state.read_bounds().keys() - start.keys())
+            if self._target_creator is not None:
+                self.state.deferred = await self._target_creator.create(self.state.read_bounds().keys() - start.keys())
 
     async def _refresh_bounds(self, start: Offsets) -> None:
         """Look up the bounds, and wait for missing partitions if they would fail the query.
@@ -135,13 +135,13 @@ class StreamPlanner:
         The partitions of a restarting server are missing for a while.
         """
         topics = sorted(self.state.topics_for_bounds(start))
-        self.state.set_bounds(await self.view.bounds(topics), time.monotonic())
+        self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
         missing = self.state.missing(start) if self._settings.fail_on_data_loss else set()
         backoff, deadline = Backoff(), time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
         while self.state.missing(start) & missing and time.monotonic() < deadline:
             log.warning("%s and %d others are missing, checking again", describe_partition(min(missing)), len(missing) - 1)
             await asyncio.sleep(backoff.delay())
-            self.state.set_bounds(await self.view.bounds(topics), time.monotonic())
+            self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
         self.state.extend_target(missing)
 
     async def _handle_losses(self, start: Offsets) -> None:
@@ -158,9 +158,9 @@ class StreamPlanner:
             log.warning("data loss, reading continues with the stored messages: %s (%d losses of this kind so far)", loss, count)
 
     async def _is_harmless(self, loss: Loss) -> bool:
-        """Return whether no message was lost. A positive response of the cluster is remembered."""
+        """Return whether no message was lost. The cluster is not asked again about a harmless loss."""
         identity = (loss.key, loss.position)
-        if identity not in self._harmless_losses and await self.view.is_harmless(loss):
+        if identity not in self._harmless_losses and await self.queries.is_harmless(loss):
             self._harmless_losses.add(identity)
         return identity in self._harmless_losses
 
@@ -171,14 +171,15 @@ class StreamPlanner:
         min_rows = None if is_overdue or self.state.target is not None else self._settings.min_rows
         if not backlog or (max_rows is None and max_bytes is None and min_rows is None):
             return {key: end for key, (_, end) in backlog.items()}
-        unit_ranges = await self.view.measure(backlog)
-        lags = await self._densities.lags(backlog, unit_ranges)
+        unit_ranges = await self.queries.measure(backlog)
+        lags = await self._density_estimator.lags(backlog, unit_ranges)
         if min_rows is not None and sum(lag.rows for lag in lags.values()) < min_rows:
             return {}
         units = admit(lags, max_rows, max_bytes)
         return {key: position_after(unit_ranges[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
 
     def _max_rows_and_bytes(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """Return the maximum messages and bytes of a batch: Spark's limit, else the limit of the option; None without limit."""
         if isinstance(limit, ReadAllAvailable):
             return None, None
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.max_rows
@@ -188,5 +189,5 @@ class StreamPlanner:
 def _contains_latest(offsets: OffsetSpec) -> bool:
     """Return whether any partition begins at latest, so that the result depends on the time of the request."""
     if isinstance(offsets, ExplicitOffsets):
-        return any(one is Start.LATEST for positions in offsets.topics.values() for one in positions.values())
+        return any(Start.LATEST in positions.values() for positions in offsets.topics.values())
     return offsets is Start.LATEST

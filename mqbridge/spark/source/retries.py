@@ -1,4 +1,4 @@
-"""Repeats requests to a cluster after transient failures, because an exception in the source's process would end the query."""
+"""Retries requests to a cluster after transient failures, because an exception in the planning process would end the query."""
 
 import asyncio
 import logging
@@ -14,13 +14,16 @@ log = logging.getLogger(__name__)
 ATTEMPT_TIMEOUT_S = 60.0
 """Timeout of one attempt. Adapters have shorter timeouts of their own."""
 RESTART_TIMEOUT_S = 60.0
-"""How long partitions may be missing before an error is raised: longer than a server restart, but short for a waiting user."""
+"""How long partitions may be missing before the query fails: longer than a server restart, but a user can wait for it."""
 DELETED_TIMEOUT_S = 3600.0
-"""A partition missing for this long while its cluster responds counts as deleted. A shorter time would lose messages."""
+"""With failOnDataLoss=false, a partition that is missing for this time counts as deleted and is skipped.
+
+Long, because a partition that only seems deleted loses its unread messages.
+"""
 
 
 class RetryTimer:
-    """Waits between attempts until `retry_s` have passed since the first failure after a success. Needs a running event loop."""
+    """Waits between attempts, and raises the error after `retry_s` of failures only. Needs a running event loop."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s
@@ -33,7 +36,7 @@ class RetryTimer:
         self._backoff.reset()
 
     async def wait(self, error: ClusterError, operation: str) -> None:
-        """Wait before the next attempt. Raises the error if a retry cannot help or the time is over."""
+        """Wait before the next attempt. Raises the error if a retry cannot help, or ClusterError after `retry_s`."""
         if error.failure not in (Failure.RETRY, Failure.REFRESH):
             raise error
         now = asyncio.get_running_loop().time()

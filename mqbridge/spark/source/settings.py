@@ -1,4 +1,4 @@
-"""The options of a source in the types that readers use. Spark sends them to executors."""
+"""The settings of a source, made from its options. Spark sends them to executors."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ TOPIC_OPTION_NAMES = ("subscribe", "subscribePattern", "assign", "route")
 class TopicSelection:
     """The topics to read: topic names, a pattern, assigned partitions, or the topics of a route.
 
-    names         topics without patterns, whichever option named them
+    names         topics that are given by name, in the option `subscribe`, `assign` or `route`
     pattern       option `subscribePattern`
     assigned      option `assign`: partitions by topic
     route_topics  the source topics of a route: names, and patterns that begin with `~`
@@ -33,21 +33,21 @@ class TopicSelection:
 
     @property
     def has_pattern(self) -> bool:
-        """Whether new topics can match."""
+        """Whether topics are selected by a pattern, so that topics that are created later can match."""
         return self.pattern is not None or any(map(is_pattern, self.route_topics))
 
     def includes(self, topic: str) -> bool:
-        """Return whether the selection includes this topic, which may not exist."""
+        """Return whether the selection includes this topic, whether the topic exists or not."""
         if self.route_topics:
             return topic in self.route_topics or any(
-                compile_name_pattern(one).fullmatch(topic) for one in self.route_topics if is_pattern(one)
+                compile_name_pattern(name).fullmatch(topic) for name in self.route_topics if is_pattern(name)
             )
         return topic in self.names if self.pattern is None else self.pattern.fullmatch(topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """The options of a source. Durations are in seconds; None means no limit."""
+    """The options of a source. Names with `_s` are durations in seconds, `rows` are messages, None means no limit."""
 
     cluster: ClusterRef
     topics: TopicSelection
@@ -68,7 +68,7 @@ class SourceSettings:
     range_tasks: int | None = None
     stop_file: str | None = None
     target_route: ResolvedRoute | None = None
-    """The route for which missing targets of new topics and partitions are created."""
+    """With the option `makeTargets`: the route whose missing targets the planner creates for new topics and partitions."""
 
     @property
     def may_split_ranges(self) -> bool:
@@ -79,7 +79,7 @@ class SourceSettings:
 def source_settings(
     values: OptionValues, cluster: ClusterRef, usage: Usage, route: ResolvedRoute | None = None
 ) -> SourceSettings:
-    """Build the settings from option values. Raises ConfigError for options that contradict each other."""
+    """Make the settings from option values. Raises ConfigError for options that contradict each other."""
     starting = _offsets(values, "starting", Start.LATEST if usage is Usage.STREAM else Start.EARLIEST)
     ending = _offsets(values, "ending", Start.LATEST)
     if usage is Usage.BATCH and starting is Start.LATEST:
@@ -110,13 +110,13 @@ def source_settings(
 
 
 def _topics(values: OptionValues, route: ResolvedRoute | None) -> TopicSelection:
-    names = [name for name in TOPIC_OPTION_NAMES if values[name] is not None]
-    if len(names) != 1:
-        problem = "no option selects topics" if not names else f"several options select topics: {' and '.join(names)}"
+    set_options = [name for name in TOPIC_OPTION_NAMES if values[name] is not None]
+    if len(set_options) != 1:
+        problem = "no option selects topics" if not set_options else f"several options select topics: {' and '.join(set_options)}"
         raise ConfigError(problem, hint=f"Set one of {', '.join(TOPIC_OPTION_NAMES)}")
     if route is not None:
         route_topics = route.route.source.wanted
-        return TopicSelection(tuple(one for one in route_topics if not is_pattern(one)), route_topics=route_topics)
+        return TopicSelection(tuple(name for name in route_topics if not is_pattern(name)), route_topics=route_topics)
     assigned = values["assign"]
     return TopicSelection(values["subscribe"] or tuple(assigned or ()), values["subscribePattern"], assigned)
 

@@ -16,7 +16,7 @@ MAX_SAMPLE_ROWS = 256
 
 
 async def matching_topics(cluster: Cluster, selection: TopicSelection) -> tuple[str, ...]:
-    """Return the names and the matching topics of a selection, sorted. Raises ClusterError, ConfigError."""
+    """Return the selected names and the topics of the cluster that match a pattern, sorted. Raises ClusterError, ConfigError."""
     if not cluster.capabilities.list_topics:
         raise ConfigError(
             f"option subscribePattern: cluster {cluster.name!r} cannot list its topics",
@@ -26,7 +26,7 @@ async def matching_topics(cluster: Cluster, selection: TopicSelection) -> tuple[
 
 
 async def find_bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | None:
-    """Return the first and next position by partition name; None if the topic does not exist. Raises ClusterError."""
+    """Return the bounds by partition name, or None if the topic does not exist. Raises ClusterError."""
     try:
         return await cluster.bounds(topic)
     except ClusterError as error:
@@ -44,7 +44,7 @@ async def describe_topic(cluster: Cluster, topic: str) -> Topic:
 
 
 async def positions_at_time(cluster: Cluster, topic: str, time_ms: int) -> Mapping[str, Position]:
-    """Return the positions of a time by partition name. Raises ClusterError, ConfigError if the cluster does not support it."""
+    """Return the positions of a time by partition name. Raises ClusterError, ConfigError if the cluster cannot find them."""
     if cluster.operations is None:
         raise ConfigError(
             f"cluster {cluster.name!r} cannot find positions by time", hint="Configure its admin_url, or use offsets"
@@ -57,24 +57,24 @@ async def sample_density(
 ) -> Density | None:
     """Read the first messages between two positions, and return their density; None without messages. Raises ClusterError."""
     rows = size = 0
-    reached = begin
+    sampled_from = sampled_until = begin
     try:
         async with aclosing(cluster.read(*key, begin, until)) as batches:
             async for batch in batches:
-                begin = begin if rows else batch.first  # leading units without messages do not count
-                rows, size, reached = rows + batch.count, size + batch.size, batch.next
+                if not rows:
+                    sampled_from = batch.first  # leading units without messages do not count
+                rows, size, sampled_until = rows + batch.count, size + batch.size, batch.next
                 if rows >= MAX_SAMPLE_ROWS:
                     break
     except GapError:  # the task that reads the range reports the gap
         return None
-    ends = (min(reached, until), begin)
-    units, units_before_begin = (sum(_units_before(unit_range, position) for unit_range in unit_ranges) for position in ends)
-    units -= units_before_begin
+    sampled_until = min(sampled_until, until)
+    units = sum(_units_before(unit_range, sampled_until) - _units_before(unit_range, sampled_from) for unit_range in unit_ranges)
     return Density(rows / units, size / rows) if rows and units else None
 
 
 def _units_before(unit_range: UnitRange, position: Position) -> int:
-    """Return the number of units of a unit range that begin before a position."""
+    """Return the number of units of a unit range that begin before a position, by binary search."""
     low, high = 0, unit_range.count
     while low < high:
         middle = (low + high) // 2

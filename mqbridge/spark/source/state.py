@@ -3,12 +3,13 @@
     set_topics     the topics to read, and when they were looked up
     set_bounds     the bounds of their partitions, and when they were looked up
     freeze_target  with availableNow: the current end becomes the target, and nothing beyond it is read
-    extend_target  partitions that were missing during the freeze are available again
+    extend_target  partitions that were missing when the target was frozen are available again
     begin          the initial offsets of a new query, resolved once
 
-Everything else is derived. A batch goes from `start`, the offsets in the checkpoint, to the offsets of `end_offsets`. These keep
-every partition of `start`, whatever the cluster reports at the moment. A new partition enters the offsets with its first position
-and is read from the next batch on. The two offsets of a batch therefore define its content completely.
+Everything else is derived from these inputs. A batch goes from `start`, the offsets in the checkpoint, to the result of
+`end_offsets`. This result contains every partition of `start`, even those that the cluster does not report at the moment. A new
+partition is added with its first position, and is read from the next batch on. The two offsets of a batch therefore define its
+content completely.
 
 A query that begins with the latest messages runs one empty batch first, which writes the initial offsets into the checkpoint.
 Without it, a process that fails during the first batch would begin again at a later end.
@@ -25,7 +26,8 @@ from mqbridge.spark.source.offsets import Offsets, PartitionKey
 class SourceState:
     """Topics, bounds and target of one streaming query.
 
-    `reads_topic` returns whether a topic is read; it accepts topics that do not exist. All times are of one monotonic clock.
+    `reads_topic` returns whether a topic is read, also for topics that do not exist. All times come from one monotonic clock. The
+    arguments ending in `_s` are the maximum age of the bounds and of the list of topics.
     """
 
     def __init__(self, reads_topic: Callable[[str], bool], metadata_s: float, new_topics_s: float) -> None:
@@ -42,15 +44,18 @@ class SourceState:
         self.target: Offsets | None = None
         """The offsets where a query with availableNow ends."""
         self.initial: Offsets | None = None
+        """The initial offsets of a new query; None before `begin`."""
         self._empty_batch_start: Offsets | None = None
+        """The start of the empty first batch, until `take_empty_batch` is called."""
         self._deferred_positions: Offsets = {}
+        """Where deferred partitions begin, if they were known when the query began."""
         self._topics_time: float | None = None
         self._bounds_time: float | None = None
 
     # --- transitions --------------------------------------------------------------------------------------------------
 
     def set_topics(self, topics: tuple[str, ...], now: float, assigned: Collection[PartitionKey] | None = None) -> None:
-        """Store the topics to read, and the assigned partitions if there are any."""
+        """Store the topics to read, and the partitions of the option `assign` if it is set."""
         self.topics, self.assigned, self._topics_time = topics, assigned, now
 
     def set_bounds(self, bounds: Mapping[PartitionKey, Bounds], now: float) -> None:
@@ -63,12 +68,12 @@ class SourceState:
         self.target = {key: bounds.next for key, bounds in self.read_bounds().items()}
 
     def extend_target(self, keys: Collection[PartitionKey]) -> None:
-        """Add partitions to a frozen target that were missing for a while and are available again."""
+        """Add those of these partitions to a frozen target that exist now and are not in it."""
         if self.target is not None:
             self.target = {**{key: self.bounds[key].next for key in keys if key in self.bounds}, **self.target}
 
     def begin(self, offsets: Offsets, *, with_empty_batch: bool) -> None:
-        """Set the initial offsets of a new query. Deferred partitions begin at their offset as soon as they are ready.
+        """Set the initial offsets of a new query. Deferred partitions begin there too, but only after their targets exist.
 
         `with_empty_batch`: the first batch is empty.
         """
@@ -92,7 +97,7 @@ class SourceState:
         return self._bounds_time is None or now - self._bounds_time >= self._metadata_s
 
     def topics_for_bounds(self, start: Offsets) -> set[str]:
-        """Return the topics whose bounds are needed, including topics of `start` that the topic list lacks."""
+        """Return the topics whose bounds are needed: the topics to read, and those of `start`, even if no longer listed."""
         return {*self.topics, *(topic for topic, _ in start if self._reads_topic(topic))}
 
     def read_bounds(self) -> dict[PartitionKey, Bounds]:
@@ -112,7 +117,7 @@ class SourceState:
         return detect_losses({key: position for key, position in start.items() if self._is_read(key)}, self.bounds)
 
     def backlog(self, start: Offsets) -> dict[PartitionKey, tuple[Position, Position]]:
-        """Return the largest range of each partition that a batch can read, without empty ranges."""
+        """Return the unread range of each partition up to its end or the target. Empty ranges are left out."""
         backlog = {}
         for key, bounds in self.read_bounds().items():
             if key in start and start[key] < (until := self._limit(key, bounds, start[key])):
@@ -122,7 +127,7 @@ class SourceState:
     def end_offsets(self, start: Offsets, read_until: Offsets) -> dict[PartitionKey, Position]:
         """Return the end of a batch that reads its partitions up to `read_until`.
 
-        A recreated partition goes back to its first position. New partitions are added.
+        The offset of a recreated partition becomes its first position. New partitions are added.
         """
         recreated = {
             loss.key: loss.bounds.first

@@ -43,16 +43,17 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
-        self._planner_or_none: StreamPlanner | None = None
+        self._created_planner: StreamPlanner | None = None
+        """Only the planning process creates it."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of the options. Spark passes it to `latestOffset`, or passes a limit of its own."""
+        """Return the limit of the options as Spark's type. Spark passes it to `latestOffset`, or passes a limit of its own."""
         if self._settings.max_rows is not None:
             return ReadMaxRows(self._settings.max_rows)
         return ReadAllAvailable() if self._settings.max_bytes is None else ReadMaxBytes(self._settings.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the current end the target of the query. Raises ClusterError, ConfigError."""
+        """Make the current end of the topics the end of the query. Raises ClusterError, ConfigError."""
         background_loop().run(self._planner.freeze())
 
     def initialOffset(self) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else dump_offsets(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the last known end of the topics, which progress reports show as the lag."""
+        """Return the last known end of the topics, for the lag in Spark's progress reports; None before the first request."""
         return dump_offsets(self._planner.state.latest()) if self._planner.state.bounds_version else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -79,7 +80,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = load_offsets(end)
         begins = background_loop().run(self._planner.begin_offsets(load_offsets(start), ends))
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
-        tasks = background_loop().run(plan_tasks(self._planner.view, self._settings, ranges))
+        tasks = background_loop().run(plan_tasks(self._planner.queries, self._settings, ranges))
         if self._settings.range_tasks is None or not self._settings.reads_ranges:
             return list(tasks)
         rows = [range_row(self._settings, task) for task in tasks]
@@ -92,17 +93,17 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls it one batch late, and never for the last batch of a run."""
+        """Do nothing: only the checkpoint records what was read. Spark calls this one batch late, and not for the last batch."""
 
     @property
     def _planner(self) -> StreamPlanner:
-        if self._planner_or_none is None:
-            self._planner_or_none = StreamPlanner(self._settings)
-        return self._planner_or_none
+        if self._created_planner is None:
+            self._created_planner = StreamPlanner(self._settings)
+        return self._created_planner
 
 
 async def _run_unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | None) -> T | None:
-    """Return the result of `work`, or None after a stop request: an unreachable cluster may be retried for days."""
+    """Return the result of `work`. After a stop request, cancel `work`, which may retry for days, and return None."""
     task: asyncio.Task[T] = spawn(work, "planning the end of a batch", quiet=True)
     try:
         while not task.done():

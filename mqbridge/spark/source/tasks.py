@@ -13,7 +13,7 @@ from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Position
 from mqbridge.spark.ranges.rows import RangeRow
 from mqbridge.spark.source.admission import Lag
-from mqbridge.spark.source.cluster_queries import ClusterView
+from mqbridge.spark.source.cluster_queries import ClusterQueries
 from mqbridge.spark.source.data_loss import DATA_LOSS_HINT, Loss, LossKind
 from mqbridge.spark.source.density_samples import DensityEstimator
 from mqbridge.spark.source.offsets import PartitionKey, describe_partition
@@ -29,7 +29,8 @@ Ranges = Mapping[PartitionKey, tuple[Position, Position]]
 class RangeTask(InputPartition):
     """The range of one partition that a task reads; with `is_part`, other tasks read other ranges of the same partition.
 
-    The partition's `index`, and the estimated `rows` and `size`, are set only with `mode=ranges`.
+    index  index of the partition, set only with `mode=ranges`
+    rows   estimated number of messages, and `size` their bytes; 0 if unknown
     """
 
     key: PartitionKey
@@ -48,8 +49,8 @@ class RangeRowsTask(InputPartition):
     rows: tuple[RangeRow, ...]
 
 
-async def plan_tasks(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
-    """Return the tasks of a batch, the same for the same ranges. The cluster is asked only if the options need it.
+async def plan_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
+    """Return the tasks of a batch. Without options that split ranges or need estimates, no request is sent to the cluster.
 
     Raises ClusterError, and GapError for a partition that does not exist any more. With failOnDataLoss=false such a partition
     gets no task.
@@ -57,27 +58,27 @@ async def plan_tasks(view: ClusterView, settings: SourceSettings, ranges: Ranges
     if not settings.may_split_ranges and not settings.reads_ranges:
         return [RangeTask(key, begin, end) for key, (begin, end) in sorted(ranges.items())]
     try:
-        return await _plan_measured_tasks(view, settings, ranges)
+        return await _plan_measured_tasks(queries, settings, ranges)
     except ClusterError as error:
-        if error.failure is not Failure.FATAL or not await view.missing(ranges):
+        if error.failure is not Failure.FATAL or not await queries.missing(ranges):
             raise
-    missing = await view.missing_after_wait(ranges)
+    missing = await queries.missing_after_wait(ranges)
     for key in sorted(missing):
         loss = Loss(key, LossKind.MISSING, ranges[key][0], None)
         if settings.fail_on_data_loss:
             raise GapError(f"{loss}. {DATA_LOSS_HINT}")
         log.warning("data loss, reading continues with the stored messages: %s", loss)
-    return await plan_tasks(view, settings, {key: one for key, one in ranges.items() if key not in missing})
+    return await plan_tasks(queries, settings, {key: ranges[key] for key in ranges if key not in missing})
 
 
-async def _plan_measured_tasks(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
-    unit_ranges = await view.measure(ranges)
+async def _plan_measured_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
+    unit_ranges = await queries.measure(ranges)
     if settings.max_task_rows or settings.reads_ranges:
-        lags = await DensityEstimator(view).lags(ranges, unit_ranges)
+        lags = await DensityEstimator(queries).lags(ranges, unit_ranges)
     else:
         lags = _lags_without_density(unit_ranges)
     counts = split_counts(lags, settings.min_partitions, settings.max_task_rows)
-    indexes = await _partition_indexes(view, ranges) if settings.reads_ranges else {}
+    indexes = await _partition_indexes(queries, ranges) if settings.reads_ranges else {}
     tasks: list[RangeTask] = []
     for key, (begin, end) in sorted(ranges.items()):
         parts = split_evenly(unit_ranges[key], begin, end, counts[key]) or [(begin, end)]
@@ -89,20 +90,22 @@ async def _plan_measured_tasks(view: ClusterView, settings: SourceSettings, rang
 def split_counts(lags: Mapping[PartitionKey, Lag], min_tasks: int | None, max_task_rows: int | None) -> dict[PartitionKey, int]:
     """Return the number of tasks for each range: at least `min_tasks` in total, each with at most `max_task_rows` messages.
 
-    The range with the largest tasks is split first. A unit is never split, so there may be fewer tasks.
+    The range with the largest tasks gets another task first. A unit is never split, so there may be fewer tasks in total.
     """
+    # -int(-a // b) rounds a / b up.
     counts = {
         key: 1 if max_task_rows is None else max(1, min(lag.units, -int(-lag.rows // max_task_rows))) for key, lag in lags.items()
     }
-    lacking = (min_tasks or 0) - sum(counts.values())
-    largest = [(-lag.rows / counts[key], key) for key, lag in lags.items() if lag.units > counts[key]]
-    heapq.heapify(largest)
-    while lacking > 0 and largest:
-        _, key = heapq.heappop(largest)
+    missing_tasks = (min_tasks or 0) - sum(counts.values())
+    # A heap of the ranges that can be split further: the negative messages per task, so that the largest tasks come first.
+    splittable = [(-lag.rows / counts[key], key) for key, lag in lags.items() if lag.units > counts[key]]
+    heapq.heapify(splittable)
+    while missing_tasks > 0 and splittable:
+        _, key = heapq.heappop(splittable)
         counts[key] += 1
-        lacking -= 1
+        missing_tasks -= 1
         if lags[key].units > counts[key]:
-            heapq.heappush(largest, (-lags[key].rows / counts[key], key))
+            heapq.heappush(splittable, (-lags[key].rows / counts[key], key))
     return counts
 
 
@@ -110,9 +113,9 @@ def _lags_without_density(unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]
     return {key: Lag(count_units(parts)) for key, parts in unit_ranges.items()}
 
 
-async def _partition_indexes(view: ClusterView, ranges: Ranges) -> dict[PartitionKey, int]:
-    topics = await view.describe({topic for topic, _ in ranges})
-    indexes = {(topic, name): index for topic, one in topics.items() for index, name in enumerate(one.partitions)}
+async def _partition_indexes(queries: ClusterQueries, ranges: Ranges) -> dict[PartitionKey, int]:
+    topics = await queries.describe({topic for topic, _ in ranges})
+    indexes = {(topic, name): index for topic in topics for index, name in enumerate(topics[topic].partitions)}
     if missing := ranges.keys() - indexes.keys():
         raise ClusterError(f"{describe_partition(min(missing))} does not exist", Failure.FATAL)
     return indexes
