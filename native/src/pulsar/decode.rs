@@ -1,11 +1,13 @@
-//! Entries as a consumer receives them -> messages: the counterpart of `mqbridge/pulsar/mapping/stored.py`.
+//! Decodes received entries into messages: the counterpart of `mqbridge/pulsar/mapping/stored.py`.
 
 use crate::Result;
 use crate::message::{MSG_TYPE, Pair, Position, Row, Slice, Store};
-use crate::pulsar::metadata::{ENTRY, Metadata, SINGLE};
+use crate::pulsar::metadata::{MESSAGE_METADATA, Metadata, SINGLE_MESSAGE_METADATA};
 use crate::reserved::read_carried;
 
-/// What is said of an entry; its payload is unpacked.
+/// A received entry to decode: its decompressed payload, and the fields of its command and metadata.
+///
+/// Times are ms since the epoch.
 #[derive(Default)]
 pub struct Entry {
     pub payload: Slice,
@@ -17,92 +19,103 @@ pub struct Entry {
     pub deliver_at: Option<i64>,
 }
 
+/// The layout of an entry's payload.
 #[derive(Default)]
 pub enum Kind {
-    /// No batch: its metadata.
+    /// The payload of one message; the slice is the entry's encoded MessageMetadata.
     Single(Slice),
-    /// How many messages it says it has, and the bits of those that are to be delivered; none for all.
-    Batch(i64, Vec<i64>),
-    /// Why it cannot be read.
+    /// A batch. `count` is the number of messages that the metadata announces. `ack_set` is the bit set of the messages to deliver,
+    /// as 64-bit words; empty for all messages.
+    Batch { count: i64, ack_set: Vec<i64> },
+    /// Neither is known: the caller adds the entry with [`Decoder::add_damaged`].
     #[default]
     Damaged,
 }
 
-/// Reads entries into a store; what it needs for each message is made once.
+/// Decodes entries and adds their messages to `store`.
 #[derive(Default)]
 pub struct Decoder {
     pub store: Store,
+    /// The properties of the message whose metadata was read last; one vector is reused for all messages.
     pairs: Vec<Pair>,
 }
 
-/// Bytes of the smallest message in a batch.
-const MIN_MESSAGE_BYTES: usize = 6;
+/// Minimum size of a message in a batch: four bytes for the size of its metadata, at least two for the metadata.
+pub const MIN_MESSAGE_BYTES: usize = 6;
 
 impl Decoder {
-    /// Adds the messages of an entry that are to be delivered. A text is why its bytes are no batch; then it is one message that
-    /// has this defect.
+    /// Adds the messages of an entry that are to be delivered.
+    ///
+    /// If the payload is not a valid batch, it adds the entry as one message with a defect, and returns the text of the defect.
     pub fn add(&mut self, entry: &Entry) -> Result<Option<String>> {
         let size = entry.payload.len();
         match &entry.kind {
             Kind::Damaged => Ok(None),
             Kind::Single(metadata) => {
-                let Ok(metadata) = Metadata::read(&ENTRY, &self.store, *metadata, &mut self.pairs) else {
-                    return Err(crate::Error::Unsupported); // protobuf has read or written these bytes
+                let Ok(metadata) = Metadata::read(&MESSAGE_METADATA, &self.store, *metadata, &mut self.pairs) else {
+                    // Unexpected, because protobuf has already parsed or encoded these bytes.
+                    return Err(crate::Error::Unsupported);
                 };
                 self.push(entry, 0, &metadata, entry.payload)?;
                 Ok(None)
             }
-            Kind::Batch(count, due) => {
-                let before = (self.store.rows.len(), self.store.pairs.len(), self.store.keys.len());
+            Kind::Batch { count, ack_set } => {
+                let (row_count, pair_count, key_count) = (self.store.rows.len(), self.store.pairs.len(), self.store.keys.len());
                 self.store.rows.reserve((*count).clamp(0, (size / MIN_MESSAGE_BYTES) as i64) as usize);
-                let Some(defect) = self.add_batch(entry, *count, due)? else { return Ok(None) };
-                self.store.rows.truncate(before.0);
-                self.store.pairs.truncate(before.1);
-                self.store.keys.truncate(before.2);
+                let Some(defect) = self.add_batch(entry, *count, ack_set)? else { return Ok(None) };
+                // Removes the messages that were read before the damage.
+                self.store.rows.truncate(row_count);
+                self.store.pairs.truncate(pair_count);
+                self.store.keys.truncate(key_count);
                 self.add_damaged(entry, &defect);
                 Ok(Some(defect))
             }
         }
     }
 
-    /// Adds an entry that cannot be read as the one message that it counts as.
+    /// Adds an entry that cannot be decoded as one message with this defect.
     pub fn add_damaged(&mut self, entry: &Entry, defect: &str) {
         self.push_damaged(entry, 0, entry.payload, defect);
     }
 
-    /// The text of a defect where the bytes do not hold exactly the messages.
-    fn add_batch(&mut self, entry: &Entry, count: i64, due: &[i64]) -> Result<Option<String>> {
+    /// Adds the messages of a batch. Returns the text of a defect if the payload does not consist of exactly `count` messages.
+    fn add_batch(&mut self, entry: &Entry, count: i64, ack_set: &[i64]) -> Result<Option<String>> {
         let size = entry.payload.len();
-        let mut read = 0;
-        let mut at = 0i64; // a message may say that its payload has a negative size
-        while read < count {
-            let begin = at as usize + 4;
-            if begin > size {
+        let mut index = 0;
+        let mut at = 0i64; // signed, because damaged metadata may contain a negative payload size
+        while index < count {
+            let metadata_at = at as usize + 4;
+            if metadata_at > size {
                 break;
             }
-            let length = self.store.bytes(entry.payload.part(begin - 4, begin));
-            let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
-            let Some(end) = begin.checked_add(length).filter(|end| *end <= size) else { break };
-            let Ok(metadata) = Metadata::read(&SINGLE, &self.store, entry.payload.part(begin, end), &mut self.pairs) else {
+            let size_field = self.store.bytes(entry.payload.part(metadata_at - 4, metadata_at));
+            let metadata_size = u32::from_be_bytes([size_field[0], size_field[1], size_field[2], size_field[3]]) as usize;
+            let Some(payload_at) = metadata_at.checked_add(metadata_size).filter(|end| *end <= size) else { break };
+            let Ok(metadata) = Metadata::read(
+                &SINGLE_MESSAGE_METADATA,
+                &self.store,
+                entry.payload.part(metadata_at, payload_at),
+                &mut self.pairs,
+            ) else {
                 let text = format!(
-                    "message {read} of a batch of {count} cannot be read: its {length} bytes of metadata are no protobuf"
+                    "message {index} of a batch of {count} cannot be read: its {metadata_size} bytes of metadata are no protobuf"
                 );
                 return Ok(Some(text));
             };
-            at = end as i64 + i64::from(metadata.payload_size);
-            if at < end as i64 || at > size as i64 {
+            at = payload_at as i64 + i64::from(metadata.payload_size);
+            if at < payload_at as i64 || at > size as i64 {
                 break;
             }
-            if is_due(due, read as usize) {
-                self.push(entry, read, &metadata, entry.payload.part(end, at as usize))?;
+            if is_due(ack_set, index as usize) {
+                self.push(entry, index, &metadata, entry.payload.part(payload_at, at as usize))?;
             }
-            read += 1;
+            index += 1;
         }
-        let is_whole = read == count && at == size as i64;
-        Ok((!is_whole).then(|| format!("{size} bytes of a batch of {count} held {read} messages in {at}")))
+        let is_whole = index == count && at == size as i64;
+        Ok((!is_whole).then(|| format!("{size} bytes of a batch of {count} held {index} messages in {at}")))
     }
 
-    /// Adds a message with the properties that were read last.
+    /// Adds the message at this index of an entry; its properties are in `self.pairs`.
     fn push(&mut self, entry: &Entry, index: i64, metadata: &Metadata, payload: Slice) -> Result<()> {
         if !metadata.is_text() {
             self.push_damaged(entry, index, payload, "its key or its properties are not UTF-8");
@@ -111,11 +124,11 @@ impl Decoder {
         let store = &mut self.store;
         let carried = read_carried(store, &mut self.pairs, payload.is_empty());
         let msg_type = match carried.msg_type {
-            Some(carried) => carried,
+            Some(msg_type) => msg_type,
             None => self.pairs.iter().find(|(name, _)| store.bytes(*name) == MSG_TYPE).map(|(_, value)| *value),
         };
         let key = match carried.key {
-            Some(carried) => carried,
+            Some(key) => key,
             None => metadata.key(store),
         };
         let start = store.pairs.len() as u32;
@@ -140,6 +153,7 @@ impl Decoder {
         Ok(())
     }
 
+    /// Adds the message at this index of an entry as damaged.
     fn push_damaged(&mut self, entry: &Entry, index: i64, payload: Slice, defect: &str) {
         let defect = self.store.copy(defect.as_bytes());
         let position = Position::new(&[entry.ledger, entry.entry, index]);
@@ -147,7 +161,7 @@ impl Decoder {
     }
 }
 
-/// Whether a message of a batch is not acknowledged yet.
-pub fn is_due(words: &[i64], index: usize) -> bool {
-    words.is_empty() || words.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+/// Returns true if the message at this index of a batch is to be delivered, because it is not acknowledged; see `Kind::Batch`.
+pub fn is_due(ack_set: &[i64], index: usize) -> bool {
+    ack_set.is_empty() || ack_set.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
 }

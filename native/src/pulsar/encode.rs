@@ -1,4 +1,4 @@
-//! Messages -> entries for a producer to send: the counterpart of `mqbridge/pulsar/mapping/request.py`.
+//! Encodes messages into entries for a producer to send: the counterpart of `mqbridge/pulsar/mapping/request.py`.
 
 use std::ops::Range;
 
@@ -7,165 +7,177 @@ use crate::protobuf::{varint_size, write_bytes, write_varint};
 use crate::reserved::{EVENT_TIME, Field, TYPE, USER_PREFIX, WITHOUT, carry_field, needs_user_prefix, origin_properties};
 use crate::text::base64_encode;
 
-/// What an entry may hold. A message beyond `max_bytes` makes an entry by itself.
+/// Limits of an entry before compression. A message larger than `max_bytes` becomes an entry of its own.
 pub struct Limits {
     pub max_messages: usize,
     pub max_bytes: usize,
 }
 
-/// Entries of messages: the bytes of all their metadata, and for each message which of these and which payload.
+/// The entries of a sequence of messages, and the parts that their payloads are written from.
 #[derive(Default)]
 pub struct Encoded<'a> {
-    heads: Vec<u8>,
-    /// Where the bytes of a message in `heads` end, and its payload.
+    /// The prefixes of all messages in batches, back to back. A prefix is the size of a message's metadata and the metadata.
+    prefixes: Vec<u8>,
+    /// For each message: the end of its prefix in `prefixes`, and its payload. The prefix of a single message is empty.
     parts: Vec<(usize, &'a [u8])>,
-    pub entries: Vec<Entry>,
-    /// Index and defect of the messages that could not be read.
+    pub entries: Vec<EncodedEntry>,
+    /// Index and defect of each message with a defect; none of them is in an entry.
     pub failures: Vec<(usize, &'a [u8])>,
 }
 
-/// An entry to send.
-pub struct Entry {
-    /// Of MessageMetadata the fields that the messages decide.
+/// An uncompressed entry to send.
+pub struct EncodedEntry {
+    /// Encoded MessageMetadata without the fields that the producer adds: its name, sequence id, publish time.
     pub metadata: Vec<u8>,
     /// The indexes of its messages.
     pub indexes: Range<usize>,
-    /// Bytes of its payload.
+    /// Size of the payload in bytes.
     pub size: usize,
     is_batch: bool,
+    /// Range of its messages in `Encoded::parts`.
     parts: Range<usize>,
-    heads: usize,
+    /// Start of its messages in `Encoded::prefixes`.
+    prefixes_at: usize,
 }
 
 impl Encoded<'_> {
-    /// Writes the payload of an entry into exactly its size.
-    pub fn write(&self, entry: &Entry, out: &mut [u8]) {
-        let (mut at, mut head) = (0, entry.heads);
+    /// Writes the payload of an entry; `out` has exactly the entry's size.
+    pub fn write_payload(&self, entry: &EncodedEntry, out: &mut [u8]) {
+        let (mut at, mut prefix_at) = (0, entry.prefixes_at);
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        for (end, payload) in &self.parts[entry.parts.clone()] {
-            put(&self.heads[head..*end]);
+        for (prefix_end, payload) in &self.parts[entry.parts.clone()] {
+            put(&self.prefixes[prefix_at..*prefix_end]);
             put(payload);
-            head = *end;
+            prefix_at = *prefix_end;
         }
     }
 }
 
-/// Entries that hold all readable messages in order. A message that must be delivered later travels alone, as Pulsar demands.
+/// Encodes all messages without a defect, in order. A message with a delivery time gets an entry of its own, as Pulsar requires.
 ///
-/// `origin` is the prefix of every message's origin, None for no stamps.
+/// `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps.
 pub fn encode<'a>(messages: impl Iterator<Item = Message<'a>>, origin: Option<&[u8]>, limits: &Limits) -> Encoded<'a> {
-    let mut out = Encoded::default();
+    let mut encoded = Encoded::default();
     let mut scratch = Vec::new();
-    let mut batch: Option<Entry> = None;
+    let mut batch: Option<EncodedEntry> = None;
     for (index, message) in messages.enumerate() {
         let payload = message.payload().unwrap_or_default();
-        let (part, head) = (out.parts.len(), out.heads.len());
+        let (part_index, prefix_at) = (encoded.parts.len(), encoded.prefixes.len());
         if message.defect().is_some() || message.deliver_at().is_some() {
-            out.entries.extend(batch.take());
+            encoded.entries.extend(batch.take());
             if let Some(defect) = message.defect() {
-                out.failures.push((index, defect));
+                encoded.failures.push((index, defect));
             } else {
-                let metadata = metadata_alone(&message, origin, &mut scratch);
-                out.parts.push((head, payload));
-                let (parts, indexes) = (part..part + 1, index..index + 1);
-                out.entries.push(Entry { metadata, indexes, size: payload.len(), is_batch: false, parts, heads: head });
+                let metadata = single_metadata(&message, origin, &mut scratch);
+                encoded.parts.push((prefix_at, payload));
+                let (parts, indexes) = (part_index..part_index + 1, index..index + 1);
+                encoded.entries.push(EncodedEntry {
+                    metadata,
+                    indexes,
+                    size: payload.len(),
+                    is_batch: false,
+                    parts,
+                    prefixes_at: prefix_at,
+                });
             }
             continue;
         }
-        out.heads.extend_from_slice(&[0; 4]);
-        write_single(&message, origin, &mut scratch, &mut out.heads);
-        let length = out.heads.len() - head - 4;
-        out.heads[head..head + 4].copy_from_slice(&(length as u32).to_be_bytes());
-        out.parts.push((out.heads.len(), payload));
-        let cost = 4 + length + payload.len();
+        encoded.prefixes.extend_from_slice(&[0; 4]); // the size of the metadata, which is written below
+        write_single(&message, origin, &mut scratch, &mut encoded.prefixes);
+        let metadata_size = encoded.prefixes.len() - prefix_at - 4;
+        encoded.prefixes[prefix_at..prefix_at + 4].copy_from_slice(&(metadata_size as u32).to_be_bytes());
+        encoded.parts.push((encoded.prefixes.len(), payload));
+        let size_in_batch = 4 + metadata_size + payload.len();
         match &mut batch {
-            Some(open) if open.indexes.len() < limits.max_messages && open.size + cost <= limits.max_bytes => {
-                open.indexes.end += 1;
-                open.parts.end += 1;
-                open.size += cost;
+            Some(current) if current.indexes.len() < limits.max_messages && current.size + size_in_batch <= limits.max_bytes => {
+                current.indexes.end += 1;
+                current.parts.end += 1;
+                current.size += size_in_batch;
             }
             _ => {
-                out.entries.extend(batch.take());
-                let metadata = keys_of_batch(&message, &mut scratch);
-                batch = Some(Entry {
+                encoded.entries.extend(batch.take());
+                let metadata = batch_metadata(&message, &mut scratch);
+                batch = Some(EncodedEntry {
                     metadata,
                     indexes: index..index + 1,
-                    size: cost,
+                    size: size_in_batch,
                     is_batch: true,
-                    parts: part..part + 1,
-                    heads: head,
+                    parts: part_index..part_index + 1,
+                    prefixes_at: prefix_at,
                 });
             }
         }
     }
-    out.entries.extend(batch);
-    for entry in &mut out.entries {
+    encoded.entries.extend(batch);
+    for entry in &mut encoded.entries {
         if entry.is_batch {
-            entry.metadata.push(0x58);
+            entry.metadata.push(0x58); // num_messages_in_batch; only now the number is known
             write_varint(entry.indexes.len() as u64, &mut entry.metadata);
         }
     }
-    out
+    encoded
 }
 
-/// SingleMessageMetadata, its fields in the order of their numbers.
+// The tags below are encoded protobuf tags: the field number times 8, plus the wire type.
+
+/// Appends the SingleMessageMetadata of a message in a batch. Like protobuf, it writes the fields in the order of their numbers.
 fn write_single(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
     write_properties(0x0a, message, origin, scratch, out);
     let is_base64 = write_key(0x12, message, scratch, out);
-    out.push(0x18);
+    out.push(0x18); // payload_size
     write_varint(message.payload().map_or(0, <[u8]>::len) as u64, out);
     write_event_time(0x28, message, out);
     if is_base64 {
-        out.extend_from_slice(b"\x30\x01");
+        out.extend_from_slice(b"\x30\x01"); // partition_key_b64_encoded
     }
     if let Some(key) = message.ordering_key() {
-        write_bytes(0x3a, key, out);
+        write_bytes(0x3a, key, out); // ordering_key
     }
     if message.payload().is_none() {
-        out.extend_from_slice(b"\x48\x01");
+        out.extend_from_slice(b"\x48\x01"); // null_value
     }
 }
 
-/// MessageMetadata of a message that is an entry by itself.
-fn metadata_alone(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>) -> Vec<u8> {
+/// Returns the MessageMetadata of an entry of one message without batch framing.
+fn single_metadata(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
     write_properties(0x22, message, origin, scratch, &mut out);
     let is_base64 = write_key(0x32, message, scratch, &mut out);
     write_event_time(0x60, message, &mut out);
     write_key_bytes(message, is_base64, &mut out);
     if let Some(time) = message.deliver_at() {
-        out.extend_from_slice(b"\x98\x01");
+        out.extend_from_slice(b"\x98\x01"); // deliver_at_time
         write_varint(time as u64, &mut out);
     }
     if message.payload().is_none() {
-        out.extend_from_slice(b"\xc8\x01\x01");
+        out.extend_from_slice(b"\xc8\x01\x01"); // null_value
     }
     out
 }
 
-/// MessageMetadata of a batch: brokers dispatch a whole entry by the keys of its first message.
-fn keys_of_batch(first: &Message, scratch: &mut Vec<u8>) -> Vec<u8> {
+/// Returns the MessageMetadata of a batch: the keys of its first message, by which brokers dispatch the whole entry.
+fn batch_metadata(first: &Message, scratch: &mut Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
     let is_base64 = write_key(0x32, first, scratch, &mut out);
     write_key_bytes(first, is_base64, &mut out);
     out
 }
 
-/// The part of MessageMetadata about keys that are bytes.
+/// Appends the fields of MessageMetadata for a binary routing key and for the ordering key.
 fn write_key_bytes(message: &Message, is_base64: bool, out: &mut Vec<u8>) {
     if is_base64 {
-        out.extend_from_slice(b"\x88\x01\x01");
+        out.extend_from_slice(b"\x88\x01\x01"); // partition_key_b64_encoded
     }
     if let Some(key) = message.ordering_key() {
-        out.push(0x92);
+        out.push(0x92); // ordering_key: the first byte of a tag of two bytes
         write_bytes(0x01, key, out);
     }
 }
 
-/// The key as text; whether it is base64 of bytes.
+/// Appends the routing key under this tag, a binary one as base64. Returns true if it is base64.
 fn write_key(tag: u8, message: &Message, scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> bool {
     match message.key() {
         Key::None => false,
@@ -182,6 +194,7 @@ fn write_key(tag: u8, message: &Message, scratch: &mut Vec<u8>, out: &mut Vec<u8
     }
 }
 
+/// Appends the event time under this tag. On the wire, 0 means none.
 fn write_event_time(tag: u8, message: &Message, out: &mut Vec<u8>) {
     if let Some(time) = message.event_time().filter(|time| *time != 0) {
         out.push(tag);
@@ -189,31 +202,31 @@ fn write_event_time(tag: u8, message: &Message, out: &mut Vec<u8>) {
     }
 }
 
-/// The user's properties, the fields that Pulsar has none for, and the origin.
+/// Appends the user properties, the carried fields (those that Pulsar has no field for), and the origin, each under this tag.
 fn write_properties(tag: u8, message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
-    let mut said = None;
+    let mut type_property = None;
     for (name, value) in message.properties() {
-        if name == MSG_TYPE && said.is_none() {
-            said = Some(value);
+        if name == MSG_TYPE && type_property.is_none() {
+            type_property = Some(value);
         }
         write_property(tag, if needs_user_prefix(name) { USER_PREFIX } else { b"" }, name, value, out);
     }
-    let mut pair = |name: &[u8], value: &[u8]| write_property(tag, b"", name, value, out);
-    carry_field(message, Field::Attributes, scratch, &mut pair);
-    carry_field(message, Field::Keys, scratch, &mut pair);
-    if said != message.msg_type() {
+    let mut add = |name: &[u8], value: &[u8]| write_property(tag, b"", name, value, out);
+    carry_field(message, Field::Attributes, scratch, &mut add);
+    carry_field(message, Field::Keys, scratch, &mut add);
+    if type_property != message.msg_type() {
         match message.msg_type() {
-            Some(kind) => pair(TYPE, kind),
-            None => pair(WITHOUT, b"msg_type"),
+            Some(msg_type) => add(TYPE, msg_type),
+            None => add(WITHOUT, b"msg_type"),
         }
     }
     if message.event_time() == Some(0) {
-        pair(EVENT_TIME, b"0"); // on the wire 0 means none, so the first millisecond of all is carried
+        add(EVENT_TIME, b"0"); // the metadata cannot express the time 0, because 0 means none there
     }
-    origin_properties(message, origin, scratch, &mut pair);
+    origin_properties(message, origin, scratch, &mut add);
 }
 
-/// A KeyValue: name and value, each with its length.
+/// Appends a KeyValue under this tag; its key is `prefix` followed by `name`.
 #[inline]
 fn write_property(tag: u8, prefix: &[u8], name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let name_size = prefix.len() + name.len();
@@ -234,7 +247,7 @@ fn write_property(tag: u8, prefix: &[u8], name: &[u8], value: &[u8], out: &mut V
 mod tests {
     use super::*;
     use crate::message::{Row, Source, Store};
-    use crate::pulsar::decode::{Decoder, Entry as Stored, Kind};
+    use crate::pulsar::decode::{Decoder, Entry, Kind};
 
     fn store(payloads: &[&str]) -> Store {
         let mut store = Store::new();
@@ -246,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_messages_are_decoded_unchanged() {
         let mut store = store(&["a", "", "ccc"]);
         let pair = (store.copy("straße".as_bytes()), store.copy(b"1"));
         store.pairs.push(pair);
@@ -254,11 +267,14 @@ mod tests {
         let encoded = encode(store.messages(), Some(b"c|t|0|"), &Limits { max_messages: 9, max_bytes: 1000 });
         let [entry] = &encoded.entries[..] else { panic!("{} entries", encoded.entries.len()) };
         let mut payload = vec![0; entry.size];
-        encoded.write(entry, &mut payload);
+        encoded.write_payload(entry, &mut payload);
         let mut decoder = Decoder::default();
         let source = decoder.store.add_source(Source::Owned(payload));
         let payload = decoder.store.slice_of_source(source);
-        assert_eq!(decoder.add(&Stored { payload, kind: Kind::Batch(3, vec![]), ..Stored::default() }), Ok(None));
+        assert_eq!(
+            decoder.add(&Entry { payload, kind: Kind::Batch { count: 3, ack_set: vec![] }, ..Entry::default() }),
+            Ok(None)
+        );
         let payloads: Vec<_> = decoder.store.messages().map(|message| message.payload().unwrap()).collect();
         assert_eq!(payloads, [&b"a"[..], b"", b"ccc"]);
         let second = decoder.store.message(1);
@@ -271,17 +287,17 @@ mod tests {
         let mut store = store(&["a", "b", "c", "d", "e", "f"]);
         store.rows[2].deliver_at = Some(5);
         store.rows[4].defect = Some(store.copy(b"bad"));
-        let counts = |max_messages, max_bytes| {
+        let ranges = |max_messages, max_bytes| {
             let encoded = encode(store.messages(), None, &Limits { max_messages, max_bytes });
             assert_eq!(encoded.failures, [(4, &b"bad"[..])]);
             encoded.entries.iter().map(|entry| (entry.indexes.clone(), entry.is_batch)).collect::<Vec<_>>()
         };
-        let whole = [(0..2, true), (2..3, false), (3..4, true), (5..6, true)];
-        assert_eq!(counts(9, 1000), whole);
-        assert_eq!(counts(2, 14), whole); // a message takes seven bytes
-        let single = [(0..1, true), (1..2, true), (2..3, false), (3..4, true), (5..6, true)];
-        assert_eq!(counts(1, 1000), single);
-        assert_eq!(counts(9, 13), single);
-        assert_eq!(counts(9, 1), single);
+        let full_batches = [(0..2, true), (2..3, false), (3..4, true), (5..6, true)];
+        assert_eq!(ranges(9, 1000), full_batches);
+        assert_eq!(ranges(2, 14), full_batches); // a message takes seven bytes
+        let batches_of_one = [(0..1, true), (1..2, true), (2..3, false), (3..4, true), (5..6, true)];
+        assert_eq!(ranges(1, 1000), batches_of_one);
+        assert_eq!(ranges(9, 13), batches_of_one);
+        assert_eq!(ranges(9, 1), batches_of_one);
     }
 }

@@ -1,4 +1,4 @@
-//! Entries of Pulsar: batches of messages with a metadata each.
+//! Pulsar: entries into messages, messages into entries. An entry is a batch of messages, or one message.
 
 pub mod decode;
 pub mod delivered;

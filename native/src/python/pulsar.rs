@@ -1,4 +1,4 @@
-//! Functions for `mqbridge/pulsar/mapping`.
+//! Functions for `mqbridge/pulsar/mapping`: decode entries into messages, encode messages into entries.
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -11,35 +11,37 @@ use crate::pulsar::encode::{Limits, encode};
 use crate::python::pulsar_entry::PulsarEntry;
 use crate::python::{Messages, caught, or_none};
 
-/// Payload; metadata of an entry that is no batch; count and mask of a batch; ledger, entry, redelivery count, publish time,
-/// delivery time; defect.
+/// The fields of an entry as a tuple: payload; encoded metadata, None for a batch; number of messages and `ack_set` of a batch; ledger,
+/// entry; redelivery count; publish time and delivery time (ms); defect.
 type EntryFields = (PyBackedBytes, Option<PyBackedBytes>, i64, Vec<i64>, i64, i64, i64, i64, Option<i64>, Option<String>);
 
-/// An entry of which these fields are told, and its defect.
-fn of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<String>) {
-    let (payload, metadata, count, due, ledger, entry, redelivery_count, publish_time, deliver_at, defect) = fields;
-    let mut whole = |bytes| {
+/// Returns the entry with these fields, and its defect, if any. The store keeps the payload.
+fn entry_of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<String>) {
+    let (payload, metadata, count, ack_set, ledger, entry, redelivery_count, publish_time, deliver_at, defect) = fields;
+    let mut keep = |bytes| {
         let source = store.add_source(Source::Python(bytes));
         store.slice_of_source(source)
     };
-    let payload = whole(payload);
-    let kind = metadata.map_or(Kind::Batch(count, due), |metadata| Kind::Single(whole(metadata)));
+    let payload = keep(payload);
+    let kind = metadata.map_or(Kind::Batch { count, ack_set }, |metadata| Kind::Single(keep(metadata)));
     (Entry { payload, kind, ledger, entry, redelivery_count, publish_time, deliver_at }, defect)
 }
 
-/// The messages of entries, each a `PulsarEntry` or the fields of another one, and index and defect of each batch that is none;
-/// None where only the plain code can tell.
+/// Decodes entries. Each is a `PulsarEntry`, or a tuple with the fields of an entry that Python parsed.
+///
+/// Returns the messages, and (index, defect) of each entry whose payload turned out to be no valid batch. Returns None if only the
+/// plain code can decode the entries.
 #[pyfunction]
 fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Defects)>> {
     caught(|| {
         let mut decoder = Decoder::default();
-        let mut damaged = Vec::new();
+        let mut defects = Vec::new();
         for (index, item) in entries.iter().enumerate() {
             let (entry, defect) = match item.cast::<PulsarEntry>() {
-                Ok(entry) => entry.borrow().stored(py, &mut decoder.store),
+                Ok(entry) => entry.borrow().entry_to_decode(py, &mut decoder.store),
                 Err(_) => match item.extract() {
-                    Ok(fields) => of_fields(fields, &mut decoder.store),
-                    Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None),
+                    Ok(fields) => entry_of_fields(fields, &mut decoder.store),
+                    Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None), // a number beyond 64 bits
                     Err(error) => return Err(error),
                 },
             };
@@ -48,21 +50,23 @@ fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option
                 continue;
             }
             match or_none(py, decoder.add(&entry))? {
-                Some(Some(defect)) => damaged.push((index, defect)),
+                Some(Some(defect)) => defects.push((index, defect)),
                 Some(None) => {}
                 None => return Ok(None),
             }
         }
-        Ok(Some((Messages::all(decoder.store), damaged)))
+        Ok(Some((Messages::all(decoder.store), defects)))
     })
 }
 
-/// Index of an entry or a message, and why it cannot be read.
+/// The index of each damaged entry or message, and its defect.
 type Defects = Vec<(usize, String)>;
-/// Payload, metadata, first index and the one behind the last.
+/// Payload, encoded metadata, and the start and the exclusive end of the messages' indexes.
 type EncodedEntry<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize, usize);
 
-/// Entries that hold all readable messages in order, and index and defect of the others.
+/// Encodes messages into entries. Returns the entries, and (index, defect) of each message with a defect.
+///
+/// `origin` is the prefix of every origin stamp; None for no stamps.
 #[pyfunction]
 fn pulsar_encode<'py>(
     py: Python<'py>,
@@ -76,7 +80,7 @@ fn pulsar_encode<'py>(
         let mut entries = Vec::with_capacity(encoded.entries.len());
         for entry in &encoded.entries {
             let payload = PyBytes::new_with(py, entry.size, |out| {
-                encoded.write(entry, out);
+                encoded.write_payload(entry, out);
                 Ok(())
             })?;
             entries.push((payload, PyBytes::new(py, &entry.metadata), entry.indexes.start, entry.indexes.end));

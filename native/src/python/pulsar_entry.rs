@@ -1,4 +1,5 @@
-//! Entries as a broker delivers them, by read: the counterpart of `Entry` in `mqbridge/pulsar/wire/entry.py`.
+//! `PulsarEntry` and `PulsarRun`: the counterparts of `Entry` in `mqbridge/pulsar/wire/entry.py` and of `EntryRun` in
+//! `mqbridge/pulsar/client/entry_runs.py`.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -10,35 +11,40 @@ use crate::pulsar::decode::{Entry, is_due};
 use crate::pulsar::delivered::{self, Delivered};
 use crate::python::caught;
 
-/// An everyday entry (see `delivered.rs`), with the attributes that `Entry` has; nothing of it is a Python object until it is asked for.
+/// An ordinary entry (see `delivered.rs`) with the attributes of `Entry`. A Python object for an attribute is made when Python reads
+/// the attribute.
 #[pyclass]
 pub struct PulsarEntry {
     frame: PyBackedBytes,
-    said: Delivered,
+    fields: Delivered,
     #[pyo3(get, set)]
     partition: i64,
-    due: Vec<i64>,
+    /// Bit set of the messages to deliver, as 64-bit words; empty for all messages.
+    ack_set: Vec<i64>,
     #[pyo3(get, set)]
     defect: Option<Py<PyString>>,
 }
 
-/// What an entry takes in memory besides its frame, and each of its properties, decoded too; measured as resident memory.
+/// Bytes of memory that an entry and its decoded messages take besides the frame, and that each property in its own metadata adds.
+/// They were measured as growth of the process's resident memory.
 const ENTRY_BYTES: usize = 1000;
 const PROPERTY_BYTES: usize = 60;
 
 impl PulsarEntry {
+    /// Returns the bytes of the frame between two offsets.
     fn slice(&self, (start, end): (usize, usize)) -> &[u8] {
         &self.frame[start..end]
     }
 
-    /// For the decoder, which keeps the frame.
-    pub fn stored(&self, py: Python<'_>, store: &mut Store) -> (Entry, Option<String>) {
+    /// Returns the entry for the decoder, and its defect, if any. The decoder's store keeps the frame.
+    pub fn entry_to_decode(&self, py: Python<'_>, store: &mut Store) -> (Entry, Option<String>) {
         let source = store.add_source(Source::Python(self.frame.clone_ref(py)));
-        (self.said.stored(source, &self.due), self.defect.as_ref().map(|defect| defect.to_string()))
+        (self.fields.entry_to_decode(source, &self.ack_set), self.defect.as_ref().map(|defect| defect.to_string()))
     }
 
+    /// Returns the bytes of memory to charge to the consumer's permits.
     fn charge(&self) -> usize {
-        self.frame.len() + ENTRY_BYTES + PROPERTY_BYTES * self.said.properties
+        self.frame.len() + ENTRY_BYTES + PROPERTY_BYTES * self.fields.property_count
     }
 }
 
@@ -46,42 +52,42 @@ impl PulsarEntry {
 impl PulsarEntry {
     #[getter]
     fn ledger(&self) -> i64 {
-        self.said.ledger
+        self.fields.ledger
     }
 
     #[getter]
     fn entry(&self) -> i64 {
-        self.said.entry
+        self.fields.entry
     }
 
     #[getter]
     fn id(&self) -> (i64, i64) {
-        (self.said.ledger, self.said.entry)
+        (self.fields.ledger, self.fields.entry)
     }
 
     #[getter]
     fn redelivery_count(&self) -> u32 {
-        self.said.redelivery_count
+        self.fields.redelivery_count
     }
 
     #[getter]
     fn publish_time(&self) -> i64 {
-        self.said.publish_time
+        self.fields.publish_time
     }
 
     #[getter]
     fn is_batch(&self) -> bool {
-        self.said.count.is_some()
+        self.fields.count.is_some()
     }
 
     #[getter]
     fn count(&self) -> i32 {
-        if self.defect.is_some() { 1 } else { self.said.count.unwrap_or(1) }
+        if self.defect.is_some() { 1 } else { self.fields.count.unwrap_or(1) }
     }
 
     #[getter]
     fn size(&self) -> usize {
-        self.said.size()
+        self.fields.size()
     }
 
     #[getter]
@@ -106,53 +112,56 @@ impl PulsarEntry {
 
     #[getter]
     fn payload<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.slice(self.said.payload))
+        PyBytes::new(py, self.slice(self.fields.payload))
     }
 
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         let class = CLASS.import(py, "mqbridge.pulsar.wire.pb.PulsarApi_pb2", "MessageMetadata")?;
-        class.call_method1("FromString", (PyBytes::new(py, self.slice(self.said.metadata)),))
+        class.call_method1("FromString", (PyBytes::new(py, self.slice(self.fields.metadata)),))
     }
 
     #[getter]
     fn ack_set<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.due)
+        PyTuple::new(py, &self.ack_set)
     }
 
     #[setter]
     fn set_ack_set(&mut self, words: Vec<i64>) {
-        self.due = words;
+        self.ack_set = words;
     }
 
     fn is_due(&self, index: usize) -> bool {
-        is_due(&self.due, index)
+        is_due(&self.ack_set, index)
     }
 
+    /// Does nothing: an ordinary entry is not compressed. `Entry` has a method of this name.
     fn unpack(&self) {}
 }
 
-/// Entries of one consumer that came in one read, each further in the topic than the one before.
+/// Ordinary entries of one consumer that arrived in one read of the socket, in ascending order.
 #[pyclass(frozen, get_all)]
 pub struct PulsarRun {
     consumer: u64,
     epoch: Option<u64>,
     entries: Py<PyList>,
-    /// What each entry takes in memory.
+    /// Bytes of memory of each entry, to charge to the permits.
     charges: Vec<usize>,
-    /// Messages in all of them.
+    /// Number of messages in all entries.
     messages: i64,
+    /// Ids of the first and the last entry.
     first: (i64, i64),
     last: (i64, i64),
 }
 
 impl PulsarRun {
-    fn begin(py: Python<'_>, said: &Delivered) -> PulsarRun {
-        let id = (said.ledger, said.entry);
+    /// Makes an empty run for an entry with these fields, which is then added.
+    fn starting_with(py: Python<'_>, fields: &Delivered) -> PulsarRun {
+        let id = (fields.ledger, fields.entry);
         PulsarRun {
-            consumer: said.consumer,
-            epoch: said.epoch,
+            consumer: fields.consumer,
+            epoch: fields.epoch,
             entries: PyList::empty(py).unbind(),
             charges: Vec::new(),
             messages: 0,
@@ -161,8 +170,9 @@ impl PulsarRun {
         }
     }
 
-    fn takes(&self, said: &Delivered) -> bool {
-        (self.consumer, self.epoch) == (said.consumer, said.epoch) && (said.ledger, said.entry) > self.last
+    /// Returns true if an entry with these fields can follow the last entry of the run.
+    fn can_append(&self, fields: &Delivered) -> bool {
+        (self.consumer, self.epoch) == (fields.consumer, fields.epoch) && (fields.ledger, fields.entry) > self.last
     }
 
     fn add(&mut self, py: Python<'_>, entry: PulsarEntry) -> PyResult<()> {
@@ -173,38 +183,42 @@ impl PulsarRun {
     }
 }
 
-/// The frames of a read: everyday entries as runs, all others as they came. Only entries of several consumers change places.
+/// Groups the frames of one read that contain ordinary entries into runs; returns the runs and all other frames, in the order received.
+///
+/// Only entries of different consumers may change their order.
 #[pyfunction]
 fn pulsar_runs<'py>(py: Python<'py>, frames: &Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     caught(|| {
-        let mut found = Vec::new();
-        let mut growing: Vec<PulsarRun> = Vec::new();
+        let mut result = Vec::new();
+        let mut open_runs: Vec<PulsarRun> = Vec::new(); // at most one per consumer
         for frame in frames.iter() {
             let bytes = frame.cast::<PyBytes>()?;
-            let said = delivered::read(bytes.as_bytes());
-            let place = said.as_ref().and_then(|said| growing.iter().rposition(|run| run.consumer == said.consumer));
-            if said.as_ref().is_none_or(|said| place.is_some_and(|at| !growing[at].takes(said))) {
-                flush(py, &mut growing, &mut found)?;
+            let fields = delivered::parse_frame(bytes.as_bytes());
+            let run_index = fields.as_ref().and_then(|fields| open_runs.iter().rposition(|run| run.consumer == fields.consumer));
+            // All open runs end at a frame of another kind, and at an entry that cannot follow the last one of its consumer.
+            if fields.as_ref().is_none_or(|fields| run_index.is_some_and(|index| !open_runs[index].can_append(fields))) {
+                close_runs(py, &mut open_runs, &mut result)?;
             }
-            let Some(said) = said else {
-                found.push(frame);
+            let Some(fields) = fields else {
+                result.push(frame);
                 continue;
             };
-            let at = place.filter(|_| !growing.is_empty()).unwrap_or_else(|| {
-                growing.push(PulsarRun::begin(py, &said));
-                growing.len() - 1
+            let index = run_index.filter(|_| !open_runs.is_empty()).unwrap_or_else(|| {
+                open_runs.push(PulsarRun::starting_with(py, &fields));
+                open_runs.len() - 1
             });
             let frame = PyBackedBytes::from(bytes.clone());
-            growing[at].add(py, PulsarEntry { frame, said, partition: -1, due: Vec::new(), defect: None })?;
+            open_runs[index].add(py, PulsarEntry { frame, fields, partition: -1, ack_set: Vec::new(), defect: None })?;
         }
-        flush(py, &mut growing, &mut found)?;
-        Ok(found)
+        close_runs(py, &mut open_runs, &mut result)?;
+        Ok(result)
     })
 }
 
-fn flush<'py>(py: Python<'py>, growing: &mut Vec<PulsarRun>, found: &mut Vec<Bound<'py, PyAny>>) -> PyResult<()> {
-    for run in growing.drain(..) {
-        found.push(Bound::new(py, run)?.into_any());
+/// Moves the open runs to the end of the result.
+fn close_runs<'py>(py: Python<'py>, open_runs: &mut Vec<PulsarRun>, result: &mut Vec<Bound<'py, PyAny>>) -> PyResult<()> {
+    for run in open_runs.drain(..) {
+        result.push(Bound::new(py, run)?.into_any());
     }
     Ok(())
 }

@@ -1,5 +1,8 @@
-//! Pulsar: an entry behind two bytes, the number of messages in its batch (0: it is none) and which of these are due; where it is
-//! no batch, its metadata behind two bytes of length. What is encoded is read back.
+//! Fuzzes the decoders of Pulsar's entries and frames, and the encoder, whose entries must be decodable again.
+//!
+//! The input of `decode` is: the number of messages in the batch (one byte, 0 if the entry is no batch); one byte that selects the
+//! messages to deliver, or whether there is a delivery time; for no batch, the size of the metadata (two bytes) and the metadata; the
+//! payload.
 
 use mqbridge_native::Result;
 use mqbridge_native::message::{Slice, Source, Store};
@@ -7,42 +10,44 @@ use mqbridge_native::pulsar::decode::{Decoder, Entry, Kind};
 use mqbridge_native::pulsar::delivered;
 use mqbridge_native::pulsar::encode::{Limits, encode as encode_entries};
 
+/// Decodes an entry from an input in the format described above.
 pub fn decode(data: &[u8]) -> Result<Store> {
-    let (head, rest) = data.split_at(data.len().min(2));
-    let [count, due] = *head else { return Ok(Store::new()) };
+    let (prefix, rest) = data.split_at(data.len().min(2));
+    let [count, selector] = *prefix else { return Ok(Store::new()) };
     let mut decoder = Decoder::default();
     let mut entry = Entry { ledger: 3, entry: 4, redelivery_count: 1, publish_time: 5, ..Entry::default() };
     if count == 0 {
         let (size, rest) = rest.split_at(rest.len().min(2));
         let size = size.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)).min(rest.len());
-        entry.kind = Kind::Single(owned(&mut decoder.store, &rest[..size]));
-        entry.payload = owned(&mut decoder.store, &rest[size..]);
-        entry.deliver_at = (due & 1 == 1).then_some(1 << 41);
+        entry.kind = Kind::Single(copy_to_store(&mut decoder.store, &rest[..size]));
+        entry.payload = copy_to_store(&mut decoder.store, &rest[size..]);
+        entry.deliver_at = (selector & 1 == 1).then_some(1 << 41);
     } else {
-        let due = if due == 0 { Vec::new() } else { vec![i64::from(due as i8); 1 + usize::from(due & 1)] };
-        entry.kind = Kind::Batch(i64::from(count), due);
-        entry.payload = owned(&mut decoder.store, rest);
+        let ack_set = if selector == 0 { Vec::new() } else { vec![i64::from(selector as i8); 1 + usize::from(selector & 1)] };
+        entry.kind = Kind::Batch { count: i64::from(count), ack_set };
+        entry.payload = copy_to_store(&mut decoder.store, rest);
     }
     decoder.add(&entry)?;
     Ok(decoder.store)
 }
 
-fn owned(store: &mut Store, bytes: &[u8]) -> Slice {
+/// Adds a copy of these bytes to the store as a source; returns the slice of all of it.
+fn copy_to_store(store: &mut Store, bytes: &[u8]) -> Slice {
     let source = store.add_source(Source::Owned(bytes.to_vec()));
     store.slice_of_source(source)
 }
 
-/// The frame of a MESSAGE; what the plain code is to read is nothing here.
+/// Decodes a MESSAGE frame; a frame without an ordinary entry gives an empty store.
 pub fn decode_frame(data: &[u8]) -> Result<Store> {
     let mut decoder = Decoder::default();
-    if let Some(found) = delivered::read(data) {
+    if let Some(fields) = delivered::parse_frame(data) {
         let source = decoder.store.add_source(Source::Owned(data.to_vec()));
-        decoder.add(&found.stored(source, &[]))?;
+        decoder.add(&fields.entry_to_decode(source, &[]))?;
     }
     Ok(decoder.store)
 }
 
-/// The size of a frame and the checksum of its entry, where that is.
+/// Corrects the size of a frame and the checksum of its entry, if the frame is long enough.
 pub fn repair_frame(data: &mut [u8]) {
     if data.len() < 8 {
         return;
@@ -56,6 +61,7 @@ pub fn repair_frame(data: &mut [u8]) {
     }
 }
 
+/// Encodes messages into entries and decodes these again.
 pub fn encode(store: &Store) {
     for (origin, limits) in [
         (None, Limits { max_messages: 5000, max_bytes: 512 << 10 }),
@@ -64,18 +70,18 @@ pub fn encode(store: &Store) {
         let encoded = encode_entries(store.messages(), origin, &limits);
         for entry in &encoded.entries {
             let mut payload = vec![0; entry.size];
-            encoded.write(entry, &mut payload);
+            encoded.write_payload(entry, &mut payload);
             let count = entry.indexes.len();
             let is_alone = count == 1 && store.message(entry.indexes.start).deliver_at().is_some();
             let mut decoder = Decoder::default();
-            let mut read = Entry { payload: owned(&mut decoder.store, &payload), ..Entry::default() };
-            read.kind = if is_alone {
-                Kind::Single(owned(&mut decoder.store, &entry.metadata))
+            let mut received = Entry { payload: copy_to_store(&mut decoder.store, &payload), ..Entry::default() };
+            received.kind = if is_alone {
+                Kind::Single(copy_to_store(&mut decoder.store, &entry.metadata))
             } else {
-                Kind::Batch(count as i64, Vec::new())
+                Kind::Batch { count: count as i64, ack_set: Vec::new() }
             };
-            if let Ok(defect) = decoder.add(&read) {
-                assert_eq!((defect, decoder.store.len()), (None, count), "what was written cannot be read");
+            if let Ok(defect) = decoder.add(&received) {
+                assert_eq!((defect, decoder.store.len()), (None, count), "an encoded entry cannot be decoded");
             }
         }
     }
