@@ -9,9 +9,9 @@ use pyo3::types::{PyBytes, PyString};
 use crate::Error;
 use crate::message::Source;
 use crate::python::{Messages, caught, or_none};
+use crate::rocketmq::batch_builder::write_batch;
 use crate::rocketmq::decode;
 use crate::rocketmq::encode::{self, Alone, Encoded, IDS, Limits, Request};
-use crate::rocketmq::open_batch::write_batch;
 use crate::rocketmq::pulled::{self, Pull};
 
 /// Body, first and next offset, tags.

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::ops::Range;
 
 use crate::message::Message;
+use crate::rocketmq::batch_builder::{Batch, Element, OpenBatch};
 use crate::rocketmq::names::{DELAY, TIMER_DELIVER_MS, UNIQ_KEY};
-use crate::rocketmq::open_batch::{Batch, Element, OpenBatch};
 use crate::rocketmq::write_block::{BlockWriter, Delay, Written};
 use crate::rocketmq::{NAME_END, PLACEHOLDER, VALUE_END};
 use crate::{Error, Result};
@@ -248,7 +248,7 @@ fn write_hex(number: u32, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::message::{Row, Slice, Source, Store};
-    use crate::rocketmq::open_batch::write_batch;
+    use crate::rocketmq::batch_builder::write_batch;
 
     const NOW: i64 = 1_800_000_000_000;
 

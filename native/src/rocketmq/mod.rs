@@ -1,11 +1,11 @@
 //! RocketMQ: records of the commit log into messages, messages into send requests. See `mqbridge/rocketmq/mapping`.
 
+pub mod batch_builder;
 pub mod broker_order;
 pub mod decode;
 pub mod encode;
 pub mod escapes;
 pub mod names;
-pub mod open_batch;
 pub mod pulled;
 pub mod read_block;
 pub mod record;

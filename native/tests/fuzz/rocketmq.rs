@@ -2,9 +2,9 @@
 
 use mqbridge_native::Result;
 use mqbridge_native::message::{Source, Store};
+use mqbridge_native::rocketmq::batch_builder::write_batch;
 use mqbridge_native::rocketmq::decode;
 use mqbridge_native::rocketmq::encode::{IDS, Limits, Request, Reserve, encode as encode_requests};
-use mqbridge_native::rocketmq::open_batch::write_batch;
 use mqbridge_native::rocketmq::pulled::{self, Pull};
 
 pub fn decode(data: &[u8]) -> Result<Store> {
