@@ -1,4 +1,4 @@
-"""The result of a transfer in numbers."""
+"""The numbers of messages that a transfer received, stored and skipped."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of messages, except for `bytes`."""
+    """The result of one or several transfers. All fields count messages, except for `bytes`."""
 
     received: int = 0
     bytes: int = 0
@@ -16,12 +16,13 @@ class Counts:
     skipped: int = 0
     """Messages that an earlier attempt had stored. A message counts once per target."""
     dead: int = 0
-    """Dead letters."""
+    """Messages for which a dead letter was stored. A message counts once per target."""
     filtered: int = 0
+    """Messages that the filter excluded."""
     looped: int = 0
     """Messages that loop prevention dropped."""
     by_target: dict[str, int] = field(default_factory=dict)
-    """Messages for each target, by `cluster/topic`: stored, skipped and refused ones."""
+    """By target (`cluster/topic`), the messages that were stored, skipped or refused."""
 
     def add(self, other: "Counts") -> None:
         """Add the counts of another transfer."""

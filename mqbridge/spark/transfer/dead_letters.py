@@ -1,4 +1,4 @@
-"""Dead letters with a limit: if a target refuses everything, the pipeline has a fault and must fail."""
+"""Limits the dead letters of a transfer: if a target refuses very many messages, something is wrong, and the task must fail."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ from mqbridge.message import Message, Partition, Share
 
 
 class BoundedDeadLetters(DeadLetters):
-    """The dead-letter topic of a transfer, which fails with more than `max_letters` dead letters. None: no limit."""
+    """The dead-letter topic of a transfer. The transfer fails with more than `max_letters` dead letters; None means no limit."""
 
     def __init__(self, route: str, outbound: Outbound, label: str, max_letters: int | None) -> None:
         super().__init__(route, outbound, label)
         self._max_letters = max_letters
         self._letters = 0
-        """Dead letters made since the topic was opened."""
+        """Number of dead letters since the topic was opened."""
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
         """Make the dead letters for these messages. Raises DeliveryError if that exceeds the limit."""
         self._letters += len(failures)
         if self._max_letters is not None and self._letters > self._max_letters:
             reason = failures[0].reason
-            problem = f"{target} refuses more than {self._max_letters} messages of {source}, the last because {reason}"
+            problem = f"{target} refuses more than {self._max_letters} messages of {source}, one of them because {reason}"
             raise DeliveryError(f"{problem}. Remove the cause, or raise maxDeadLetters", Failure.REFUSED)
         return super().make(target, messages, failures, source)

@@ -1,4 +1,4 @@
-"""A lane for the gateway's delivery that takes its batches from an iterator instead of a consumer."""
+"""A lane that gives the gateway's delivery the batches of an iterator instead of those of a consumer."""
 
 import asyncio
 from collections import deque
@@ -12,9 +12,9 @@ from mqbridge.spark.transfer.tally import Tally
 
 
 class IteratorLane:
-    """Batches of one source partition. Buffers the unacknowledged ones, and `receive` returns them again after `rewind`.
+    """The lane of one source partition. It buffers unacknowledged batches, and `receive` returns them again after `rewind`.
 
-    Batches are acknowledged in order, so the budget of the delivery bounds the buffer.
+    The budget of the delivery limits the unacknowledged batches, and so the buffer.
     """
 
     def __init__(self, partition: Partition, batches: AsyncIterator[Batch], tally: Tally) -> None:
@@ -25,15 +25,14 @@ class IteratorLane:
         """Set when the iterator is exhausted and all its batches are acknowledged."""
         self.error: BaseException | None = None
         """The error that the iterator raised."""
-        self.acknowledged = 0
-        """Number of acknowledged batches."""
+        self.acknowledged_batches = 0
         self._batches, self._tally = batches, tally
         self._unacknowledged: deque[Batch] = deque()
         self._to_receive = 0
         """How many of the unacknowledged batches, counted from the newest, `receive` still has to return."""
         self._is_exhausted = False
         self._read_task: asyncio.Task[Batch | None] | None = None
-        """Reads the next batch. A separate task, because cancelling `receive` must not cancel the iterator and so end it."""
+        """Reads the next batch. A separate task, because the iterator must go on if `receive` is cancelled."""
 
     @property
     def caught_up(self) -> bool:
@@ -41,7 +40,7 @@ class IteratorLane:
         return self._is_exhausted
 
     async def peek(self) -> Batch | None:
-        """Return the batch that `receive` returns next; None if there is none. Raises the errors of the iterator."""
+        """Return the batch that `receive` returns next, or None after the last one. Raises the errors of the iterator."""
         if not self._to_receive and not self._is_exhausted:
             await self._read()
         return self._unacknowledged[-self._to_receive] if self._to_receive else None
@@ -62,12 +61,13 @@ class IteratorLane:
         return batch
 
     async def _read(self) -> None:
+        """Wait for the next batch of the iterator and add it to the buffer, or record that the iterator is exhausted."""
         if self._read_task is None:
             self._read_task = spawn(_next_batch(self._batches), f"reading for {self.partition}", quiet=True)
         await asyncio.wait([self._read_task])
-        finished, self._read_task = self._read_task, None
+        finished_task, self._read_task = self._read_task, None
         try:
-            batch = finished.result()
+            batch = finished_task.result()
         except Exception as error:
             self.error = error
             raise
@@ -78,10 +78,10 @@ class IteratorLane:
             self._to_receive += 1
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:  # noqa: ARG002
-        """Drop the batch from the buffer and count it. Raises LocalProtocolError unless it is the oldest, and complete."""
+        """Remove a batch from the buffer, and count it. Raises LocalProtocolError unless it is whole and the oldest."""
         if self._unacknowledged.popleft() is not batch or indexes is not None:
             raise LocalProtocolError(f"{self.partition}: batches must be acknowledged as a whole and in order")
-        self.acknowledged += 1
+        self.acknowledged_batches += 1
         self._tally.finish_batch(batch)
         self._update_done()
 
@@ -94,9 +94,9 @@ class IteratorLane:
 
     async def close(self) -> None:
         """Stop reading."""
-        if (unfinished := self._read_task) is not None:
-            await cancel(unfinished)
-            mark_error_retrieved(unfinished)
+        if (read_task := self._read_task) is not None:
+            await cancel(read_task)
+            mark_error_retrieved(read_task)
 
     async def seek(self, position: Position) -> None:  # noqa: ARG002
         """Raise LocalProtocolError: an iterator cannot seek."""

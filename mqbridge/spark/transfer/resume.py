@@ -1,14 +1,16 @@
-"""Finds the messages of a range that a target holds already, and excludes them from the sends of a repeated attempt.
+"""Finds which messages of a range a target already stores, so that a repeated attempt does not send them again.
 
-Messages of a source are stored in order, so nothing after the last stored position is stored. Everything before it is stored,
-except refused messages: later messages were in flight when the refusal arrived, and the attempt may have crashed before it stored
-the dead letter. So positions before the last one are looked up in the target and among the dead letters. A message in neither
-goes to the partition MISSED, which refuses it again: it becomes a dead letter or an error, and is never lost silently.
+In each target partition, an attempt stores the messages of a source in order. No message after the last stored position is
+stored. A message before it is stored, unless it was refused: later messages were in flight when the refusal arrived, and the
+attempt may have crashed before it stored the dead letter. The positions before the last one are therefore looked up in the target
+and among the dead letters. A message in neither goes to the partition MISSED, which refuses the message again. It becomes a dead
+letter or an error, and is never lost silently.
 
-A target may have deleted messages of the range meanwhile: positions before all those that it still holds count as stored.
+A target may have deleted messages of the range since the earlier attempt: the positions before the first one that it still stores
+count as stored.
 
-A target may have gained partitions between two attempts, and then a message may belong to another partition than before. So a
-message is excluded if any partition holds it.
+A target may have gained partitions between two attempts, and a message may then belong to another partition than before.
+Therefore a message is not sent if any partition of the target stores it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,16 +29,18 @@ from mqbridge.spark.transfer.target_partitions import MISSED, RowPartitioner
 from mqbridge.stored_positions import stored_from
 
 DEAD_TARGET = "mqbridge.dead.target"
+"""The property of a dead letter that names the target that refused the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPositions:
-    """The positions of a source that a target holds, from the first message of the range.
+    """The positions of a source that a target stores, from the first message of the range.
 
     last            the last stored position, by target partition
     stored          all stored positions, one collection per target partition
     dead_lettered   positions whose messages are stored as dead letters
-    complete_after  position by target partition; after it, `stored` is complete: the target has deleted nothing there
+    complete_after  by target partition, the position after which `stored` is complete. Before it, the target may have deleted
+                    messages. Without an entry, `stored` is complete from the first message of the range
     """
 
     last: Mapping[int, Position]
@@ -73,10 +77,10 @@ async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
 async def find_stored(
     cluster: Cluster, topic: str, outbound: Outbound, source: Partition, first: Position, since: Mapping[int, Position] | None
 ) -> StoredPositions:
-    """Find the positions of a source, from `first` on, that a target holds. Searches each target partition back to `since`.
+    """Find the positions of a source, from `first` on, that a target stores. Searches each target partition back to `since`.
 
-    Raises ClusterError; with RETRY if the system has accepted messages that it has not stored yet. Pulsar reports the last
-    message that it received from an earlier attempt. That message may not be on disk yet, and writing it may still fail.
+    Raises ClusterError, with Failure.RETRY if the system has accepted messages that it has not stored yet. Pulsar, for example,
+    reports the last message that it received from an earlier attempt, even if it is not on disk yet and may never be.
     """
     last = await outbound.resume(source, since)
     relevant = [index for index, position in last.items() if position >= first]
@@ -88,14 +92,15 @@ async def find_stored(
     names = {index: described.partitions[index] for index in relevant}
     floors = since or {}
     stored = await stored_from(cluster, topic, names, source, first, since)
-    # A job may have been started again under its old name without its checkpoint: it may have stored messages before `since`.
+    # A job that was started again under its old name, but without its checkpoint, may have stored messages before `since`.
     if incomplete := {index: names[index] for index in names if index in floors and stored[index].last < last[index]}:
         stored |= await stored_from(cluster, topic, incomplete, source, first)
     bounds = await cluster.bounds(topic)
     complete_after: dict[int, Position] = {}
     for index, name in names.items():
         floor = floors.get(index)
-        if not stored[index] if floor is None else bounds[name].first > floor:  # the target may have deleted messages
+        may_have_deleted = not stored[index] if floor is None else bounds[name].first > floor
+        if may_have_deleted:
             complete_after[index] = stored[index].first if stored[index] else last[index]
         elif stored[index].last < last[index]:
             accepted = f"messages of {source} up to {format_position(last[index])}"
@@ -106,9 +111,9 @@ async def find_stored(
 async def find_dead_letters(
     cluster: Cluster, topic: str, source: Partition, first: Position, since: Mapping[int, Position] | None
 ) -> dict[str, set[Position]]:
-    """Return the positions of a source, from `first` on, that have a dead letter, by the label of the target that refused them.
+    """Return the positions of a source, from `first` on, that have a dead letter, by the label of the refusing target.
 
-    Dead letters have no order, so the topic is read completely from `since`, or from its beginning. Raises ClusterError.
+    Dead letters are in no order, so the topic is read completely from `since`, or from its beginning. Raises ClusterError.
     """
     described, bounds = await cluster.describe(topic), await cluster.bounds(topic)
     positions_of: dict[str, set[Position]] = {}
@@ -123,12 +128,12 @@ async def find_dead_letters(
 
 
 def _refusing_target(letter: Message) -> str:
-    """Return the target that refused the message last: the message may have been a dead letter before."""
+    """Return the label of the target that refused the message last; the message may have been a dead letter before."""
     return next((value for name, value in reversed(letter.properties) if name == DEAD_TARGET), "")
 
 
 class ResumedTarget(Target):
-    """A target that may hold some of the messages already. `stored_before` is None if it cannot hold any."""
+    """A target that may already store some of the messages. `stored_before` is None if it cannot store any of them."""
 
     def __init__(
         self,
@@ -146,20 +151,20 @@ class ResumedTarget(Target):
         self._highest = stored_before.highest if stored_before is not None else ()
 
     def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
-        """Divide the messages that are not stored by target partition. A batch that cannot be stored is not decoded for this."""
+        """Divide by target partition the messages that are not stored. Decodes only batches that may contain stored messages."""
         divided = super().shares(share)
         stored = self._stored_before
         count = sum(part.count for _, part in divided)
         if stored is None or share.batch.first > self._highest:
             self._tally.count_target(self.label, count, 0)
             return divided
-        unstored = [each for partition, part in divided for each in _exclude_stored(stored, partition, part)]
+        unstored = [unsent for partition, part in divided for unsent in _exclude_stored(stored, partition, part)]
         self._tally.count_target(self.label, count, count - sum(part.count for _, part in unstored))
         return unstored
 
 
 def _exclude_stored(stored: StoredPositions, partition: int, share: Share) -> list[tuple[int, Share]]:
-    """Return the messages that are not stored: missed ones for the partition MISSED, new ones for their own partition."""
+    """Return the messages that are not stored: those before the last stored position for MISSED, the others for `partition`."""
     last, complete_after = stored.last.get(partition, ()), stored.complete_after.get(partition, ())
     positions = [message.position for message in share.originals]
     finished = stored.finished_between(positions[0], positions[-1])
@@ -170,4 +175,4 @@ def _exclude_stored(stored: StoredPositions, partition: int, share: Share) -> li
             new.append(index)
         elif position > complete_after and position not in finished:
             missed.append(index)
-    return [(to, share.subset(indexes)) for to, indexes in ((MISSED, missed), (partition, new)) if indexes]
+    return [(target, share.subset(indexes)) for target, indexes in ((MISSED, missed), (partition, new)) if indexes]

@@ -12,15 +12,16 @@ from mqbridge.message import Position
 from mqbridge.spark.cluster_ref import ClusterRef
 
 WRITE_TIMEOUT_S = 120.0
+"""Default of the option `writeTimeout`."""
 
 TopicKey = tuple[str, str]
-"""Name of a cluster, and a topic in it."""
+"""The name of a target cluster, and of a topic in it."""
 TopicEnds = Mapping[TopicKey, Mapping[int, Position]]
 """End positions of target partitions, by topic and partition index."""
 PartitionMode = Literal["rule", "auto", "column"]
-"""How the target partition of a row is chosen: by the target's rule, or by the row's column `partition`.
+"""How the target partition of a row is chosen: by the target's rule, by the row's column `partition`, or (`auto`) by both.
 
-`auto` combines both; see `target_partitions`.
+`target_partitions` explains the modes.
 """
 
 
@@ -46,7 +47,7 @@ class TargetsSpec:
     deduplicate: bool = True
     """Store each message with a source once, in the order of the positions, despite failures and repeated attempts."""
     write_timeout_s: float = WRITE_TIMEOUT_S
-    """How long transient failures are retried while no batch is stored."""
+    """How long transient failures are retried while no batch is acknowledged."""
     max_dead_letters: int | None = None
     """A transfer fails if its targets refuse more messages than this."""
     topic_from_rows: bool = False
@@ -68,12 +69,12 @@ class TargetsSpec:
     @property
     def used_clusters(self) -> list[str]:
         """The names of the clusters that are written to, each once."""
-        letters = self.delivery.dead_letter
+        dead_letter = self.delivery.dead_letter
         names = dict.fromkeys(target.cluster for target in self.targets)
-        return list(names if letters is None else {**names, letters.cluster: None})
+        return list(names if dead_letter is None else {**names, dead_letter.cluster: None})
 
     def with_topic(self, topic: str) -> "TargetsSpec":
-        """Return a copy with this exact target topic, which a row named."""
+        """Return a copy for rows whose column `topic` has this value: all targets have this topic."""
         return replace(
             self, topic_from_rows=True, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets)
         )
@@ -81,9 +82,9 @@ class TargetsSpec:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Marks a transfer whose messages may be stored already, but never before the positions `since` of the targets.
+    """Marks a transfer some of whose messages may be stored already, by an earlier attempt.
 
-    In target partitions that `since` does not name, they may be stored anywhere.
+    In each target partition they are stored at or after its position in `since`, or anywhere if `since` has no position for it.
     """
 
     since: TopicEnds = field(default_factory=dict)

@@ -1,6 +1,7 @@
-"""Counts the result of each batch once, even if it is sent several times.
+"""Counts the result of each batch once, even if the transfer sends the batch in several rounds.
 
-The first round decides which messages an earlier attempt had stored (`skipped`). All other counts come from the last round.
+In the first round of a batch, `skipped` counts the messages that an earlier attempt stored. All other counts are those of the
+last round.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ class _BatchCounts:
     to_targets: Counter[str] = field(default_factory=Counter)
     """Messages for each target, by its label."""
     skipped: Counter[str] = field(default_factory=Counter)
-    """Messages that a target held already, by its label."""
+    """Messages that an earlier attempt stored in a target, by its label."""
     filtered: int = 0
     looped: int = 0
 
@@ -29,13 +30,13 @@ class Tally:
     def __init__(self) -> None:
         self.counts = Counts()
         self._unfinished: dict[int, _BatchCounts] = {}
-        """Counts of the batches that are not finished, by the id of the batch."""
+        """Counts of the batches that are not finished, by `id(batch)`."""
         self._current = _BatchCounts()
 
     def begin_batch(self, batch: Batch) -> None:
-        """Begin the counts of this batch, or begin them again if the batch is sent again."""
+        """Set the counts of this batch to zero, except for `skipped` if the batch is sent again."""
         earlier = self._unfinished.get(id(batch))
-        # Messages that an earlier round of this transfer stored are not "skipped": only the first round counts those.
+        # In a later round, the target also stores messages of this transfer, which do not count as skipped.
         self._current = self._unfinished[id(batch)] = _BatchCounts(skipped=earlier.skipped if earlier else Counter())
         self._is_first_round = earlier is None
 
@@ -48,7 +49,7 @@ class Tally:
         self._current.looped += count
 
     def count_target(self, label: str, count: int, skipped: int) -> None:
-        """Count the messages for a target. It held `skipped` of them already."""
+        """Count the messages for a target, which already stores `skipped` of them."""
         self._current.to_targets[label] += count
         if self._is_first_round:
             self._current.skipped[label] += skipped

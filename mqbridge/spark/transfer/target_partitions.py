@@ -1,15 +1,17 @@
 """Chooses the target partition of each row: from its column `partition`, or by the target's partition rule.
 
-The sink puts values of the column `partition` into the batch's handle, as a `BatchPartition` or `RowPartitions`. The modes are:
+The sink stores the values of the column `partition` in the handle of the batch, as a `BatchPartition` or `RowPartitions`. A
+`PartitionMode` is one of:
 
-rule     the target's rule
-auto     the column; by the rule if the row has no value there
-column   the column only
+rule     the target's rule chooses the partition
+auto     the column chooses it, or the rule if the column of the row is NULL
+column   only the column chooses it
 
-Rows without a source have no source partition: the rules modulo and key then use the row's key, or round robin without a key.
+Rows without a source have no source partition. For them, the rules modulo and key use the row's key. Rows without a source
+and without a key are divided round robin.
 
-With the rule round_robin, messages that must be stored once get a partition by their position. Another attempt has other batches,
-so real round robin would give them other partitions, and nobody could know which of them are missing.
+With the rule round_robin and deduplication, a hash of the position chooses the partition. Real round robin depends on the
+batches, which differ between attempts: messages would change their partition, and it would be unknown which of them are missing.
 
 Rows without a partition get NO_PARTITION, and a `CheckedOutbound` refuses them.
 """
@@ -28,11 +30,11 @@ from mqbridge.routing.partitions import Partitioner, PartitionShare
 from mqbridge.spark.transfer.spec import PartitionMode
 
 NO_PARTITION = -1
-"""The partition index of rows for which neither their column nor the rule gives a partition."""
+"""The partition index of rows for which neither the column nor the rule chooses a partition."""
 MISSED = -2
-"""The partition index of messages that an earlier attempt did not store, although later ones of their source are stored."""
+"""The partition index of messages that are not stored although later messages of their source are, see `resume`."""
 
-_REASONS = {
+_REFUSAL_REASONS = {
     NO_PARTITION: "it names no target partition",
     MISSED: "an earlier attempt did not store it, or another task has rows of its source: later messages are stored already",
 }
@@ -51,7 +53,7 @@ class RowPartitions(NamedTuple):
 
 
 class RowPartitioner(Partitioner):
-    """Divides batches of rows among target partitions, by their handle or by a rule."""
+    """Divides batches of rows among target partitions, by the column in their handle or by a rule."""
 
     def __init__(
         self, rule: PartitionRule, outbound: Outbound, partition_mode: PartitionMode, *, deduplicate: bool = False
@@ -59,8 +61,9 @@ class RowPartitioner(Partitioner):
         super().__init__(rule, outbound)
         self._partition_mode, self._divide_by_rule = partition_mode, self.divide
         self._hashes_positions = deduplicate and rule.by == "round_robin"
-        self._next_partition = -1
-        self.divide = self._divide_rows
+        self._keyless_partition = -1
+        """The partition of the last rows without source and key: the next ones get the next partition."""
+        self.divide = self._divide_rows  # replaces the method of the rule
 
     def _divide_rows(self, share: Share) -> list[PartitionShare]:
         handle = share.batch.handle
@@ -88,9 +91,11 @@ class RowPartitioner(Partitioner):
         return [(partition, share.subset(indexes)) for partition, indexes in indexes_of.items()]
 
     def _divide_nulls(self, share: Share) -> list[PartitionShare]:
+        """Divide rows whose column is NULL."""
         return [(NO_PARTITION, share)] if self._partition_mode == "column" else self._divide_without_column(share)
 
     def _divide_without_column(self, share: Share) -> list[PartitionShare]:
+        """Divide by the rule, with the exceptions that the module's docstring describes."""
         batch = share.batch
         if batch.partition is NO_SOURCE and self.rule.by in ("modulo", "key"):
             return self._divide_rows_by_key(share)
@@ -109,11 +114,11 @@ class RowPartitioner(Partitioner):
         return [(partition, share.subset(indexes)) for partition, indexes in indexes_of.items()]
 
     def _divide_rows_by_key(self, share: Share) -> list[PartitionShare]:
-        """Divide by key. All messages without a key get the same partition, chosen round robin."""
-        self._next_partition = (self._next_partition + 1) % self._outbound.partitions
+        """Divide by key. All messages of the share without a key get the same partition, chosen round robin."""
+        self._keyless_partition = (self._keyless_partition + 1) % self._outbound.partitions
         indexes_of: dict[int, list[int]] = {}
         for index, key in enumerate(self._picker.keys(share.messages)):
-            partition = self._next_partition if key is None else self._outbound.partition_of(key)
+            partition = self._keyless_partition if key is None else self._outbound.partition_of(key)
             indexes_of.setdefault(partition, []).append(index)
         if len(indexes_of) == 1:
             return [(partition, share) for partition in indexes_of]
@@ -121,14 +126,14 @@ class RowPartitioner(Partitioner):
 
 
 class CheckedOutbound:
-    """Wraps an outbound, and refuses messages for partitions that it does not have."""
+    """Wraps an outbound, and refuses messages for partitions that the topic does not have."""
 
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
 
     @property
     def formats(self) -> Collection[str]:
-        """The formats that the wrapped outbound writes without decoding."""
+        """The formats that the wrapped outbound writes without decoding the messages."""
         return self._outbound.formats
 
     @property
@@ -141,11 +146,11 @@ class CheckedOutbound:
         count = self._outbound.partitions
         if 0 <= partition < count:
             return self._outbound.send(partition, share)
-        reason = _REASONS.get(partition, f"it is for partition {partition}, and there are {count} (0 to {count - 1})")
+        reason = _REFUSAL_REASONS.get(partition, f"it is for partition {partition}, and there are {count} (0 to {count - 1})")
         return refused_receipt(share, reason)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Cancel the part of these sends that is not on the wire."""
+        """Cancel those of these sends that are not on the wire."""
         self._outbound.withdraw(sends)
 
     def partition_of(self, key: bytes) -> int:
@@ -153,7 +158,7 @@ class CheckedOutbound:
         return self._outbound.partition_of(key)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last position of the source that each partition holds."""
+        """Return the last position of the source that each partition stores, see `Outbound.resume`."""
         return await self._outbound.resume(source, since)
 
     async def close(self, deadline: float | None = None) -> None:
@@ -162,7 +167,7 @@ class CheckedOutbound:
 
 
 class RefusingOutbound:
-    """Stands in for a topic that does not exist or is not named, and refuses all messages."""
+    """Refuses all messages. Used for a target topic that does not exist, or that rows do not name."""
 
     formats: Sequence[str] = ()
     partitions = 1

@@ -1,4 +1,4 @@
-"""Opens the targets of a transfer, and finds the messages of its source that they hold already."""
+"""Opens the targets of a transfer, and finds the messages of its source that they already store."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -29,23 +29,23 @@ from mqbridge.spark.transfer.target_partitions import CheckedOutbound, RefusingO
 log = logging.getLogger(__name__)
 
 RESEND_S = 10.0
-"""How long an outbound retries a send before the transfer reopens it, if the outbound may retry at all."""
+"""How long an outbound retries a send before it fails and the transfer opens the target again."""
 
 FindCluster = Callable[[ClusterRef], AbstractAsyncContextManager[Cluster]]
-"""Returns a connected cluster as a context: `BackgroundLoop.cluster`, or its replacement in tests."""
+"""Returns a context that provides the connected cluster: `BackgroundLoop.cluster`, or its replacement in tests."""
 
 
 def sender_name(job: str, source: Partition) -> str:
-    """Return the producer name for a job and a source partition. No other producer of the job sends messages of the partition."""
+    """Return the producer name under which every attempt of a job sends the messages of a source partition."""
     return quote(f"mqbridge|{job}|{origin_prefix(source)}", safe="|")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """The transfer for which targets are opened.
+    """What the targets are opened for: the messages of one source, from `first` on.
 
-    job     the name of the job, which is the same in every attempt
-    first   position of the first message that is going to be sent
+    job     the name of the job, the same in every attempt
+    first   position of the first message to send
     replay  None if no message from `first` on can be stored already
     """
 
@@ -56,8 +56,8 @@ class OpenRequest:
     replay: Replay | None
 
     @property
-    def selected(self) -> SelectedTopic:
-        """The source topic with its values for target templates. Raises ConfigError if no pattern of the route matches it."""
+    def selected_topic(self) -> SelectedTopic:
+        """The source topic, with the words for templates of target topics. Raises ConfigError if the route does not read it."""
         topic = self.source.topic
         if not self.spec.source_topics:
             return SelectedTopic(topic, {"topic": topic})
@@ -68,7 +68,7 @@ class OpenRequest:
 
     @property
     def sender(self) -> str | None:
-        """The producer name; None without deduplication, and for messages without a source, which have no identity."""
+        """The producer name. None without deduplication, and for messages without a source, which cannot be identified."""
         return sender_name(self.job, self.source) if self.spec.deduplicate and self.source is not NO_SOURCE else None
 
 
@@ -79,41 +79,41 @@ class OpenTargets:
         self.targets: list[ResumedTarget] = []
         self.dead_letters: DeadLetters | None = None
         self.initial_ends: dict[TopicKey, dict[int, Position]] = {}
-        """End positions of the topics before the first send. Not set in a replay: then messages may be stored before them."""
+        """End positions of the topics before the first send. Empty in a replay: messages may be stored before the ends."""
         self._request, self._spec, self._clusters, self._tally = request, request.spec, clusters, tally
         self._outbounds: list[Outbound] = []
 
     async def open(self) -> None:
         """Open all targets and the dead-letter topic. Raises ConfigError, ClusterError."""
-        letters, dead_positions = self._spec.delivery.dead_letter, dict[str, set[Position]]()
-        request = self._request
-        if letters is not None:
+        dead_letter, request = self._spec.delivery.dead_letter, self._request
+        dead_positions: dict[str, set[Position]] = {}
+        if dead_letter is not None:
             outbound = await self._open_outbound(
-                letters.cluster, letters.topic, None, sender=None, retries_unanswered=request.sender is None
+                dead_letter.cluster, dead_letter.topic, None, sender=None, retries_unanswered=request.sender is None
             )
-            label = f"{letters.cluster}/{letters.topic}"
+            label = f"{dead_letter.cluster}/{dead_letter.topic}"
             self.dead_letters = BoundedDeadLetters(self._spec.name, outbound, label, self._spec.max_dead_letters)
             if request.sender is not None:
-                dead_positions = await self._find_dead_letters(self._clusters[letters.cluster], letters.topic)
-        selected = request.selected
+                dead_positions = await self._find_dead_letters(self._clusters[dead_letter.cluster], dead_letter.topic)
+        selected_topic = request.selected_topic
         for config in self._spec.targets:
-            self.targets.append(await self._open_target(config, selected, dead_positions))
+            self.targets.append(await self._open_target(config, selected_topic, dead_positions))
 
     async def close(self, deadline: float | None) -> None:
-        """Close all open outbounds."""
+        """Close all open outbounds, at the latest by the deadline (time of the event loop)."""
         outbounds, self._outbounds = self._outbounds, []
         closing = (outbound.close(deadline) for outbound in outbounds)
         await close_by_deadline(deadline, f"closing the targets of {self._request.source}", *closing)
 
     async def _open_target(
-        self, config: TargetConfig, selected: SelectedTopic, dead_positions: Mapping[str, set[Position]]
+        self, config: TargetConfig, selected_topic: SelectedTopic, dead_positions: Mapping[str, set[Position]]
     ) -> ResumedTarget:
         cluster, request = self._clusters[config.cluster], self._request
-        topic = config.topic if self._spec.topic_from_rows else render_target_topic(config.topic, selected)
+        topic = config.topic if self._spec.topic_from_rows else render_target_topic(config.topic, selected_topic)
         label = f"{config.cluster}/{topic}"
         if any(target.label == label for target in self.targets) and request.sender is not None:
             raise ConfigError(
-                f"two targets are {label}: a repeated attempt could not know for which of them a message is stored",
+                f"two targets are {label}: a repeated attempt could not know which of them stored a message",
                 hint="Remove one of the targets, or give them different topics",
             )
         outbound: Outbound
@@ -131,14 +131,14 @@ class OpenTargets:
             RowPartitioner(config.partitions, outbound, self._spec.partition_mode, deduplicate=self._spec.deduplicate),
             self._tally,
             guard=await loop_guard(cluster, topic, self._spec.delivery, self._tally.count_looped),
-            edit=None if config.edit is None else Edit(config.edit, selected.words),
+            edit=None if config.edit is None else Edit(config.edit, selected_topic.words),
             stored_before=stored_before,
         )
 
     async def _find_stored(self, cluster: Cluster, topic: str, outbound: Outbound) -> StoredPositions:
-        """Find the positions that the target holds. Always calls `resume`, because that fences off other senders of this name.
+        """Find the positions that the target stores. Always calls `resume`, because that fences other senders of the same name.
 
-        Without a replay nothing can be stored, so the search starts at the current ends.
+        Without a replay, no message should be stored yet, so the search starts at the current ends.
         """
         request = self._request
         if request.replay is not None:
@@ -146,9 +146,9 @@ class OpenTargets:
             return await find_stored(cluster, topic, outbound, request.source, request.first, since)
         ends = self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)
         last = await outbound.resume(request.source, ends)
-        if any(position >= request.first for position in last.values()):  # the system's deduplication state has the name
+        if any(position >= request.first for position in last.values()):  # the system knows the producer name
             log.warning(
-                "%s: %s/%s holds its messages up to position %s already, sent earlier under the name %r; those that it holds are "
+                "%s: %s/%s already stores messages of this source up to position %s, sent under the producer name %r; these are "
                 "skipped. If the source topic was deleted and created again, use a new checkpoint and another jobId",
                 request.source,
                 cluster.name,
@@ -176,7 +176,7 @@ class OpenTargets:
             sender=sender,
             retries_unanswered=retries_unanswered,
         )
-        if sender is not None:  # the last stored position is proof for earlier ones: no message may overtake another
+        if sender is not None:  # no message may overtake another: the last stored position proves that earlier ones are stored
             spec = replace(spec, ordered=True)
         outbound = await self._clusters[cluster].outbound(spec)
         self._outbounds.append(outbound)
@@ -184,12 +184,12 @@ class OpenTargets:
 
 
 class RefusingTargets(OpenTargets):
-    """Targets for rows without a topic: they refuse all messages, and only the dead-letter topic is open."""
+    """Targets for rows that name no topic. They refuse all messages, and only the dead-letter topic is opened."""
 
     async def _open_target(
         self,
         config: TargetConfig,
-        selected: SelectedTopic,  # noqa: ARG002
+        selected_topic: SelectedTopic,  # noqa: ARG002
         dead_positions: Mapping[str, set[Position]],
     ) -> ResumedTarget:
         outbound = RefusingOutbound("it names no target topic: its column `topic` is NULL, and there is no option `topic`")
@@ -203,7 +203,7 @@ class RefusingTargets(OpenTargets):
 
 @asynccontextmanager
 async def open_targets(request: OpenRequest, find_cluster: FindCluster, tally: Tally) -> AsyncIterator[OpenTargets]:
-    """Connect the clusters of a request, and yield its targets, open until the context ends. Raises ConfigError, ClusterError."""
+    """Connect the clusters of a request, open its targets, and close them with the context. Raises ConfigError, ClusterError."""
     async with AsyncExitStack() as stack:
         refs = request.spec.clusters
         clusters = {name: await stack.enter_async_context(find_cluster(refs[name])) for name in request.spec.used_clusters}

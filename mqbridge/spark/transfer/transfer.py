@@ -2,17 +2,17 @@
 
     iterator -> lane (buffers unacknowledged batches) -> the gateway's delivery -> targets
 
-After a transient failure it is unknown which batches in flight are stored. So the outbounds are closed: that cancels sends that
-are not on the wire, and waits for the others. After a pause the transfer opens the targets again, finds the messages that they
-hold (`resume`), and sends the others.
+After a transient failure it is unknown which batches in flight are stored. The transfer therefore closes the outbounds, which
+cancels the sends that are not on the wire and waits for the others. After a pause the transfer opens the targets again, finds the
+messages that they store (`resume`), and sends the others.
 
-A request whose response was lost is handled by the kind of system:
+What happens to a request whose response was lost depends on the system:
 
-- A system that fences other senders and drops duplicates: its outbound retries the send itself.
-- All others: the outbound reports the failure at once (`OutboundSpec.resend_s`). A request that reached the broker before its
-  connection ended is stored within milliseconds, so the transfer finds it after the pause. If a stalled broker stores it only
-  after the search, it is stored twice; both copies have the same origin.
-- Messages without a source have no identity: all without a receipt are sent again.
+- If the system fences other senders and drops duplicates, its outbound retries the send itself.
+- Otherwise the outbound reports the failure at once (`OutboundSpec.resend_s`). A request that reached the broker before the
+  connection ended is stored within milliseconds, so the transfer finds its messages after the pause. If a stalled broker stores
+  them only after the search, they are stored twice, and both copies have the same origin.
+- Messages without a source cannot be found in the target: all messages without a receipt are sent again.
 """
 
 import asyncio
@@ -37,13 +37,15 @@ from mqbridge.spark.transfer.targets import FindCluster, OpenRequest, OpenTarget
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 15.0
-"""Pauses before the targets are opened again. They must be long enough that the brokers have stored all requests on the wire."""
+"""Pauses before the targets are opened again: long enough for the brokers to store all requests that reached them."""
 
 
 class Transfer:
     """Stores one source partition in the targets of a spec.
 
-    job     the name of the job, the same in every attempt. With the source it forms the producer name for deduplication
+    spec    the targets
+    source  the source partition, or NO_SOURCE
+    job     the name of the job, the same in every attempt. Job and source form the producer name for deduplication
     replay  given if an earlier attempt may have sent some of the messages
     budget  limits the bytes in flight; the transfers of a task share one
     """
@@ -63,9 +65,9 @@ class Transfer:
         self._tally = Tally()
         self._counters = Counters()
         self._initial_ends: TopicEnds = {}
-        """The end positions of the targets when they were first opened."""
+        """The end positions of the target partitions when they were opened for the first time."""
         self._failing_since: float | None = None
-        """Time of the first failure since the last acknowledged batch."""
+        """Time of the first failure since the last acknowledged batch; None before the first failure."""
         self._pauses = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
 
     async def run(self, batches: AsyncIterator[Batch]) -> Counts:
@@ -85,14 +87,14 @@ class Transfer:
 
     async def _deliver_or_pause(self, lane: IteratorLane) -> None:
         """Deliver until the lane is done. After a transient failure, pause and rewind the lane for the next round."""
-        acknowledged_before = lane.acknowledged
+        acknowledged_before = lane.acknowledged_batches
         try:
             await self._deliver(lane)
         except (ClusterError, DeliveryError) as error:
             if lane.error is error or error.failure not in (Failure.RETRY, Failure.REFRESH):
                 raise
             now = asyncio.get_running_loop().time()
-            if self._failing_since is None or lane.acknowledged > acknowledged_before:
+            if self._failing_since is None or lane.acknowledged_batches > acknowledged_before:
                 self._failing_since = now
                 self._pauses.reset()
             remaining_s = self._failing_since + self._spec.write_timeout_s - now
@@ -106,6 +108,7 @@ class Transfer:
             self._replay = self._replay or Replay(self._initial_ends)
 
     async def _deliver(self, lane: IteratorLane) -> None:
+        """Open the targets, deliver until the lane is done, and close the targets. Raises ClusterError, DeliveryError."""
         batch = await lane.peek()
         if batch is None:
             lane.done.set()
@@ -120,7 +123,7 @@ class Transfer:
             finally:
                 await cancel(stopper)
             if not lane.done.is_set():
-                raise DeliveryError(f"{self._source}: the delivery ended before everything was stored")
+                raise DeliveryError(f"{self._source}: the delivery ended before all messages were stored")
 
     def _settings(self, opened: OpenTargets) -> LaneSettings:
         return LaneSettings(

@@ -240,7 +240,7 @@ def test_a_transfer_fails_with_more_dead_letters_than_allowed() -> None:
     async def run() -> None:
         cluster = await cluster_of()
         messages = [message(n, BAD) for n in range(30)]
-        with pytest.raises(DeliveryError, match="refuses more than 5 messages of there/orders/1, the last because it is bad"):
+        with pytest.raises(DeliveryError, match="refuses more than 5 messages of there/orders/1, one of them because it is bad"):
             await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS, max_dead_letters=5), batches_of(messages, 1))
         assert sum(map(len, cluster.stored("dead"))) <= 5
 
@@ -461,7 +461,7 @@ def test_positions_that_a_sender_has_sent_before_are_skipped_with_a_warning(
         monkeypatch.setattr(FlakyOutbound, "resume", resume)
         counts = await move(cluster, spec_of(), batches_of([message(n, b"another") for n in range(15)]))
         assert (counts.skipped, counts.stored) == (10, 5)
-        assert "here/copy holds its messages up to position 9 already" in caplog.text
+        assert "here/copy already stores messages of this source up to position 9" in caplog.text
 
     run_in_virtual_time(run)
 
