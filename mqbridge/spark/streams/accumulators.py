@@ -23,7 +23,7 @@ from mqbridge.spark.streams.windows import Window
 
 WINDOW_START = "window_start_time"
 WINDOW_END = "window_end_time"
-"""The keys of the properties that `Accumulator.result` receives in a window. The values are milliseconds since 1970."""
+"""The names of the properties that `Accumulator.result` receives for a window. Their values are milliseconds since 1970."""
 
 
 class Accumulator(Protocol):
@@ -43,7 +43,7 @@ class KeyedState(ABC):
     """Base class of accumulators that receive their key and choose which state the checkpoint stores."""
 
     @abstractmethod
-    def of(self, key: Any) -> Accumulator:
+    def for_key(self, key: Any) -> Accumulator:
         """Return a new accumulator for this key. A key of several columns is a tuple."""
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Fold(KeyedState):
         self._value: Any = None
 
     def addValue(self, value: Any) -> None:
-        """Replace the result with what the function returns for this value."""
+        """Replace the result with the result of the function for this value."""
         self._value = self._function(self._key, value, self._value)
 
     def result(self, properties: Mapping[str, Any]) -> Any:  # noqa: ARG002
@@ -75,7 +75,7 @@ class Fold(KeyedState):
         """Return an accumulator with the same function and a copy of the state."""
         return deepcopy(self)
 
-    def of(self, key: Any) -> "Fold":
+    def for_key(self, key: Any) -> "Fold":
         """Return a new accumulator with the same function for this key. A key of several columns is a tuple."""
         return Fold(self._function, key)
 
@@ -84,7 +84,7 @@ class Fold(KeyedState):
         return self._value
 
     def restore(self, saved: Any) -> None:
-        """Set the result to a stored one."""
+        """Set the result to one that `save` returned."""
         self._value = saved
 
 
@@ -100,8 +100,8 @@ def window_aggregate(
 
     The columns of the result are `by`, `window_start`, `window_end`, `event_time` (the last moment of the window) and the
     aggregates. It has one row per key and window, written when the watermark has passed the end of the window. The watermark is
-    the highest `time` minus `lateness`; rows behind it are dropped. Use `lateness=None` if the frame has a watermark on `time`
-    already. The output mode is append.
+    the highest `time` minus `lateness`; rows of windows that it has passed are dropped. Use `lateness=None` if the frame has a
+    watermark on `time` already. The output mode is append.
     """
     by = [by] if isinstance(by, str) else list(by)
     watermarked = frame if lateness is None else frame.withWatermark(time, lateness)
@@ -122,7 +122,7 @@ def accumulate(
     kind: DataType | str,
     order: str | None = None,
 ) -> DataFrame:
-    """Run one accumulator per `by`, without windows; its state never expires.
+    """Run one accumulator per `by`, without windows. Its state never expires.
 
     Each batch yields one row for every key that occurs in it, with the columns `by` and `into`. `kind` is the type of `into`.
     The values of one batch are added in the order of the column `order`. Without `order`, a repeated batch may add them in
@@ -139,12 +139,12 @@ def accumulate(
 class KeyedAccumulator(StatefulProcessor):
     """Runs the accumulators of one task.
 
-    The state of a key is pickled. It holds the accumulator's attributes and not its class, so the class may change or move to
-    another module.
+    The state of a key is pickled. It contains the attributes of the accumulator, but not its class. So the class may change, or
+    move to another module.
     """
 
     def __init__(self, accumulator: Accumulator, by: tuple[str, ...], into: str) -> None:
-        self._empty = accumulator
+        self._prototype = accumulator
         self._by = by
         self._into = into
 
@@ -154,11 +154,11 @@ class KeyedAccumulator(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002
         """Add the values that one batch has for one key, and yield the key's new result."""
-        accumulator = _start(self._empty, key)
+        accumulator = _new_accumulator(self._prototype, key)
         stored = self._state.get()
         if stored is not None:
             restore_state(accumulator, pickle.loads(stored[0]))  # noqa: S301 - our own checkpoint
-        for row in sorted(rows, key=_order):
+        for row in sorted(rows, key=_order_key):
             accumulator.addValue(row["__value"])
         self._state.update((pickle.dumps(save_state(accumulator)),))
         yield Row(**dict(zip(self._by, key, strict=True)), **{self._into: accumulator.result({})})
@@ -189,52 +189,57 @@ def accumulate_window(
     by = [by] if isinstance(by, str) else list(by)
     values = F.array_sort(F.collect_list(F.struct(F.col(time).alias("time"), F.col(value).alias("value")))).alias("__values")
     windows = window_aggregate(frame, by, window, values, time=time, lateness=lateness)
-    result = parse_type(kind)
+    result_type = parse_type(kind)
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrow_type = to_arrow_type(result, timezone="UTC")
+    def accumulate_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        arrow_type = to_arrow_type(result_type, timezone="UTC")
         for batch in batches:
             keys = zip(*[batch.column(name).to_pylist() for name in by], strict=True)
-            bounds = zip(*[_milliseconds(batch.column(name)) for name in ("window_start", "window_end")], strict=True)
+            bounds = zip(*[_to_milliseconds(batch.column(name)) for name in ("window_start", "window_end")], strict=True)
             lists = batch.column("__values").to_pylist()
             results = [
-                _result(_start(accumulator, key), (item["value"] for item in items), start, end)
+                _compute_result(_new_accumulator(accumulator, key), (item["value"] for item in items), start, end)
                 for key, (start, end), items in zip(keys, bounds, lists, strict=True)
             ]
             columns = [*batch.columns[:-1], pa.array(results, arrow_type)]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:-1], into])
 
-    return windows.mapInArrow(run, StructType([*windows.schema.fields[:-1], StructField(into, result)]))
+    return windows.mapInArrow(accumulate_batches, StructType([*windows.schema.fields[:-1], StructField(into, result_type)]))
 
 
 def save_state(accumulator: Accumulator) -> Any:
-    """Return the state of an accumulator to store between batches: what `KeyedState.save` returns, else its attributes."""
+    """Return the state of an accumulator to store between batches: the result of `KeyedState.save`, or else its attributes."""
     return accumulator.save() if isinstance(accumulator, KeyedState) else vars(accumulator)
 
 
 def restore_state(accumulator: Accumulator, saved: Any) -> None:
-    """Set the state of a new accumulator to what `save_state` returned."""
+    """Set the state of a new accumulator to one that `save_state` returned."""
     if isinstance(accumulator, KeyedState):
         accumulator.restore(saved)
     else:
         vars(accumulator).update(saved)
 
 
-def _result(accumulator: Accumulator, values: Iterable[Any], start: int, end: int) -> Any:
+def _compute_result(accumulator: Accumulator, values: Iterable[Any], start: int, end: int) -> Any:
+    """Add the values of a window and return the result. Start and end of the window are milliseconds since 1970."""
     for value in values:
         accumulator.addValue(value)
     return accumulator.result({WINDOW_START: start, WINDOW_END: end})
 
 
-def _start(empty: Accumulator, key: tuple[Any, ...]) -> Accumulator:
-    if isinstance(empty, KeyedState):
-        return empty.of(key[0] if len(key) == 1 else key)
-    return empty.clone()
+def _new_accumulator(prototype: Accumulator, key: tuple[Any, ...]) -> Accumulator:
+    """Return an accumulator without values for this key."""
+    if isinstance(prototype, KeyedState):
+        return prototype.for_key(key[0] if len(key) == 1 else key)
+    return prototype.clone()
 
 
-def _order(row: Row) -> tuple[bool, Any]:
-    return (row["__order"] is not None, row["__order"] if row["__order"] is not None else 0)
+def _order_key(row: Row) -> tuple[bool, Any]:
+    """Return the sort key of a row. Rows whose order is null come first, in the order of their arrival."""
+    order = row["__order"]
+    return (order is not None, order if order is not None else 0)
 
 
-def _milliseconds(column: pa.Array) -> list[int]:
+def _to_milliseconds(column: pa.Array) -> list[int]:
+    """Return the milliseconds since 1970 of a column of timestamps, which Spark passes in microseconds."""
     return [micros // 1000 for micros in column.cast(pa.int64()).to_pylist()]

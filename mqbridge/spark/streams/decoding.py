@@ -1,8 +1,8 @@
 """Convert payloads to values, and values to payloads.
 
-A record that cannot be decoded stays in the frame, with the reason in a column; `split` separates it from the others.
-"json" and "string" run in the JVM. A custom function moves the rows through Python once: about 1 to 2 million small records per
-second and core, without the time of the function itself.
+A record that cannot be decoded stays in the frame, with the reason in a column; `split` separates such records from the others.
+"json" and "string" run in the JVM. With a custom function, the rows pass through Python once: about 1 to 2 million small records
+per second and core, without the time of the function itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,9 +16,12 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 
 from mqbridge.spark.schema import COLUMNS
 
-CORRUPT = "_corrupt"
+CORRUPT_COLUMN = "_corrupt"
+"""The column in which `from_json` stores the text of a record that it cannot parse."""
 Deserializer = Callable[[bytes], Any]
+"""Returns the value of a payload."""
 Serializer = Callable[..., bytes | None]
+"""Returns the payload for the values of the columns, in order."""
 
 
 def decode(
@@ -47,7 +50,7 @@ def decode(
         return _decode_json(frame, kind, column, into, error)
     if isinstance(how, str):
         raise ValueError(f"cannot decode {how!r}: use 'json', 'string' or a function of the payload")  # noqa: TRY004 - the value is wrong
-    return _decode_with(frame, how, kind, column, into, error)
+    return _decode_with_function(frame, how, kind, column, into, error)
 
 
 def split(frame: DataFrame, error: str = "error") -> tuple[DataFrame, DataFrame]:
@@ -72,20 +75,20 @@ def encode(
     the function fails the query.
     """
     names = _value_columns(frame, value, key)
-    other_columns = [name for name in frame.columns if name in COLUMNS and name not in {*names, "payload", "key"}]
+    sink_columns = [name for name in frame.columns if name in COLUMNS and name not in {*names, "payload", "key"}]
     keys = [] if key is None else [F.col(key).cast("string").cast("binary").alias("key")]
     if isinstance(how, str):
-        return frame.select(_payload(how, names).alias("payload"), *keys, *other_columns)
-    prepared = frame.select(*[F.col(name).alias(f"value_{index}") for index, name in enumerate(names)], *keys, *other_columns)
-    return _encode_with(prepared, how, len(names))
+        return frame.select(_payload_column(how, names).alias("payload"), *keys, *sink_columns)
+    values_first = frame.select(*[F.col(name).alias(f"value_{index}") for index, name in enumerate(names)], *keys, *sink_columns)
+    return _encode_with_function(values_first, how, len(names))
 
 
 def _decode_json(frame: DataFrame, kind: DataType, column: str, into: str, error: str) -> DataFrame:
     if not isinstance(kind, StructType):
         raise TypeError(f"'json' needs a struct as the schema, such as 'name string, age int', not {kind.simpleString()}")
-    fields = StructType([*kind.fields, StructField(CORRUPT, StringType())])
-    parsed = F.from_json(F.col(column).cast("string"), fields, {"columnNameOfCorruptRecord": CORRUPT})
-    failed = F.col(column).isNotNull() & (F.col("__parsed").isNull() | F.col(f"__parsed.{CORRUPT}").isNotNull())
+    fields = StructType([*kind.fields, StructField(CORRUPT_COLUMN, StringType())])
+    parsed = F.from_json(F.col(column).cast("string"), fields, {"columnNameOfCorruptRecord": CORRUPT_COLUMN})
+    failed = F.col(column).isNotNull() & (F.col("__parsed").isNull() | F.col(f"__parsed.{CORRUPT_COLUMN}").isNotNull())
     value = F.struct(*[F.col(f"__parsed.`{field.name}`").alias(field.name) for field in kind.fields])
     return (
         frame.withColumn("__parsed", parsed)
@@ -95,24 +98,27 @@ def _decode_json(frame: DataFrame, kind: DataType, column: str, into: str, error
     )
 
 
-def _decode_with(frame: DataFrame, function: Deserializer, kind: DataType, column: str, into: str, error: str) -> DataFrame:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decode_with_function(
+    frame: DataFrame, function: Deserializer, kind: DataType, column: str, into: str, error: str
+) -> DataFrame:
+    def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrow_type = to_arrow_type(kind, timezone="UTC")
         for batch in batches:
             values: list[Any] = []
             errors: list[str | None] = []
             for payload in batch.column(column).to_pylist():
-                value, reason = (None, None) if payload is None else _attempt(function, payload)
+                value, reason = (None, None) if payload is None else _call_deserializer(function, payload)
                 values.append(value)
                 errors.append(reason)
             columns = [*batch.columns, _to_array(values, errors, arrow_type), pa.array(errors, pa.string())]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, into, error])
 
     schema = StructType([*frame.schema.fields, StructField(into, kind), StructField(error, StringType())])
-    return frame.mapInArrow(run, schema)
+    return frame.mapInArrow(decode_batches, schema)
 
 
-def _attempt(function: Deserializer, payload: bytes) -> tuple[Any, str | None]:
+def _call_deserializer(function: Deserializer, payload: bytes) -> tuple[Any, str | None]:
+    """Return the value of a payload and None, or None and the reason why the function failed."""
     try:
         return function(payload), None
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
@@ -120,7 +126,7 @@ def _attempt(function: Deserializer, payload: bytes) -> tuple[Any, str | None]:
 
 
 def _to_array(values: list[Any], errors: list[str | None], kind: pa.DataType) -> pa.Array:
-    """Return the values as an Arrow array. A value of the wrong type becomes null, and `errors` gets the reason."""
+    """Return the values as an Arrow array. A value of the wrong type becomes null, and its reason is set in `errors`."""
     try:
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
@@ -133,6 +139,7 @@ def _to_array(values: list[Any], errors: list[str | None], kind: pa.DataType) ->
 
 
 def _value_columns(frame: DataFrame, value: str | Sequence[str] | None, key: str | None) -> list[str]:
+    """Return the names of the columns to encode. Raises ValueError if there are none."""
     if value is None:
         names = [name for name in frame.columns if name not in COLUMNS and name != key]
     else:
@@ -142,25 +149,29 @@ def _value_columns(frame: DataFrame, value: str | Sequence[str] | None, key: str
     return names
 
 
-def _payload(how: str, names: list[str]) -> Column:
+def _payload_column(how: str, names: list[str]) -> Column:
     if how == "json":
         return F.to_json(F.struct(*names)).cast("binary")
     if how == "string" and len(names) == 1:
         return F.col(names[0]).cast("string").cast("binary")
-    raise ValueError(f"cannot encode {names} as {how!r}: use 'json', 'string' with one column, or a function of the values")
+    raise ValueError(
+        f"cannot encode the columns {names} as {how!r}: use 'json', 'string' with one column, or a function of the values"
+    )
 
 
-def _encode_with(frame: DataFrame, function: Serializer, count: int) -> DataFrame:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _encode_with_function(frame: DataFrame, function: Serializer, count: int) -> DataFrame:
+    """Replace the first `count` columns with the payload that the function returns for their values."""
+
+    def encode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             values = zip(*[column.to_pylist() for column in batch.columns[:count]], strict=True)
             payloads = pa.array([function(*row) for row in values], pa.binary())
             yield pa.RecordBatch.from_arrays([payloads, *batch.columns[count:]], names=["payload", *batch.schema.names[count:]])
 
     schema = StructType([StructField("payload", BinaryType()), *frame.schema.fields[count:]])
-    return frame.mapInArrow(run, schema)
+    return frame.mapInArrow(encode_batches, schema)
 
 
 def parse_type(kind: DataType | str) -> DataType:
-    """Return a Spark type; text such as "double" or "name string, age int" is parsed."""
+    """Return the Spark type. A text such as "double" or "name string, age int" is parsed."""
     return kind if isinstance(kind, DataType) else DataType.fromDDL(kind)

@@ -1,10 +1,10 @@
-"""Heartbeats advance the watermark of an idle stream, so that it closes its last windows.
+"""Heartbeats advance the watermark of an idle stream, so that its last windows close.
 
 Spark advances the watermark only when rows arrive. A heartbeat is a row that has only a time. Heartbeats are small files beside
 the checkpoint, so a restart reads the same ones; Spark deletes the files of completed batches.
 
 `IdleWatch` writes a heartbeat when a query has had no input for some time. The heartbeat advances the last watermark by the idle
-time. It does not use the current time: with old messages in the topic, that would close their windows too early.
+time. It does not set the watermark to the current time: if the topic has old messages, their windows would close too early.
 """
 
 import json
@@ -24,9 +24,11 @@ from mqbridge.spark.streams.windows import Time
 
 LOG = logging.getLogger(__name__)
 
-NO_KEY = ""
-POLLS_PER_IDLE = 4
-JOIN_S = 10.0
+HEARTBEAT_KEY = ""
+"""The key of rows that are heartbeats."""
+CHECKS_PER_IDLE_TIME = 4
+JOIN_TIMEOUT_S = 10.0
+"""How long `IdleWatch.stop` waits for the thread, which may be waiting for a response of Spark."""
 
 
 class Heartbeats:
@@ -36,17 +38,17 @@ class Heartbeats:
     """
 
     def __init__(self, folder: str) -> None:
-        self._name = folder.rstrip("/").rsplit("/", 2)[-2:]
+        self._last_path_segments = folder.rstrip("/").rsplit("/", 2)[-2:]
         self._folder = folder
-        self._files, self._path = fs.FileSystem.from_uri(folder)
-        self._files.create_dir(self._path, recursive=True)
+        self._file_system, self._path = fs.FileSystem.from_uri(folder)
+        self._file_system.create_dir(self._path, recursive=True)
 
-    def add(self, at: datetime) -> None:
+    def add(self, event_time: datetime) -> None:
         """Write a heartbeat with this event time."""
-        name = f"{time.time_ns():020}.json"
-        with self._files.open_output_stream(f"{self._path}/_{name}") as file:
-            file.write(json.dumps({"event_time": at.isoformat()}).encode())
-        self._files.move(f"{self._path}/_{name}", f"{self._path}/{name}")
+        name = f"{time.time_ns():020}.json"  # Spark ignores the file while its name begins with an underscore
+        with self._file_system.open_output_stream(f"{self._path}/_{name}") as file:
+            file.write(json.dumps({"event_time": event_time.isoformat()}).encode())
+        self._file_system.move(f"{self._path}/_{name}", f"{self._path}/{name}")
 
     def with_watermark(self, frame: DataFrame, lateness: Time, *, key: str, column: str = "event_time") -> DataFrame:
         """Return the frame with a watermark on `column` that heartbeats advance too.
@@ -55,68 +57,77 @@ class Heartbeats:
         """
         schema = StructType().add(column, TimestampType())
         files = frame.sparkSession.readStream.schema(schema).option("cleanSource", "delete").json(self._folder)
-        rows = files.withColumn(key, F.lit(NO_KEY))
-        watermarked = frame.unionByName(rows, allowMissingColumns=True).withWatermark(column, str(lateness))
+        heartbeats = files.withColumn(key, F.lit(HEARTBEAT_KEY))
+        watermarked = frame.unionByName(heartbeats, allowMissingColumns=True).withWatermark(column, str(lateness))
         # The condition must use the time column. Otherwise Spark filters before the watermark, and heartbeats do not advance it.
-        return watermarked.where((F.col(key) != NO_KEY) | F.col(column).isNull())
+        return watermarked.where((F.col(key) != HEARTBEAT_KEY) | F.col(column).isNull())
 
-    def is_source(self, description: str) -> bool:
-        """Return whether a source of a query, given by its description, reads this folder."""
-        return "/".join(self._name) in description
+    def is_read_by(self, source_description: str) -> bool:
+        """Return whether the source of a query with this description reads this folder."""
+        return "/".join(self._last_path_segments) in source_description
 
 
 class IdleWatch:
-    """A thread that adds heartbeats for a query without input for `idle`, as long as the query has rows in its state."""
+    """A thread that adds a heartbeat whenever a query has had no input for another `idle`, if the query has rows in its state.
+
+    `lateness` is the distance between the highest event time and the watermark of the query.
+    """
 
     def __init__(self, query: StreamingQuery, heartbeats: Heartbeats, idle: Time, lateness: Time) -> None:
         self._query = query
         self._heartbeats = heartbeats
         self._idle_s = idle.ms / 1000
         self._lateness_ms = lateness.ms
-        self._stop = threading.Event()
-        self._offsets = ""
-        self._since = time.monotonic()
-        self._watermark: datetime | None = None
-        self._next_s = self._idle_s
+        self._stopped = threading.Event()
+        self._last_offsets = ""
+        """The end offsets of the query's sources in the last report, as JSON."""
+        self._idle_since = time.monotonic()
+        self._last_watermark: datetime | None = None
+        """The watermark when the query became idle; None before it is known."""
+        self._next_heartbeat_s = self._idle_s
+        """Idle time after which the next heartbeat is added."""
         self._thread = threading.Thread(target=self._run, name="mqbridge heartbeat", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread."""
-        self._stop.set()
-        self._thread.join(JOIN_S)
+        self._stopped.set()
+        self._thread.join(JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._idle_s / POLLS_PER_IDLE) and self._query.isActive:
+        while not self._stopped.wait(self._idle_s / CHECKS_PER_IDLE_TIME) and self._query.isActive:
             try:
                 progress = self._query.lastProgress
                 if progress is not None:
-                    self.look(json.loads(progress.json), time.monotonic())
-            except Exception:  # the query runs without heartbeats; the next attempt may succeed
-                LOG.warning("query %s: the check for idle time failed, trying again", self._query.name, exc_info=True)
+                    self.check(json.loads(progress.json), time.monotonic())
+            except Exception:  # the query also runs without heartbeats, and the next check may succeed
+                LOG.warning("query %s: the check whether it is idle failed, retrying", self._query.name, exc_info=True)
 
-    def look(self, progress: dict[str, Any], now: float) -> None:
-        """Read a progress report; add a heartbeat if no source has advanced for the idle time and the query has state.
+    def check(self, progress: dict[str, Any], now: float) -> None:
+        """Add a heartbeat if, by this progress report, the query has been idle for long enough and has state.
 
         `now` is a monotonic time in seconds.
         """
-        ends = [source["endOffset"] for source in progress["sources"] if not self._heartbeats.is_source(source["description"])]
+        ends = [source["endOffset"] for source in progress["sources"] if not self._heartbeats.is_read_by(source["description"])]
         offsets = json.dumps(ends, sort_keys=True)
-        if offsets != self._offsets:
-            self._offsets, self._since, self._watermark, self._next_s = offsets, now, None, self._idle_s
+        if offsets != self._last_offsets:
+            self._last_offsets, self._idle_since = offsets, now
+            self._last_watermark, self._next_heartbeat_s = None, self._idle_s
             return
-        idle_s = now - self._since
+        idle_s = now - self._idle_since
         has_state = any(operator["numRowsTotal"] for operator in progress["stateOperators"])
-        if idle_s < self._next_s or not has_state:
+        if idle_s < self._next_heartbeat_s or not has_state:
             return
-        self._watermark = self._watermark or _watermark(progress)
-        if self._watermark is not None:
-            event_time_s = self._watermark.timestamp() + self._lateness_ms / 1000 + idle_s
+        self._last_watermark = self._last_watermark or _read_watermark(progress)
+        if self._last_watermark is not None:
+            # Spark subtracts the lateness again: the heartbeat moves the watermark ahead by the idle time.
+            event_time_s = self._last_watermark.timestamp() + self._lateness_ms / 1000 + idle_s
             self._heartbeats.add(datetime.fromtimestamp(event_time_s, UTC))
-        self._next_s = idle_s + self._idle_s
+        self._next_heartbeat_s = idle_s + self._idle_s
 
 
-def _watermark(progress: dict[str, Any]) -> datetime | None:
+def _read_watermark(progress: dict[str, Any]) -> datetime | None:
+    """Return the watermark in a progress report; None before the query has one: then Spark reports the epoch."""
     text = progress.get("eventTime", {}).get("watermark")
     if text is None:
         return None
@@ -124,8 +135,8 @@ def _watermark(progress: dict[str, Any]) -> datetime | None:
     return watermark if watermark.timestamp() > 0 else None
 
 
-def heartbeats_of(spark: SparkSession, checkpoint: str) -> Heartbeats:
-    """Return the heartbeats beside a checkpoint, which is a path or URI as Spark accepts it."""
+def heartbeats_for(spark: SparkSession, checkpoint: str) -> Heartbeats:
+    """Return the heartbeats in the folder of a checkpoint, which is a path or URI as Spark accepts it."""
     hadoop = spark.sparkContext._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # noqa: SLF001 - Spark has no other way
     path = hadoop.Path(checkpoint)
     qualified = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).makeQualified(path)  # noqa: SLF001

@@ -13,7 +13,7 @@ from mqbridge.spark.streams.state import require_rocksdb
 from mqbridge.spark.streams.windows import Window
 
 SIDES = ("left", "right")
-HOWS = ("inner", "left")
+JOIN_TYPES = ("inner", "left")
 
 
 def latest_join(
@@ -31,12 +31,12 @@ def latest_join(
     side always yields one row (`right` is null if there is no right row yet), and a row of the right side yields none.
     The state holds the latest row per key and side, and never expires.
 
-    The rows of one batch are processed in the order of the column `order`, which both sides must have. With equal values, left
-    rows come first. Without `order`, a repeated batch may process its rows in another order.
+    The rows of one batch are processed in the order of the column `order`, which both sides must have. Of rows with equal values,
+    left rows are processed first. Without `order`, a repeated batch may process its rows in another order.
     """
     _require_known_join(how)
     require_rocksdb(left.sparkSession)
-    on = _names(on)
+    on = _column_names(on)
     keys = [F.col(name) for name in on]
     sides = []
     for side, frame in zip(SIDES, (left, right), strict=True):
@@ -50,7 +50,10 @@ def latest_join(
 
 
 class LatestJoin(StatefulProcessor):
-    """Stores the latest row of each side per key. The rows are pickled, because Spark's own encoding loses time zones."""
+    """Joins the rows of one task, and stores the latest row of each side per key.
+
+    The stored rows are pickled, because Spark's own encoding loses time zones.
+    """
 
     def __init__(self, on: tuple[str, ...], *, is_left: bool) -> None:
         self._on = on
@@ -62,10 +65,10 @@ class LatestJoin(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002
         """Update the state with the rows that one batch has for one key, and return the joined rows."""
-        latest = {side: _read(state) for side, state in self._latest.items()}
+        latest = {side: _load_row(state) for side, state in self._latest.items()}
         names = dict(zip(self._on, key, strict=True))
         joined = []
-        for row in sorted(rows, key=_arrival):
+        for row in sorted(rows, key=_order_key):
             latest[row["side"]] = row[row["side"]]
             left, right = latest["left"], latest["right"]
             has_result = (row["side"] == "left") if self._is_left else (left is not None and right is not None)
@@ -100,21 +103,22 @@ def window_join(
     already.
     """
     _require_known_join(how)
-    on = _names(on)
+    on = _column_names(on)
     if keep not in {"last", "all"} or (keep == "all" and window.is_session):
         raise ValueError(f"invalid keep={keep!r}: use 'last', or 'all' with windows other than session windows")
     if window.is_session:
         return _session_join(left, right, on, window, how, time, lateness)
     left_rows, right_rows = (
-        _windowed(frame, side, on, window, keep, time, lateness) for side, frame in zip(SIDES, (left, right), strict=True)
+        _select_windowed(frame, side, on, window, keep, time, lateness) for side, frame in zip(SIDES, (left, right), strict=True)
     )
     joined = left_rows.join(right_rows, ["window", *on], "inner" if how == "inner" else "leftOuter")
     return joined.select(*on, *_window_bounds("window"), "left", "right")
 
 
-def _windowed(
+def _select_windowed(
     frame: DataFrame, side: str, on: list[str], window: Window, keep: str, time: str, lateness: str | None
 ) -> DataFrame:
+    """Return the rows of one side with their windows: all rows, or the last row per key and window."""
     watermarked = frame if lateness is None else frame.withWatermark(time, lateness)
     fields = F.struct(*[name for name in frame.columns if name not in on])
     if keep == "all":
@@ -125,20 +129,21 @@ def _windowed(
 def _session_join(
     left: DataFrame, right: DataFrame, on: list[str], window: Window, how: str, time: str, lateness: str | None
 ) -> DataFrame:
-    """Join in session windows over the rows of both sides together, so that both sides have the same window bounds."""
+    """Join in session windows. The rows of both sides form the sessions together, so that both have the same window bounds."""
     sides = []
     for side, frame in zip(SIDES, (left, right), strict=True):
         fields = F.struct(*[name for name in frame.columns if name not in on])
         sides.append(frame.select(*on, F.col(time).alias("time"), fields.alias(side)))
     union = sides[0].unionByName(sides[1], allowMissingColumns=True)
     watermarked = union if lateness is None else union.withWatermark("time", lateness)
-    last = [F.max_by(side, F.when(F.col(side).isNotNull(), F.col("time"))).alias(side) for side in SIDES]
-    sessions = watermarked.groupBy(window.column("time").alias("window"), *on).agg(*last).where(F.col("left").isNotNull())
+    last_rows = [F.max_by(side, F.when(F.col(side).isNotNull(), F.col("time"))).alias(side) for side in SIDES]
+    sessions = watermarked.groupBy(window.column("time").alias("window"), *on).agg(*last_rows).where(F.col("left").isNotNull())
     matched = sessions if how == "left" else sessions.where(F.col("right").isNotNull())
     return matched.select(*on, *_window_bounds("window"), "left", "right")
 
 
 def _window_bounds(window: str) -> list[Column]:
+    """Return the columns `window_start`, `window_end` and `event_time` (the last moment) of the column `window`."""
     return [
         F.col(f"{window}.start").alias("window_start"),
         F.col(f"{window}.end").alias("window_end"),
@@ -146,20 +151,22 @@ def _window_bounds(window: str) -> list[Column]:
     ]
 
 
-def _read(state: Any) -> Any:
+def _load_row(state: Any) -> Any:
+    """Return the row that the state stores, or None."""
     stored = state.get()
     return None if stored is None else pickle.loads(stored[0])  # noqa: S301 - our own checkpoint
 
 
-def _arrival(row: Row) -> tuple[bool, Any, str]:
+def _order_key(row: Row) -> tuple[bool, Any, str]:
+    """Return the sort key of a row. Rows whose order is null come first, in the order of their arrival."""
     order = row["order"]
     return (order is not None, order if order is not None else 0, row["side"] if order is not None else "")
 
 
-def _names(on: str | Sequence[str]) -> list[str]:
+def _column_names(on: str | Sequence[str]) -> list[str]:
     return [on] if isinstance(on, str) else list(on)
 
 
 def _require_known_join(how: str) -> None:
-    if how not in HOWS:
-        raise ValueError(f"unknown join how={how!r}: use one of {', '.join(HOWS)}")
+    if how not in JOIN_TYPES:
+        raise ValueError(f"unknown join how={how!r}: use one of {', '.join(JOIN_TYPES)}")

@@ -7,23 +7,24 @@ start of the query; it cannot change later.
 
 from pyspark.sql import SparkSession
 
-STORE = "spark.sql.streaming.stateStore"
+STATE_STORE = "spark.sql.streaming.stateStore"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def use_rocksdb(spark: SparkSession, *, max_memory_mb: int = 500) -> None:
-    """Store the state of queries that this session starts from now on in RocksDB, with at most `max_memory_mb` per executor.
+    """Store the state of the queries that this session starts after this call in RocksDB.
 
-    `accumulate` and `latest_join` need RocksDB. Spark's own aggregates are about twice as fast with state on the heap, as long as
-    it fits there. Changelogs are switched on, because without them each batch uploads whole files.
+    RocksDB uses at most `max_memory_mb` of memory per executor. `accumulate` and `latest_join` need RocksDB. Spark's own
+    aggregates are about twice as fast with state on the heap, as long as it fits there. Changelogs are switched on, because
+    without them each batch uploads whole files.
     """
-    spark.conf.set(f"{STORE}.providerClass", ROCKSDB)
-    spark.conf.set(f"{STORE}.rocksdb.changelogCheckpointing.enabled", "true")
-    spark.conf.set(f"{STORE}.rocksdb.boundedMemoryUsage", "true")
-    spark.conf.set(f"{STORE}.rocksdb.maxMemoryUsageMB", str(max_memory_mb))
+    spark.conf.set(f"{STATE_STORE}.providerClass", ROCKSDB)
+    spark.conf.set(f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled", "true")
+    spark.conf.set(f"{STATE_STORE}.rocksdb.boundedMemoryUsage", "true")
+    spark.conf.set(f"{STATE_STORE}.rocksdb.maxMemoryUsageMB", str(max_memory_mb))
 
 
 def require_rocksdb(spark: SparkSession) -> None:
     """Raise ValueError if this session does not store state in RocksDB."""
-    if spark.conf.get(f"{STORE}.providerClass", "") != ROCKSDB:
+    if spark.conf.get(f"{STATE_STORE}.providerClass", "") != ROCKSDB:
         raise ValueError("this operator needs its state in RocksDB: call mqbridge.spark.streams.use_rocksdb(spark) first")

@@ -14,7 +14,7 @@ UNIT_MS = {"milliseconds": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A duration."""
+    """A duration, under the name that RIP-58 gives it."""
 
     ms: int
 
@@ -53,15 +53,16 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A kind of window with its size. Create it with `tumbling`, `sliding` or `session`."""
+    """A definition of windows: their kind and size. Create it with `tumbling`, `sliding` or `session`."""
 
     size: Time
     """The length of a window. For a session window: the gap that ends the session."""
     slide: Time | None = None
+    """The time between the starts of two sliding windows; None for other windows."""
     is_session: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a size or slide that is not possible."""
+        """Raise ValueError if the size or the slide is out of range."""
         if self.size.ms <= 0 or (self.slide is not None and not 0 < self.slide.ms <= self.size.ms):
             raise ValueError("invalid window: the size must be above 0, and the slide above 0 and not above the size")
 
@@ -72,7 +73,7 @@ class Window:
 
     @classmethod
     def sliding(cls, size: Time, slide: Time) -> Self:
-        """Return windows of `size`; a new one starts every `slide`."""
+        """Return windows of `size`. A new window starts every `slide`."""
         return cls(size, slide)
 
     @classmethod
@@ -88,7 +89,7 @@ class Window:
 
     @property
     def name(self) -> str:
-        """The name that Spark gives to this column."""
+        """The name that Spark gives to the result of `column`."""
         return "session_window" if self.is_session else "window"
 
 

@@ -27,7 +27,7 @@ from mqbridge.spark.streams.accumulators import restore_state, save_state
 from mqbridge.spark.streams.rip58 import steps
 from mqbridge.spark.streams.rip58.aggregates import CodedAccumulator
 from mqbridge.spark.streams.rip58.codecs import JSON
-from mqbridge.spark.streams.rip58.python_stage import Pass, Runner, Step
+from mqbridge.spark.streams.rip58.python_stage import Pass, PassRunner, Step
 from mqbridge.spark.streams.rip58.rows import KeyedWriter, PayloadReader, PayloadWriter, TextWriter, ValueReader, Writer
 
 
@@ -44,7 +44,7 @@ def passed(
     schema = StructType([*[StructField(name, kind) for name, kind in fields.items()], StructField("event_time", TimestampType())])
     times = pa.array([second * 1_000_000 for second in range(len(payloads))], pa.int64())
     batch = pa.RecordBatch.from_arrays([pa.array(payloads, pa.binary()), times], names=["payload", "event_time"])
-    return [row for made in Runner(work, schema)([batch]) for row in made.to_pylist()]
+    return [row for made in PassRunner(work, schema)([batch]) for row in made.to_pylist()]
 
 
 def test_steps_are_one_pass_and_keep_key_and_time() -> None:
@@ -102,9 +102,9 @@ def test_codecs() -> None:
 
 
 def test_accumulators_keep_values_and_no_code() -> None:
-    fold = CodedAccumulator(Fold(lambda key, value, so_far: f"{so_far or key}{value}"), JSON).of('"k"')
+    fold = CodedAccumulator(Fold(lambda key, value, so_far: f"{so_far or key}{value}"), JSON).for_key('"k"')
     fold.addValue(b"1")
-    again = CodedAccumulator(Fold(lambda key, value, so_far: f"{so_far or key}-{value}"), JSON).of('"k"')
+    again = CodedAccumulator(Fold(lambda key, value, so_far: f"{so_far or key}-{value}"), JSON).for_key('"k"')
     restore_state(again, save_state(fold))
     again.addValue(b"2")
     assert again.result({}) == b'"k1-2"'

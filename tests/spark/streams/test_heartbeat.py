@@ -43,24 +43,24 @@ def times(folder: Path) -> list[float]:
 
 def test_time_goes_on_from_the_watermark_while_nothing_comes(beats: Path) -> None:
     watch = IdleWatch(Query(), Heartbeats(str(beats)), Time.seconds(2), Time.seconds(1))  # type: ignore[arg-type]
-    watch.look(report(1), 100.0)
-    watch.look(report(1), 101.9)
+    watch.check(report(1), 100.0)
+    watch.check(report(1), 101.9)
     assert times(beats) == []
-    watch.look(report(1), 102.0)
+    watch.check(report(1), 102.0)
     assert times(beats) == [13.0], "the watermark, the lateness that Spark takes off again, and the idle time"
-    watch.look(report(1, watermark="2024-01-01T00:00:12.000Z", beats=1), 103.0)
-    watch.look(report(1, watermark="2024-01-01T00:00:12.000Z", beats=1), 104.5)
+    watch.check(report(1, watermark="2024-01-01T00:00:12.000Z", beats=1), 103.0)
+    watch.check(report(1, watermark="2024-01-01T00:00:12.000Z", beats=1), 104.5)
     assert times(beats) == [13.0, 15.5], "a heartbeat is no input"
-    watch.look(report(2, watermark="2024-01-01T00:00:30.000Z"), 105.0)
-    watch.look(report(2, watermark="2024-01-01T00:00:30.000Z"), 106.9)
+    watch.check(report(2, watermark="2024-01-01T00:00:30.000Z"), 105.0)
+    watch.check(report(2, watermark="2024-01-01T00:00:30.000Z"), 106.9)
     assert times(beats) == [13.0, 15.5], "input has come"
 
 
 def test_no_heartbeat_without_state_or_watermark(beats: Path) -> None:
     watch = IdleWatch(Query(), Heartbeats(str(beats)), Time.seconds(2), Time.seconds(1))  # type: ignore[arg-type]
-    watch.look(report(1), 0.0)
-    watch.look(report(1, state=0), 10.0)
-    watch.look(report(1, watermark="1970-01-01T00:00:00.000Z"), 20.0)
+    watch.check(report(1), 0.0)
+    watch.check(report(1, state=0), 10.0)
+    watch.check(report(1, watermark="1970-01-01T00:00:00.000Z"), 20.0)
     assert times(beats) == []
-    watch.look(report(1), 30.0)
+    watch.check(report(1), 30.0)
     assert times(beats) == [41.0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mqbridge.spark.streams import Fold, accumulate, latest_join, use_rocksdb
-from mqbridge.spark.streams.state import ROCKSDB, STORE
+from mqbridge.spark.streams.state import ROCKSDB, STATE_STORE
 from tests.kit.spark import run_available
 from tests.spark.streams.feed import Feed, Results
 
@@ -21,12 +21,14 @@ KEYS = 1_000_000
 
 def test_state_is_in_rocksdb_with_changelogs(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
-    session.conf.set(f"{STORE}.providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    session.conf.set(
+        f"{STATE_STORE}.providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    )
     feed = Feed(tmp_path / "in")
     with pytest.raises(ValueError, match="use_rocksdb"):
         latest_join(feed.stream(session), feed.stream(session), "word")
     use_rocksdb(session)
-    assert session.conf.get(f"{STORE}.providerClass") == ROCKSDB
+    assert session.conf.get(f"{STATE_STORE}.providerClass") == ROCKSDB
     feed.add(("a", 1, 0.0))
     Results(tmp_path).run(feed.stream(session).groupBy("word").count(), "update")
     assert list((tmp_path / "checkpoint" / "state").rglob("*.changelog"))

@@ -1,4 +1,4 @@
-"""Aggregates per key, and per key and window, of the rows that a pass writes.
+"""Nodes that aggregate the rows of a pass, per key or per key and window.
 
 Aggregates of numbers run in the JVM, accumulators in Python.
 """
@@ -27,11 +27,12 @@ from mqbridge.spark.streams.rip58.rows import KeyedWriter, ValueReader
 from mqbridge.spark.streams.windows import Window
 
 Select = Callable[[Any], Any]
+"""The user's function that returns the number of a value, or None to leave the value out."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate that runs in the JVM over the columns of KeyedWriter."""
+    """An aggregate that runs in the JVM over the columns that KeyedWriter writes."""
 
     name: str
     column: Callable[[], Column]
@@ -47,9 +48,9 @@ def count_of(select: Select | None) -> Aggregate:
     """Return the aggregate that counts elements; with `select`, only those for which it does not return None."""
 
     def column() -> Column:
-        return _json(F.count("whole" if select else F.lit(1)))
+        return _as_json(F.count("whole" if select else F.lit(1)))
 
-    return Aggregate("count", column, None if select is None else _Present(select), JSON)
+    return Aggregate("count", column, None if select is None else _OneIfSelected(select), JSON)
 
 
 def sum_of(select: Select | None) -> Aggregate:
@@ -61,21 +62,21 @@ def sum_of(select: Select | None) -> Aggregate:
     def column() -> Column:
         integer_sum = F.sum("whole")
         double_sum = F.coalesce(integer_sum.cast("double"), F.lit(0.0)) + F.sum("real")
-        return F.when(F.count("real") == 0, _json(integer_sum)).otherwise(_json(double_sum))
+        return F.when(F.count("real") == 0, _as_json(integer_sum)).otherwise(_as_json(double_sum))
 
     return Aggregate("sum", column, select or _identity, JSON)
 
 
 def avg_of(select: Select | None) -> Aggregate:
     """Return the aggregate for the average, which is a double."""
-    return Aggregate("avg", lambda: _json(F.avg(_number())), select or _identity, JSON)
+    return Aggregate("avg", lambda: _as_json(F.avg(_number_column())), select or _identity, JSON)
 
 
 def min_of(select: Select | None, codec: Codec) -> Aggregate:
     """Return the aggregate for the value with the lowest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
-        return F.min_by("value", F.struct(_number(), F.col("whole"), F.col("event_time")))
+        return F.min_by("value", F.struct(_number_column(), F.col("whole"), F.col("event_time")))
 
     return Aggregate("min", column, select or _identity, codec, keep_value=True)
 
@@ -84,12 +85,12 @@ def max_of(select: Select | None, codec: Codec) -> Aggregate:
     """Return the aggregate for the value with the highest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
-        return F.max_by("value", F.struct(_number(), F.col("whole"), -F.unix_micros("event_time")))
+        return F.max_by("value", F.struct(_number_column(), F.col("whole"), -F.unix_micros("event_time")))
 
     return Aggregate("max", column, select or _identity, codec, keep_value=True)
 
 
-def keyed(chain: Chain, aggregate: Aggregate) -> Node:
+def keyed_node(chain: Chain, aggregate: Aggregate) -> Node:
     """Return a node that aggregates per key over all time. Each batch yields a new value for every key that occurs in it."""
     chain.require_no_updates(aggregate.name)
     writer = KeyedWriter(aggregate.codec, aggregate.select, aggregate.keep_value)
@@ -98,23 +99,23 @@ def keyed(chain: Chain, aggregate: Aggregate) -> Node:
         rows = chain.rows(context, writer).groupBy("key")
         return rows.agg(aggregate.column().alias("value"), F.max("event_time").alias("event_time"))
 
-    return Node(frame, ValueReader(aggregate.codec), updates=True)
+    return Node(frame, ValueReader(aggregate.codec), emits_updates=True)
 
 
-def windowed(chain: Chain, window: Window, aggregate: Aggregate) -> Node:
+def windowed_node(chain: Chain, window: Window, aggregate: Aggregate) -> Node:
     """Return a node that aggregates per key and window. It yields a value when the window closes."""
     chain.require_no_updates("a window")
     writer = KeyedWriter(aggregate.codec, aggregate.select, aggregate.keep_value)
 
     def frame(context: Context) -> DataFrame:
-        rows = chain.timed(context, writer)
+        rows = chain.rows_with_watermark(context, writer)
         return window_aggregate(rows, "key", window, aggregate.column().alias("value"), lateness=None)
 
     return Node(frame, ValueReader(aggregate.codec), has_watermark=True)
 
 
-def keyed_accumulator(chain: Chain, accumulator: Accumulator, codec: Codec) -> Node:
-    """Return a node that runs one accumulator per key over all time."""
+def keyed_accumulator_node(chain: Chain, accumulator: Accumulator, codec: Codec) -> Node:
+    """Return a node that runs one accumulator per key over all time. The event time of a result is the time of its batch."""
     chain.require_no_updates("aggregate")
 
     def frame(context: Context) -> DataFrame:
@@ -123,15 +124,15 @@ def keyed_accumulator(chain: Chain, accumulator: Accumulator, codec: Codec) -> N
         results = accumulate(rows, "key", wrapped, into="value", kind="binary", order="order")
         return results.withColumn("event_time", F.current_timestamp())
 
-    return Node(frame, ValueReader(codec), updates=True)
+    return Node(frame, ValueReader(codec), emits_updates=True)
 
 
-def windowed_accumulator(chain: Chain, window: Window, accumulator: Accumulator, codec: Codec) -> Node:
-    """Return a node that runs one accumulator per key and window. It adds the values in order of time when the window closes."""
+def windowed_accumulator_node(chain: Chain, window: Window, accumulator: Accumulator, codec: Codec) -> Node:
+    """Return a node that runs one accumulator per key and window. When the window closes, it adds the values in order of time."""
     chain.require_no_updates("a window")
 
     def frame(context: Context) -> DataFrame:
-        rows = chain.timed(context, KeyedWriter(codec))
+        rows = chain.rows_with_watermark(context, KeyedWriter(codec))
         wrapped = CodedAccumulator(accumulator, codec)
         return accumulate_window(rows, "key", window, wrapped, into="value", kind="binary", lateness=None)
 
@@ -139,7 +140,7 @@ def windowed_accumulator(chain: Chain, window: Window, accumulator: Accumulator,
 
 
 class CodedAccumulator(KeyedState):
-    """Wraps an accumulator: decodes the values that it adds, and encodes its result, with a codec."""
+    """Wraps an accumulator: decodes the values before it adds them, and encodes its result, with a codec."""
 
     def __init__(self, accumulator: Accumulator, codec: Codec) -> None:
         self._inner = accumulator
@@ -157,11 +158,11 @@ class CodedAccumulator(KeyedState):
         """Return a wrapper around a clone of the accumulator."""
         return type(self)(self._inner.clone(), self._codec)
 
-    def of(self, key: str) -> "CodedAccumulator":
+    def for_key(self, key: str) -> "CodedAccumulator":
         """Return a wrapper around a new accumulator for this key, which is JSON text."""
         inner = self._inner
-        start = inner.of(orjson.loads(key)) if isinstance(inner, KeyedState) else inner.clone()
-        return CodedAccumulator(start, self._codec)
+        new_inner = inner.for_key(orjson.loads(key)) if isinstance(inner, KeyedState) else inner.clone()
+        return CodedAccumulator(new_inner, self._codec)
 
     def save(self) -> Any:
         """Return the state of the wrapped accumulator."""
@@ -173,14 +174,16 @@ class CodedAccumulator(KeyedState):
 
 
 def as_accumulator(aggregate: Any) -> Accumulator:
-    """Return an accumulator unchanged. Wrap a function of key, value and the result so far in a Fold."""
+    """Return the accumulator that a user passes. A function of key, value and the result so far is wrapped in a Fold."""
     if hasattr(aggregate, "addValue"):
         return aggregate  # type: ignore[no-any-return]
     return Fold(aggregate)
 
 
 @dataclass(frozen=True)
-class _Present:
+class _OneIfSelected:
+    """Returns 1 for a value for which `select` does not return None: then Spark can count the numbers."""
+
     select: Select
 
     def __call__(self, value: Any) -> int | None:
@@ -191,9 +194,11 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _number() -> Column:
+def _number_column() -> Column:
+    """Return the number of each row as a double."""
     return F.coalesce(F.col("real"), F.col("whole").cast("double"))
 
 
-def _json(column: Column) -> Column:
+def _as_json(column: Column) -> Column:
+    """Return a column of numbers as bytes of JSON text."""
     return column.cast("string").cast("binary")

@@ -25,7 +25,7 @@ class StreamBuilder:
         """Return a stream of the messages of a topic.
 
         `deserializer` is a function of the payload, or an object with the method `deserialize`. It returns a value, or a Pair of
-        key and value. Payloads for which it fails are written unchanged to the topic `deadLetters`, if that is set. The options
+        key and value. Payloads for which it fails are written unchanged to the topic `deadLetters`, if one is given. The options
         are those of the Spark source.
         """
 
@@ -39,8 +39,8 @@ class StreamBuilder:
         return RStream(chain, self._codec)
 
     def build(self) -> Topology:
-        """Return the topology for a StreamJob. Raise ValueError if it has no output."""
-        return self._topology.built()
+        """Return the topology for a StreamJob. Raises ValueError if it has no output."""
+        return self._topology.build()
 
 
 class KeyValueSerializer:
@@ -60,4 +60,5 @@ class KeyValueDeserializer:
 
 
 def _no_payload(_key: Any, _value: Any) -> bytes | None:
+    """Serialize nothing: the output of dead letters writes only the payloads that failed, unchanged."""
     return None

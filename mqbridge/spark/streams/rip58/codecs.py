@@ -1,4 +1,4 @@
-"""Encode values and keys that move between tasks or are stored as state."""
+"""Codecs for the values and keys that move between tasks or are stored as state."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ class JsonCodec:
     """Encodes JSON values: dicts, lists, strings, numbers, booleans and None. A dataclass is decoded as a dict."""
 
     def dumps(self, value: Any) -> bytes:
-        """Return a value as JSON. Raise TypeError for a value that JSON cannot represent."""
+        """Return a value as JSON. Raises TypeError for a value that JSON cannot represent."""
         return orjson.dumps(value)
 
     def loads(self, data: bytes) -> Any:
@@ -33,7 +33,7 @@ class JsonCodec:
 
 
 class PickleCodec:
-    """Encodes any picklable object. Its class must stay importable as long as the checkpoint is used."""
+    """Encodes any picklable object. The object's class must stay importable as long as the checkpoint is used."""
 
     def dumps(self, value: Any) -> bytes:
         """Return the pickled object."""

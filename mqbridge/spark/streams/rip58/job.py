@@ -10,21 +10,26 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from mqbridge.spark.data_source import MqbridgeDataSource
-from mqbridge.spark.streams.heartbeat import IdleWatch, heartbeats_of
+from mqbridge.spark.streams.heartbeat import IdleWatch, heartbeats_for
 from mqbridge.spark.streams.rip58.plan import Context, Output, Topology
 from mqbridge.spark.streams.state import use_rocksdb
 from mqbridge.spark.streams.windows import Time
 
-POLL_S = 1  # Spark's awaitTermination accepts whole seconds only
+POLL_INTERVAL_S = 1
+"""Interval at which the state of all queries is read. Spark's awaitTermination accepts whole seconds only."""
 CLUSTER_OPTIONS = ("config", "cluster", "url")
-STARTS = {"CONSUME_FROM_FIRST_OFFSET": "earliest", "CONSUME_FROM_LAST_OFFSET": "latest"}
+"""The source options that are passed to the sink too."""
+STARTING_OFFSETS = {"CONSUME_FROM_FIRST_OFFSET": "earliest", "CONSUME_FROM_LAST_OFFSET": "latest"}
+"""The value of the option startingOffsets for each value of CONSUME_FROM_WHERE."""
 
 Read = Callable[[SparkSession, str, Mapping[str, str]], DataFrame]
+"""Returns a stream of a topic, with options of the source. See `read_topic`."""
 Write = Callable[[DataFrame, str, Mapping[str, str], str], DataStreamWriter]
+"""Returns a writer of rows to a topic, with options of the sink and the output mode. See `write_topic`."""
 
 
 class TimeType:
-    """Which time an element has, unless `selectTimestamp` sets another one."""
+    """The values of the property TIME_TYPE: which time an element has, unless `selectTimestamp` sets another one."""
 
     EVENT_TIME = "EVENT_TIME"
     """The event time of the message, or the time at which it was stored if it has none."""
@@ -41,7 +46,7 @@ class StreamConfig:
     TIME_TYPE = "timeType"
     """A TimeType. Default: PROCESS_TIME."""
     ALLOW_LATENESS_MILLISECOND = "allowLatenessMillisecond"
-    """How far the watermark is behind the highest time. Default: 2000."""
+    """Milliseconds by which the watermark is behind the highest time. Default: 2000."""
     IDLE_TIME_TO_FIRE_WINDOW = "idleTimeToFireWindow"
     """Milliseconds without input after which heartbeats advance the watermark. Default: 2000; 0 disables heartbeats."""
     SKIP_DATA_ERROR = "skip_data_error"
@@ -64,7 +69,10 @@ DEFAULTS: dict[str, Any] = {
 
 
 class StreamJob:
-    """Runs a topology with its properties. `start()` starts the queries in the session `spark`, or in the active one."""
+    """Runs a topology with the properties of StreamConfig, in the session `spark` or in the active session.
+
+    `read` and `write` replace topics with other sources and sinks, for tests. `show` receives the lines of `print()`.
+    """
 
     def __init__(
         self,
@@ -83,13 +91,17 @@ class StreamJob:
         self._options = {name: str(value) for name, value in properties.items() if name not in self._settings}
         start = self._settings.get(StreamConfig.CONSUME_FROM_WHERE)
         if start is not None:
-            self._options.setdefault("startingOffsets", STARTS[_one_of(StreamConfig.CONSUME_FROM_WHERE, start, STARTS)])
-        _one_of(StreamConfig.TIME_TYPE, self._settings[StreamConfig.TIME_TYPE], (TimeType.EVENT_TIME, TimeType.PROCESS_TIME))
+            self._options.setdefault(
+                "startingOffsets", STARTING_OFFSETS[_require_one_of(StreamConfig.CONSUME_FROM_WHERE, start, STARTING_OFFSETS)]
+            )
+        _require_one_of(
+            StreamConfig.TIME_TYPE, self._settings[StreamConfig.TIME_TYPE], (TimeType.EVENT_TIME, TimeType.PROCESS_TIME)
+        )
         self._spark = spark
         self._read = read or read_topic
         self._write = write or write_topic
         self._show = show
-        self._watches: list[IdleWatch] = []
+        self._idle_watches: list[IdleWatch] = []
         self.queries: list[StreamingQuery] = []
 
     def start(self) -> None:
@@ -100,18 +112,18 @@ class StreamJob:
         spark.dataSource.register(MqbridgeDataSource)
         try:
             for index, output in enumerate(self._topology.outputs):
-                self._start(spark, f"{index}-{output.kind}", output)
+                self._start_query(spark, f"{index}-{output.kind}", output)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop the queries. The next start repeats a batch that is in progress now."""
-        for watch in self._watches:
+        """Stop the queries. A batch that is in progress is repeated by the next start."""
+        for watch in self._idle_watches:
             watch.stop()
         for query in self.queries:
             query.stop()
-        self._watches.clear()
+        self._idle_watches.clear()
 
     def isRunning(self) -> bool:
         """Return whether all queries are running."""
@@ -120,26 +132,28 @@ class StreamJob:
     def awaitTermination(self, timeout: float | None = None) -> None:
         """Wait until all queries have ended, for at most `timeout` seconds.
 
-        If a query fails, raise its error, even while other queries are running.
+        Raises the error of a query that has failed, even while other queries are running.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while running := self._running_queries():
             if deadline is not None and time.monotonic() > deadline:
                 return
-            running[0].awaitTermination(POLL_S)
+            running[0].awaitTermination(POLL_INTERVAL_S)
 
     def _running_queries(self) -> list[StreamingQuery]:
+        """Return the queries that have not ended. Raises the error of a query that has failed."""
         for query in self.queries:
             if not query.isActive:
-                query.awaitTermination()
+                query.awaitTermination()  # returns at once, or raises the error of the query
         return [query for query in self.queries if query.isActive]
 
-    def _start(self, spark: SparkSession, name: str, output: Output) -> None:
+    def _start_query(self, spark: SparkSession, name: str, output: Output) -> None:
+        """Start the query of an output. `name` is unique in the job, and names the checkpoint of the query."""
         checkpoint = f"{str(self._settings[StreamConfig.CHECKPOINT_LOCATION]).rstrip('/')}/{name}"
         idle = Time.milliseconds(float(self._settings[StreamConfig.IDLE_TIME_TO_FIRE_WINDOW]))
         lateness = Time.milliseconds(float(self._settings[StreamConfig.ALLOW_LATENESS_MILLISECOND]))
         is_bounded = self._settings[StreamConfig.TRIGGER] == "availableNow"
-        heartbeats = heartbeats_of(spark, checkpoint) if idle.ms else None
+        heartbeats = heartbeats_for(spark, checkpoint) if idle.ms else None
         context = Context(
             spark=spark,
             read=lambda session, topic, options: self._read(session, topic, {**self._options, **options}),
@@ -148,21 +162,21 @@ class StreamJob:
             skip_errors=_is_true(self._settings[StreamConfig.SKIP_DATA_ERROR]),
             heartbeats=heartbeats,
         )
-        writer = self._writer(output, output.rows(context)).option("checkpointLocation", checkpoint)
+        writer = self._make_writer(output, output.rows(context)).option("checkpointLocation", checkpoint)
         trigger = {"availableNow": True} if is_bounded else {"processingTime": self._settings[StreamConfig.TRIGGER]}
         query = writer.queryName(f"{self._topology.job}-{name}").trigger(**trigger).start()
         self.queries.append(query)
         if heartbeats is not None and not is_bounded:
-            self._watches.append(IdleWatch(query, heartbeats, idle, lateness))
+            self._idle_watches.append(IdleWatch(query, heartbeats, idle, lateness))
 
-    def _writer(self, output: Output, rows: DataFrame) -> DataStreamWriter:
-        mode = "update" if output.chain.node.updates else "append"
+    def _make_writer(self, output: Output, rows: DataFrame) -> DataStreamWriter:
+        mode = "update" if output.chain.node.emits_updates else "append"
         if output.kind == "print":
             return rows.writeStream.outputMode(mode).foreachBatch(self._print)
         if output.kind == "foreach":
-            return rows.writeStream.outputMode(mode).format("noop")
+            return rows.writeStream.outputMode(mode).format("noop")  # the pass that creates the rows calls the function
         options = {name: value for name, value in self._options.items() if name in CLUSTER_OPTIONS} | dict(output.options)
-        return self._write(_messages(rows, output.kind), output.topic, options, mode).outputMode(mode)
+        return self._write(_to_messages(rows, output.kind), output.topic, options, mode).outputMode(mode)
 
     def _print(self, rows: DataFrame, _batch: int) -> None:
         for row in rows.toLocalIterator():
@@ -177,8 +191,8 @@ def read_topic(spark: SparkSession, topic: str, options: Mapping[str, str]) -> D
 def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: str) -> DataStreamWriter:
     """Return a writer to a topic, with `format("mqbridge")`.
 
-    Spark does not support the output mode update for sinks in Python. So in this mode each batch is written by `foreachBatch`. A
-    repeated batch is written again, but then the newest value per key is the same.
+    Spark does not support the output mode update for sinks in Python. So in this mode `foreachBatch` writes each batch. A
+    repeated batch writes its messages again, but the newest value per key is the same.
     """
     options = {**options, "topic": topic}
     if mode == "update":
@@ -188,15 +202,19 @@ def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: s
     return rows.writeStream.format("mqbridge").options(**options)
 
 
-def _messages(rows: DataFrame, kind: str) -> DataFrame:
-    """Return the columns that the sink expects. A dead letter has the reason of the failure as a property."""
+def _to_messages(rows: DataFrame, kind: str) -> DataFrame:
+    """Return the rows of an output of this kind with the columns that the sink expects.
+
+    A dead letter has the reason of the failure in the property `error`.
+    """
     if kind == "deadLetters":
         reason = F.create_map(F.lit("error"), F.col("error")).alias("properties")
         return rows.select("payload", reason, "event_time")
     return rows.withColumn("key_is_text", F.lit(True))
 
 
-def _one_of(name: str, value: str, allowed: Collection[str]) -> str:
+def _require_one_of(name: str, value: str, allowed: Collection[str]) -> str:
+    """Return the value of a property. Raises ValueError if it is not allowed."""
     if value not in allowed:
         raise ValueError(f"invalid property {name}={value!r}: use {' or '.join(allowed)}")
     return value

@@ -1,6 +1,6 @@
 """The parts of a topology, which is built before a Spark session exists.
 
-Nodes create DataFrames. Between nodes, passes apply Python functions to the rows.
+Nodes create DataFrames: a node is a source, an aggregate or a join. Between nodes, passes apply Python functions to the rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,15 +44,15 @@ class Context:
 class Node:
     """A source, an aggregate or a join.
 
-    frame           creates the DataFrame of the node in a run
-    reader          converts the rows of that DataFrame to elements
-    updates         each row replaces the last row of its key, so no stateful operator can follow
-    has_watermark   the rows belong to closed windows, and an earlier operator has set the watermark
+    frame          creates the DataFrame of the node in a run
+    reader         converts the rows of that DataFrame to elements
+    emits_updates  each row replaces the last row of its key, so no stateful operator can follow
+    has_watermark  the rows belong to closed windows, and an earlier operator has set the watermark
     """
 
     frame: Callable[[Context], DataFrame]
     reader: Reader
-    updates: bool = False
+    emits_updates: bool = False
     has_watermark: bool = False
 
 
@@ -65,7 +65,7 @@ class Chain:
     steps: tuple[Step, ...] = ()
     is_used: bool = False
 
-    def then(self, step: Step) -> "Chain":
+    def with_step(self, step: Step) -> "Chain":
         """Return this chain with an additional step."""
         self.is_used = True
         return replace(self, steps=(*self.steps, step), is_used=False)
@@ -73,19 +73,19 @@ class Chain:
     def rows(self, context: Context, writer: Writer, *, only_errors: bool = False) -> DataFrame:
         """Return the rows of this chain in this run: the columns of the writer, and `event_time`.
 
-        With `only_errors`, return payload and reason of the failed rows instead.
+        With `only_errors`, return the payload and the reason of each failed row instead.
         """
         python_pass = Pass(self.node.reader, self.steps, writer, context.skip_errors or only_errors, only_errors)
-        return python_pass.over(self.node.frame(context))
+        return python_pass.apply_to(self.node.frame(context))
 
-    def timed(self, context: Context, writer: Writer) -> DataFrame:
+    def rows_with_watermark(self, context: Context, writer: Writer) -> DataFrame:
         """Return the rows of this chain in this run, with a watermark on `event_time`."""
         rows = self.rows(context, writer)
         return rows if self.node.has_watermark else context.with_watermark(rows)
 
     def require_no_updates(self, operator: str) -> None:
         """Raise ValueError if the node is an aggregate without a window: Spark allows no stateful operator after it."""
-        if self.node.updates:
+        if self.node.emits_updates:
             raise ValueError(
                 f"{operator} cannot follow an aggregate without a window, because new results replace earlier ones: "
                 "write the results to a topic with sink(), and read that topic as another source"
@@ -94,7 +94,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a topology, which runs as one query."""
+    """An output of a topology. Each output runs as a query of its own."""
 
     kind: str
     """sink, print, foreach or deadLetters."""
@@ -116,14 +116,14 @@ class Topology:
     outputs: list[Output] = field(default_factory=list)
 
     def add(self, output: Output) -> None:
-        """Add an output."""
+        """Add an output. A `foreach` output does not mark its chain as used: see `build`."""
         output.chain.is_used = output.kind != "foreach"
         self.outputs.append(output)
 
-    def built(self) -> "Topology":
-        """Return the topology to run.
+    def build(self) -> "Topology":
+        """Return the topology to run, without the `foreach` outputs that another operator or output follows.
 
-        It leaves out a `foreach` output if another operator follows it: the function then runs in the query of that operator.
+        The function of such a `foreach` runs in the query of the output that follows. Raises ValueError without any output.
         """
         outputs = [output for output in self.outputs if output.kind != "foreach" or not output.chain.is_used]
         if not outputs:

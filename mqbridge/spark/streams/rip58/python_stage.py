@@ -1,4 +1,4 @@
-"""Apply Python functions to the elements of a stream. Consecutive functions share one pass of the rows through Python."""
+"""Passes, which apply Python functions to the rows of a stream. Consecutive functions share one pass."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +16,7 @@ from mqbridge.spark.streams.rip58.rows import Element, Reader, Writer
 LOG = logging.getLogger(__name__)
 
 Step = Callable[[Element], Iterable[Element]]
+"""Applies one operator to an element, and returns the elements that replace it."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Pass:
     skip_errors: bool
     only_errors: bool = False
 
-    def over(self, frame: DataFrame) -> DataFrame:
-        """Return the rows of the frame after this pass. The metadata of `event_time`, with its watermark if any, is kept."""
+    def apply_to(self, frame: DataFrame) -> DataFrame:
+        """Return the rows of the frame after this pass. The metadata of `event_time` is kept, and with it the watermark."""
         columns: list[Column] = [F.col(name) for name in self.reader.columns]
         time = frame.schema["event_time"]
         fields = {"payload": BinaryType(), "error": StringType()} if self.only_errors else self.writer.fields
@@ -44,10 +45,12 @@ class Pass:
                 StructField("event_time", TimestampType(), metadata=time.metadata),
             ]
         )
-        return frame.select(*columns, F.unix_micros("event_time").alias("event_time")).mapInArrow(Runner(self, schema), schema)
+        return frame.select(*columns, F.unix_micros("event_time").alias("event_time")).mapInArrow(
+            PassRunner(self, schema), schema
+        )
 
-    def rows(self, row: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Return the rows that one row yields. Exceptions of the functions are not caught."""
+    def process_row(self, row: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return the rows that the pass yields for one row. Raises the exceptions of the functions."""
         element = self.reader.read(row)
         elements = [] if element is None else [element]
         for step in self.steps:
@@ -56,33 +59,36 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Runner:
-    """The function that `mapInArrow` calls in Spark's Python workers."""
+class PassRunner:
+    """The function that `mapInArrow` calls in Spark's Python workers to run a pass."""
 
-    work: Pass
+    python_pass: Pass
     schema: StructType
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the pass over batches of rows."""
+        """Yield the rows of the pass for each batch of rows."""
         schema = to_arrow_schema(self.schema, timezone="UTC")
         for batch in batches:
             rows: list[tuple[Any, ...]] = []
-            failed = 0
+            failed_count = 0
             for row in zip(*[column.to_pylist() for column in batch.columns], strict=True):
                 try:
-                    results = self.work.rows(row)
+                    results = self.python_pass.process_row(row)
                 except Exception as error:
-                    if not self.work.skip_errors:
+                    if not self.python_pass.skip_errors:
                         raise
-                    results, failed = [], failed + 1
-                    if self.work.only_errors:
-                        rows.append((row[0], f"{type(error).__name__}: {error}", row[-1]))
-                    elif failed == 1:
-                        LOG.warning("a function failed: skipping this and other failing records of the batch", exc_info=True)
-                if not self.work.only_errors:
+                    results, failed_count = [], failed_count + 1
+                    if self.python_pass.only_errors:
+                        payload, event_time = row[0], row[-1]
+                        rows.append((payload, f"{type(error).__name__}: {error}", event_time))
+                    elif failed_count == 1:
+                        LOG.warning(
+                            "a function failed: skipping the record, and other records of the batch that fail", exc_info=True
+                        )
+                if not self.python_pass.only_errors:
                     rows.extend(results)
-            if failed and not self.work.only_errors:
-                LOG.warning("skipped %d of %d records of a batch", failed, batch.num_rows)
-            columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+            if failed_count and not self.python_pass.only_errors:
+                LOG.warning("skipped %d of %d records of a batch", failed_count, batch.num_rows)
+            columns = zip(*rows, strict=True) if rows else [()] * len(schema)  # an empty batch has empty columns
             arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)

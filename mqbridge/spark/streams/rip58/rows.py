@@ -1,4 +1,4 @@
-"""Convert rows to elements at the start of a pass through Python, and elements to rows at its end.
+"""Readers convert rows to elements at the start of a pass through Python; writers convert elements to rows at its end.
 
 Between two passes, where rows are shuffled or stored as state, an element is a row: its key as JSON text, its value as bytes from
 the codec of the stream, and its time. Within a pass, key and value are any Python objects.
@@ -30,11 +30,11 @@ class Reader(ABC):
     """Converts rows to elements."""
 
     columns: ClassVar[tuple[str, ...]]
-    """The columns to read, without `event_time`, which is always the last one."""
+    """The columns to read. `event_time` is not listed: a pass always reads it as the last column."""
 
     @abstractmethod
     def read(self, row: tuple[Any, ...]) -> Element | None:
-        """Return the element of a row, or None to leave the row out."""
+        """Return the element of a row, or None if the row is left out."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Writer(ABC):
     """Converts elements to rows."""
 
     fields: ClassVar[dict[str, DataType]]
-    """The columns and their types, without `event_time`, which is always the last one."""
+    """The columns to write, with their types. `event_time` is not listed: a pass always writes it as the last column."""
 
     @abstractmethod
     def write(self, element: Element) -> tuple[Any, ...]:
@@ -91,9 +91,9 @@ class Writer(ABC):
 
 @dataclass(frozen=True)
 class KeyedWriter(Writer):
-    """Writes rows to group or to join, with the number that `select` returns for the value. The JVM aggregates this number.
+    """Writes rows that the JVM groups or joins. `select` returns the number of a value, which the JVM aggregates.
 
-    An integer is in the column `whole`, any other number is a double in the column `real`. Without `keep_value` the column
+    An integer is written to the column `whole`, any other number as a double to `real`. Without `keep_value` the column
     `value` is null, for aggregates that need only the number.
     """
 

@@ -17,10 +17,11 @@ from mqbridge.spark.streams.rip58.rows import JoinReader, KeyedWriter, PayloadWr
 from mqbridge.spark.streams.windows import Window
 
 Function = Callable[[Any], Any]
+"""A user's function of one value."""
 
 
 class Stream:
-    """Base class of streams, with the chain that produces the elements and the codec of their values."""
+    """Base class of streams: the chain that produces the elements, and the codec of their values."""
 
     def __init__(self, chain: Chain, codec: Codec) -> None:
         self._chain = chain
@@ -45,46 +46,46 @@ class RStream(Stream):
 
     def map(self, function: Function) -> "RStream":
         """Replace each value with the result of the function."""
-        return RStream(self._chain.then(steps.Map(function)), self._codec)
+        return RStream(self._chain.with_step(steps.Map(function)), self._codec)
 
     def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> "RStream":
         """Replace each value with the values that the function returns."""
-        return RStream(self._chain.then(steps.FlatMap(function)), self._codec)
+        return RStream(self._chain.with_step(steps.FlatMap(function)), self._codec)
 
     mapValues = map
     flatMapValues = flatMap
 
     def filter(self, function: Function) -> "RStream":
         """Keep the values for which the function returns true."""
-        return RStream(self._chain.then(steps.Filter(function)), self._codec)
+        return RStream(self._chain.with_step(steps.Filter(function)), self._codec)
 
     def selectTimestamp(self, function: Callable[[Any], float]) -> "RStream":
         """Set the time of each value to the result of the function, in milliseconds since 1970.
 
-        It must come before the first window, and replaces the time of the message or the clock.
+        Use it before the first window. This time replaces the time that TimeType chooses.
         """
         if self._chain.node.has_watermark:
             raise ValueError("use selectTimestamp before the first window: after a window, the time is the end of the window")
-        return RStream(self._chain.then(steps.SelectTimestamp(function)), self._codec)
+        return RStream(self._chain.with_step(steps.SelectTimestamp(function)), self._codec)
 
     def foreach(self, function: Callable[[Any], object]) -> "RStream":
         """Call the function with each value, in a Spark task, and keep the value. A repeated task calls it again."""
-        stream = RStream(self._chain.then(steps.Foreach(function)), self._codec)
+        stream = RStream(self._chain.with_step(steps.Foreach(function)), self._codec)
         stream._chain.topology.add(Output("foreach", stream._chain, TextWriter()))
         return stream
 
     def keyBy(self, function: Function) -> "GroupedStream":
-        """Group by the key that the function returns. JSON must be able to represent it."""
-        return GroupedStream(self._chain.then(steps.KeyBy(function)), self._codec)
+        """Group by the key that the function returns. JSON must be able to represent the key."""
+        return GroupedStream(self._chain.with_step(steps.KeyBy(function)), self._codec)
 
     groupBy = keyBy
 
     def join(self, other: "RStream") -> "JoinedStream":
-        """Join with another stream: only values that have a match."""
+        """Join with another stream, and keep only values that have a match."""
         return JoinedStream(self, other, "inner")
 
     def leftJoin(self, other: "RStream") -> "JoinedStream":
-        """Join with another stream: all values of this stream, with None for a missing match."""
+        """Join with another stream, and keep all values of this stream, with None for a missing match."""
         return JoinedStream(self, other, "left")
 
 
@@ -93,15 +94,15 @@ class GroupedStream(Stream):
 
     def map(self, function: Function) -> "GroupedStream":
         """Replace each value with the result of the function. The keys do not change."""
-        return GroupedStream(self._chain.then(steps.Map(function)), self._codec)
+        return GroupedStream(self._chain.with_step(steps.Map(function)), self._codec)
 
     def filter(self, function: Function) -> "GroupedStream":
         """Keep the values for which the function returns true."""
-        return GroupedStream(self._chain.then(steps.Filter(function)), self._codec)
+        return GroupedStream(self._chain.with_step(steps.Filter(function)), self._codec)
 
     def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> RStream:
         """Replace each value with the values that the function returns. The stream is no longer grouped."""
-        return RStream(self._chain.then(steps.FlatMap(function)), self._codec)
+        return RStream(self._chain.with_step(steps.FlatMap(function)), self._codec)
 
     def count(self, select: Function | None = None) -> "GroupedStream":
         """Count the values per key so far; with `select`, only those for which it does not return None."""
@@ -125,8 +126,8 @@ class GroupedStream(Stream):
 
     def aggregate(self, accumulator: Any) -> "GroupedStream":
         """Run an Accumulator per key, or a function of key, value and the result so far (None at first)."""
-        node = aggregates.keyed_accumulator(self._chain, aggregates.as_accumulator(accumulator), self._codec)
-        return GroupedStream(_chain_after(self._chain, node), self._codec)
+        node = aggregates.keyed_accumulator_node(self._chain, aggregates.as_accumulator(accumulator), self._codec)
+        return GroupedStream(_start_chain(self._chain, node), self._codec)
 
     def window(self, window: Window) -> "WindowStream":
         """Group by window as well as by key."""
@@ -137,7 +138,7 @@ class GroupedStream(Stream):
         return RStream(self._chain, self._codec)
 
     def _aggregate(self, aggregate: aggregates.Aggregate) -> "GroupedStream":
-        return GroupedStream(_chain_after(self._chain, aggregates.keyed(self._chain, aggregate)), self._codec)
+        return GroupedStream(_start_chain(self._chain, aggregates.keyed_node(self._chain, aggregate)), self._codec)
 
 
 class WindowStream:
@@ -150,11 +151,11 @@ class WindowStream:
 
     def map(self, function: Function) -> "WindowStream":
         """Replace each value with the result of the function."""
-        return WindowStream(self._chain.then(steps.Map(function)), self._codec, self._window)
+        return WindowStream(self._chain.with_step(steps.Map(function)), self._codec, self._window)
 
     def filter(self, function: Function) -> "WindowStream":
         """Keep the values for which the function returns true."""
-        return WindowStream(self._chain.then(steps.Filter(function)), self._codec, self._window)
+        return WindowStream(self._chain.with_step(steps.Filter(function)), self._codec, self._window)
 
     def count(self, select: Function | None = None) -> GroupedStream:
         """Count the values; with `select`, only those for which it does not return None."""
@@ -179,11 +180,13 @@ class WindowStream:
     def aggregate(self, accumulator: Any) -> GroupedStream:
         """Run an Accumulator per key and window, or a function of key, value and the result so far (None at first)."""
         wrapped = aggregates.as_accumulator(accumulator)
-        node = aggregates.windowed_accumulator(self._chain, self._window, wrapped, self._codec)
-        return GroupedStream(_chain_after(self._chain, node), self._codec)
+        node = aggregates.windowed_accumulator_node(self._chain, self._window, wrapped, self._codec)
+        return GroupedStream(_start_chain(self._chain, node), self._codec)
 
     def _aggregate(self, aggregate: aggregates.Aggregate) -> GroupedStream:
-        return GroupedStream(_chain_after(self._chain, aggregates.windowed(self._chain, self._window, aggregate)), self._codec)
+        return GroupedStream(
+            _start_chain(self._chain, aggregates.windowed_node(self._chain, self._window, aggregate)), self._codec
+        )
 
 
 class JoinedStream:
@@ -197,16 +200,16 @@ class JoinedStream:
 
     def where(self, select: Function) -> "JoinedStream":
         """Set the function that returns the key of a value of the left stream."""
-        self._left = RStream(self._left._chain.then(steps.KeyBy(select)), self._left._codec)
+        self._left = RStream(self._left._chain.with_step(steps.KeyBy(select)), self._left._codec)
         return self
 
     def equalTo(self, select: Function) -> "JoinedStream":
         """Set the function that returns the key of a value of the right stream."""
-        self._right = RStream(self._right._chain.then(steps.KeyBy(select)), self._right._codec)
+        self._right = RStream(self._right._chain.with_step(steps.KeyBy(select)), self._right._codec)
         return self
 
     def window(self, window: Window) -> "JoinedStream":
-        """Join the last values of both sides in a window. Without a window, each value joins the latest of the other side."""
+        """Join the last values of both sides in each window. Without a window, a value joins the latest of the other side."""
         self._window = window
         return self
 
@@ -224,14 +227,17 @@ class JoinedStream:
                 joined = latest_join(left, right, "key", how, order="event_time")
                 joined = joined.withColumn("event_time", F.greatest("left.event_time", "right.event_time"))
             else:
-                left, right = (chain.timed(context, writer).select("key", "value", "event_time") for chain in chains)
+                left, right = (
+                    chain.rows_with_watermark(context, writer).select("key", "value", "event_time") for chain in chains
+                )
                 joined = window_join(left, right, "key", window, how, lateness=None)
             return joined.select("key", F.col("left.value").alias("left"), F.col("right.value").alias("right"), "event_time")
 
         node = Node(frame, JoinReader(codec, action), has_watermark=window is not None)
-        return RStream(_chain_after(chains[0], node), codec)
+        return RStream(_start_chain(chains[0], node), codec)
 
 
-def _chain_after(chain: Chain, node: Node) -> Chain:
+def _start_chain(chain: Chain, node: Node) -> Chain:
+    """Return a new chain that begins with a node after this chain."""
     chain.is_used = True
     return Chain(chain.topology, node)

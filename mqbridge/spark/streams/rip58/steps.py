@@ -7,6 +7,7 @@ from typing import Any
 from mqbridge.spark.streams.rip58.rows import Element
 
 Function = Callable[[Any], Any]
+"""A user's function of one value."""
 
 
 @dataclass(frozen=True)
