@@ -11,7 +11,7 @@
     │   │   └── PeerSilent         we closed it, because the server sent nothing for too long
     │   ├── RequestTimeout         no response within the deadline
     │   └── ServerRefused          the server responded with an error code of its protocol
-    ├── LaneRevoked                the partition was revoked; the normal end of a lane, not a failure
+    ├── LaneRevoked                the lane's partition was revoked; the normal end of a lane, not a failure
     ├── GapError                   the source lost data that was never read: the partition stops and reports it
     ├── DeliveryError              a message could not be stored in a target, or in the route's dead-letter topic
     └── MappingError               a message has a value that the target cannot represent
@@ -23,12 +23,12 @@ from enum import Enum
 
 
 class Failure(Enum):
-    """The kind of a failure, by its remedy; each system's error table maps the system's codes to these kinds."""
+    """Kinds of failures, by the remedy; each system's error table maps the system's error codes to these kinds."""
 
     RETRY = "retry"
     """Transient: the same request may succeed later."""
     REFRESH = "refresh"
-    """The route to the partition changed: refresh the metadata, then retry."""
+    """The partition is now on another server: refresh the metadata, then retry."""
     REFUSED = "refused"
     """This message is never accepted as it is; other messages may be."""
     FATAL = "fatal"
@@ -64,7 +64,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class ClusterError(MqbridgeError):
-    """A request to a cluster failed. `failure` is the remedy: retry, refresh the metadata first, or none."""
+    """A request to a cluster failed; `failure` tells which remedy helps: a retry, a refresh of the metadata first, or none."""
 
     def __init__(self, problem: str, failure: Failure = Failure.RETRY) -> None:
         super().__init__(problem)
@@ -102,8 +102,8 @@ class LaneRevoked(MqbridgeError):
 class GapError(MqbridgeError):
     """The source no longer holds messages that were never read.
 
-    `resume` is the first position that the source still holds. It is None if the source's positions went back: it is then not
-    known which messages were read.
+    `resume` is the first position that the source still holds. It is None if the source's positions decreased, as after a
+    restored backup: it is then unknown which messages were read.
     """
 
     def __init__(self, problem: str, resume: tuple[int, ...] | None = None) -> None:
@@ -112,7 +112,7 @@ class GapError(MqbridgeError):
 
 
 class DeliveryError(MqbridgeError):
-    """A message could not be stored, and its route has no dead-letter topic for it.
+    """A message could not be stored in a target, nor in a dead-letter topic of its route.
 
     `failure` is REFUSED if a retry does not help.
     """

@@ -21,15 +21,16 @@ and log (offset,).
 """
 
 Pair = tuple[str, str]
+"""Name and value of a property."""
 
 RESERVED_PREFIX = "mqbridge."
 """Prefix of the property names that the gateway reserves for itself; see `docs/reference/mapping.md`."""
 MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
-"""Names of the attribute pairs that hold a message's type and time; as properties they keep these names in every system."""
+"""Names of TubeMQ's attribute pairs with a message's type and time; as properties they keep these names in every system."""
 
 
 def format_position(position: Position) -> str:
-    """Format `(12, 3)` as `12:3`."""
+    """Format a position as text: `(12, 3)` as `12:3`."""
     if len(position) == 3:  # called once per message: a third of the time of the general case below
         return f"{position[0]}:{position[1]}:{position[2]}"
     if len(position) == 2:
@@ -40,7 +41,7 @@ def format_position(position: Position) -> str:
 
 
 def parse_position(text: str) -> Position:
-    """Parse `12:3`; raises ValueError for anything else."""
+    """Parse the text of a position: `12:3` is `(12, 3)`. Raises ValueError for any other text."""
     return tuple(map(int, text.split(":")))
 
 
@@ -76,10 +77,10 @@ class Message:
     deliver_at     time before which a delayed message is not delivered; ms since the epoch
     delivery_count number of earlier deliveries
     position       position in the source partition
-    origin         source partition and position that an earlier gateway stamped on it (`mqbridge.origin`)
-    hops           number of gateways that it passed through before
-    defect         why it could not be decoded; None if it was decoded. With a defect, payload holds the raw bytes, and the
-                   message is never delivered to a target
+    origin         source partition and position, stamped by a gateway that wrote it before (`mqbridge.origin`)
+    hops           number of gateways that the message has passed through
+    defect         reason why the message could not be decoded; None if it was decoded. With a defect, the payload contains the
+                   raw bytes, and the message is never delivered to a target
     """
 
     __slots__ = (
@@ -147,7 +148,10 @@ class Message:
 
     def property(self, key: str) -> str | None:
         """Return the first value of this property, None if there is none."""
-        for name, value in self.properties:  # a loop takes a quarter of a generator's time if the first pair matches
+        for (
+            name,
+            value,
+        ) in self.properties:  # if the first pair matches, a loop takes a quarter of the time of `next` over a generator
             if name == key:
                 return value
         return None
@@ -170,15 +174,15 @@ class Batch:
     """Consecutive messages of one source partition, in the form in which they were received.
 
     format        the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
-    data          the native form, as the encoders of that format expect it
+    data          the received bytes, in the form that the encoders of that format expect; None without such a form
     count         number of messages
     size          total bytes of the messages, for rate limits and metrics
-    held_bytes    bytes that the batch holds in memory, for budgets
+    held_bytes    bytes of memory that the batch uses, for budgets
     first         position of the first message
     next          position after the last message, from which a restart resumes
     handle        opaque value with which the inbound acknowledges the batch
     published_ms  publish time of the first message (ms since the epoch); None if it is known only after decoding
-    received_at   loop time at which a lane began to deliver the batch
+    received_at   loop time at which a lane of the route began to deliver the batch; 0.0 before
     """
 
     __slots__ = (
@@ -229,7 +233,7 @@ class Batch:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The messages, decoded on first use."""
+        """The messages; they are decoded on first use."""
         if self._messages is None:
             assert self._decode is not None  # noqa: S101 - one of the two is always set
             self._messages = self._decode()
@@ -246,12 +250,15 @@ class Batch:
             self._messages = None
 
     def may_contain(self, text: bytes) -> bool:
-        """Return False only if these bytes certainly do not occur in the native form; True if they do or may occur."""
+        """Return False only if these bytes certainly do not occur in the received form; True if they occur or may occur."""
         return self._may_contain is None or self._may_contain(text)
 
     @classmethod
     def of(cls, messages: Sequence[Message], partition: Partition | None = None) -> "Batch":
-        """Make a batch of messages that were not received. Without a `partition` it has no source, and no origin is stamped."""
+        """Make a batch of messages that were not received from a source.
+
+        Without a `partition` its source is NO_SOURCE, and outbounds stamp no origin on its messages.
+        """
         size = sum(len(message.payload or b"") for message in messages)
         first, last = (messages[0].position, messages[-1].position) if messages else ((), ())
         return cls(
@@ -266,7 +273,7 @@ NO_SOURCE = Partition("", "", "", 0)
 class Share:
     """The part of a batch for one target partition: all messages of the batch or those at `indexes`, original or `edited`.
 
-    is_edited   True if its messages differ from those of the batch: the outbound must then send `messages`, not the native form
+    is_edited   True if its messages differ from those of the batch: the outbound must then send `messages`, not `batch.data`
     held_bytes  set by `Outbound.send`: bytes that the outbound holds until the receipt, besides the batch (decompressed bodies)
     """
 
@@ -329,7 +336,7 @@ def split_origin(origin: str) -> tuple[str, str, str, Position]:
 
 
 def position_of(origin: str | None, source: Partition) -> Position | None:
-    """Return the position in an origin of this source partition; None for another partition, or without a valid position."""
+    """Return the position in `origin`; None if the origin is not of the partition `source`, or has no valid position."""
     if origin is None or not origin.startswith(prefix := origin_prefix(source)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The optional compiled module `mqbridge_native`: decoders and encoders of native batches.
+"""The optional compiled module `mqbridge_native`: decoders and encoders of messages in the formats of the systems.
 
 Without it, the Python code of the mapping packages does the same work. No other module imports `mqbridge_native`. Commands show
 `notice` once, at their start.
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 from mqbridge import __version__
 
 SWITCH = "MQBRIDGE_NATIVE"
-"""The environment variable that disables the compiled module if it is `0`."""
+"""The environment variable that disables the compiled module if its value is `0`."""
 REMEDY = "in a checkout `make setup` builds it if cargo is installed; docs/how-to/compiled.md has other ways"
+"""How to install the module; a part of `notice`."""
 
 
 class ImportResult(NamedTuple):
@@ -41,15 +42,16 @@ def import_compiled() -> ImportResult:
     return ImportResult(mqbridge_native)
 
 
-_result = import_compiled()
-compiled = _result.module
+_import_result = import_compiled()
+compiled = _import_result.module
 """The compiled module; None if it is not used."""
-is_broken = _result.is_broken
+is_broken = _import_result.is_broken
 """True if the compiled module is installed but unusable; `notice` is then logged as a warning."""
 state, notice = "in use", ""
+"""`state` is shown by `mqbridge --version`; `notice` is shown at the start of commands, and empty if the module is used."""
 if compiled is None:
-    state = f"not in use: {_result.reason}"
-    notice = f"running without the compiled module (same results, more CPU per message): {_result.reason}"
+    state = f"not in use: {_import_result.reason}"
+    notice = f"running without the compiled module (same results, more CPU per message): {_import_result.reason}"
 
 T = TypeVar("T")
 
@@ -60,7 +62,7 @@ def is_native(messages: Sequence[Any]) -> bool:
 
 
 def pick(messages: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:
-    """Return the messages at these indexes."""
+    """Return the messages at these indexes; messages of the compiled module stay there, without Python objects."""
     if is_native(messages):
         return messages.part(indexes)  # type: ignore[attr-defined, no-any-return]
     return [messages[index] for index in indexes]

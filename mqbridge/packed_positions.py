@@ -1,4 +1,4 @@
-"""A compact list of positions, for the millions of source positions that a target may have stored."""
+"""A compact list of positions: a target may have stored messages from millions of source positions."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -9,7 +9,7 @@ from mqbridge.message import Position
 
 
 class _Run(Sequence[Position]):
-    """Ascending positions with the same number of components."""
+    """Ascending positions with the same number of components (`width`), stored one after the other in one array."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -26,7 +26,7 @@ class _Run(Sequence[Position]):
 
     def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
         if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
+            return [self[position] for position in range(len(self))[index]]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         begin = index % len(self) * self.width
@@ -34,14 +34,14 @@ class _Run(Sequence[Position]):
 
 
 class PackedPositions:
-    """A list of positions, 8 bytes per 64-bit component, in insertion order; most compact if mostly ascending."""
+    """A list of positions in insertion order; takes 8 bytes per component, and some more for each position below the previous."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
         self._last: Position = ()
 
     def add(self, position: Position) -> None:
-        """Append a position, which must not be empty. Components of more than 64 bits exist in no system: ignore them."""
+        """Append a position, which must not be empty; ignore one with a component above 64 bits, which exists in no system."""
         try:
             numbers = array("q", position)
         except OverflowError:
@@ -71,7 +71,7 @@ class PackedPositions:
 
     def between(self, first: Position, last: Position) -> set[Position]:
         """Return the positions from `first` to `last`, both included."""
-        found: set[Position] = set()
+        positions: set[Position] = set()
         for run in self._runs:
-            found.update(run[bisect_left(run, first) : bisect_right(run, last)])
-        return found
+            positions.update(run[bisect_left(run, first) : bisect_right(run, last)])
+        return positions

@@ -1,6 +1,6 @@
 """Plans the ranges of partitions to read, for callers without an event loop.
 
-It serves programs that do not use asyncio and divide the reading among processes; each process then calls `Cluster.read`.
+Such programs divide the ranges among processes, and each process reads its ranges with `Cluster.read`.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 
 ReadLimit = Start | Mapping[str, Position]
-"""Where reading begins or ends: one value for all partitions, or positions by partition name.
+"""The begin or the end of reading: one `Start` for all partitions, or positions by partition name.
 
-Without a position, a partition is read from its first message, or to its last.
+A partition that the mapping does not contain is read from its first message, or up to its last.
 """
 
 
 class ReadRange(NamedTuple):
-    """A range of one partition, from `begin` up to, not including, `end`."""
+    """A range of one partition: the messages at positions from `begin` (inclusive) to `end` (exclusive)."""
 
     topic: str
     partition: str
@@ -46,13 +46,15 @@ def plan_ranges(
 async def _plan(cluster: Cluster, topics: Sequence[str], begin: ReadLimit, end: ReadLimit) -> list[ReadRange]:
     await cluster.connect()
     try:
-        found = await asyncio.gather(*(_bounds(cluster, topic) for topic in topics))
+        topic_bounds = await asyncio.gather(*(_bounds(cluster, topic) for topic in topics))
     finally:
         await cluster.close()
     ranges = [
-        ReadRange(topic, name, _limit(begin, name, held, held.first), _limit(end, name, held, held.next))
-        for topic, bounds in zip(topics, found, strict=True)
-        for name, held in bounds.items()
+        ReadRange(
+            topic, name, _limit_position(begin, name, bounds, bounds.first), _limit_position(end, name, bounds, bounds.next)
+        )
+        for topic, bounds_by_name in zip(topics, topic_bounds, strict=True)
+        for name, bounds in bounds_by_name.items()
     ]
     return [read_range for read_range in ranges if read_range.begin < read_range.end]
 
@@ -63,7 +65,8 @@ async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
     return await cluster.bounds(topic)
 
 
-def _limit(limit: ReadLimit, name: str, held: Bounds, otherwise: Position) -> Position:
+def _limit_position(limit: ReadLimit, name: str, bounds: Bounds, default: Position) -> Position:
+    """Return the position of this limit in the partition `name`; `default` if a mapping does not contain the partition."""
     if isinstance(limit, Start):
-        return held.first if limit is Start.EARLIEST else held.next
-    return limit.get(name, otherwise)
+        return bounds.first if limit is Start.EARLIEST else bounds.next
+    return limit.get(name, default)

@@ -10,13 +10,16 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 
 PositionsOf = Callable[[Any], Sequence[Position]]
-"""Function that takes the response of a request and returns the positions of the request's messages."""
+"""Function that takes the response to a request and returns the positions of the request's messages."""
 
 
 class ReceiptAggregator:
-    """Makes the receipt of `count` messages from the responses of their requests; a FATAL failure fails the whole send."""
+    """Makes the receipt of `count` messages from the responses to their requests; a FATAL failure fails the whole send.
 
-    __slots__ = ("_count", "_failures", "_fatal", "_open", "_stored", "future")
+    Add each request with `add_request`, then call `finish_adding` once. `failures` are those of messages that are in no request.
+    """
+
+    __slots__ = ("_count", "_failures", "_fatal", "_stored", "_unfinished", "future")
 
     def __init__(
         self, count: int, failures: Sequence[MessageFailure] = (), loop: asyncio.AbstractEventLoop | None = None
@@ -24,33 +27,36 @@ class ReceiptAggregator:
         self.future: asyncio.Future[Receipt] = (loop or asyncio.get_running_loop()).create_future()
         self._count = count
         self._failures = list(failures)
-        self._open = 1
+        self._unfinished = 1
+        """Number of requests without a response, plus one until `finish_adding`."""
         self._stored: list[tuple[Sequence[int], PositionsOf, Any]] = []
+        """Indexes, positions function and response of each request that succeeded."""
         self._fatal: ClusterError | None = None
 
-    def wait_for(self, sent: "asyncio.Future[Any]", indexes: Sequence[int], positions: PositionsOf) -> None:
-        """Add a sent request, with the messages at `indexes`."""
-        self._open += 1
-        sent.add_done_callback(partial(self._answered, indexes, positions))
+    def add_request(self, response: "asyncio.Future[Any]", indexes: Sequence[int], positions_of: PositionsOf) -> None:
+        """Add a request that contains the messages at `indexes` of the share; `response` is its future."""
+        self._unfinished += 1
+        response.add_done_callback(partial(self._on_response, indexes, positions_of))
 
-    def sent(self) -> "asyncio.Future[Receipt]":
+    def finish_adding(self) -> "asyncio.Future[Receipt]":
         """Return the future of the receipt; call this once, after all requests were added."""
-        self._finish()
+        self._count_finished()
         return self.future
 
-    def _answered(self, indexes: Sequence[int], positions: PositionsOf, sent: "asyncio.Future[Any]") -> None:
-        error = sent.exception()
+    def _on_response(self, indexes: Sequence[int], positions_of: PositionsOf, response: "asyncio.Future[Any]") -> None:
+        error = response.exception()
         if error is None:
-            self._stored.append((indexes, positions, sent.result()))
+            self._stored.append((indexes, positions_of, response.result()))
         elif isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
             self._failures += [MessageFailure(index, error.failure, str(error)) for index in indexes]
         else:
             self._fatal = error if isinstance(error, ClusterError) else ClusterError(str(error), Failure.FATAL)
-        self._finish()
+        self._count_finished()
 
-    def _finish(self) -> None:
-        self._open -= 1
-        if self._open or self.future.done():
+    def _count_finished(self) -> None:
+        """Resolve the receipt when the last request has its response and no more can be added."""
+        self._unfinished -= 1
+        if self._unfinished or self.future.done():
             return
         if self._fatal is not None:
             self.future.set_exception(self._fatal)
@@ -60,15 +66,16 @@ class ReceiptAggregator:
 
 
 def _positions(count: int, stored: Sequence[tuple[Sequence[int], PositionsOf, Any]]) -> list[Position]:
-    found: list[Position] = [()] * count
-    for indexes, positions, answer in stored:
-        for index, position in zip(indexes, positions(answer), strict=True):
-            found[index] = position
-    return found
+    """Return the position of each message; () for a message that was not stored."""
+    positions: list[Position] = [()] * count
+    for indexes, positions_of, response in stored:
+        for index, position in zip(indexes, positions_of(response), strict=True):
+            positions[index] = position
+    return positions
 
 
-def closed_outbound_future(what: str) -> "asyncio.Future[Receipt]":
-    """Return a future that has failed already, for a send to a closed outbound."""
+def closed_outbound_future(target: str) -> "asyncio.Future[Receipt]":
+    """Return a failed future, for a send to a closed outbound; `target` names the topic in the error."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-    future.set_exception(ClusterError(f"the outbound into {what} is closed", Failure.FATAL))
+    future.set_exception(ClusterError(f"the outbound into {target} is closed", Failure.FATAL))
     return future

@@ -1,8 +1,8 @@
 """A secret and its source: the configuration's own text, an environment variable, a file, or a command.
 
-The source is read again each time the secret is needed (a command at most every COMMAND_KEPT_S), so that a new secret is used
-without a restart. If the source cannot be read, the last value stays in use: a file that is being replaced is missing for a
-moment. The value of a secret never appears in a representation, an error, or the dump of a model.
+The source is read again each time the secret is needed (the output of a command is reused for COMMAND_CACHE_S). So a changed
+secret is used without a restart. If the source cannot be read, the last value stays in use: a file that is being replaced is
+missing for a moment. The value of a secret never appears in a representation, an error, or the dump of a model.
 """
 
 import asyncio
@@ -22,12 +22,14 @@ from mqbridge.secret_sources import Unreadable, read_file, read_variable, run_co
 
 log = logging.getLogger(__name__)
 
-COMMAND_KEPT_S = 30.0
+COMMAND_CACHE_S = 30.0
 """Time for which the output of a command is reused, unless the caller requests a fresh value."""
-COMMAND_PAUSE_S = 1.0
+MIN_COMMAND_PAUSE_S = 1.0
 """Minimum pause between two runs of a command, also after a failure; hundreds of partitions may need the secret at once."""
 HIDDEN = "**********"
+"""Text shown instead of a secret."""
 SOURCES = ("file", "env", "command")
+"""Keys of the configuration for a secret that is not given as its text."""
 SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
 """Value of `format` that marks a secret in the JSON Schema."""
 IS_SHOWN = "isShown"
@@ -49,8 +51,8 @@ class Secret:
 
         Raises ValueError unless exactly one source is given, and for a command that cannot be split.
         """
-        given = {"text": text, "file": file and str(file), "env": env, "command": command}
-        sources = [(kind, source) for kind, source in given.items() if source]
+        arguments = {"text": text, "file": file and str(file), "env": env, "command": command}
+        sources = [(kind, source) for kind, source in arguments.items() if source]
         if len(sources) != 1:
             raise ValueError(f"a secret has one source: its text, or one of {', '.join(SOURCES)}")
         self._kind, source = sources[0]
@@ -61,16 +63,18 @@ class Secret:
             raise ValueError("command names no program")
         self._last: str | None = text
         self._read_at = -math.inf
+        """Time of a command's last successful run (`time.monotonic`)."""
         self._failed_at, self._failure = -math.inf, ""
         """Time and reason of a command's last failure."""
         self._logged_failure = ""
         """The last logged failure; "" after a successful read, so that the next failure is logged again."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        """The event loop of the last read, and its lock."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, *, fresh: bool = False) -> str:
-        """Return the current value; with `fresh`, run a command again even if its last output is recent.
+        """Return the current value; with `fresh`, run a command again unless it ran within MIN_COMMAND_PAUSE_S.
 
         Raises ClusterError (FATAL) if the source cannot be read and there is no earlier value.
         """
@@ -79,10 +83,10 @@ class Secret:
         loop = asyncio.get_running_loop()
         if self._lock is None or self._lock[0] is not loop:  # a program may run several event loops in sequence
             self._lock = loop, asyncio.Lock()
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         async with self._lock[1]:  # callers that arrive while a command runs use its output
             try:
-                self._last = await self._current(asked_at, fresh=fresh)
+                self._last = await self._read_source(requested_at, fresh=fresh)
             except Unreadable as error:
                 if self._last is None:
                     raise ClusterError(f"the secret from {self.source} cannot be read: {error}", Failure.FATAL) from None
@@ -93,14 +97,15 @@ class Secret:
                 self._logged_failure = ""
         return self.last
 
-    async def _current(self, asked_at: float, *, fresh: bool) -> str:
+    async def _read_source(self, requested_at: float, *, fresh: bool) -> str:
+        """Read the source, or return a command's recent output; `requested_at` is the time of the call. Raises Unreadable."""
         if self._kind == "env":
             return read_variable(self._source[0])
         if self._kind == "file":
             return await asyncio.to_thread(read_file, self._source[0])
-        if self._failed_at > asked_at - COMMAND_PAUSE_S:
+        if self._failed_at > requested_at - MIN_COMMAND_PAUSE_S:
             raise Unreadable(self._failure)
-        if self._last is not None and self._read_at > asked_at - (COMMAND_PAUSE_S if fresh else COMMAND_KEPT_S):
+        if self._last is not None and self._read_at > requested_at - (MIN_COMMAND_PAUSE_S if fresh else COMMAND_CACHE_S):
             return self._last
         try:
             text = await run_command(self._source)
@@ -119,12 +124,12 @@ class Secret:
 
     @property
     def source(self) -> str:
-        """The source in logs and errors: the file's path, the variable's name, or the command's program."""
+        """Name of the source in logs and errors, such as `file PATH`, `env NAME` or `command PROGRAM`."""
         return "the configuration" if self._kind == "text" else f"{self._kind} {self._source[0]}"
 
     @property
     def shown(self) -> str | dict[str, str | list[str]]:
-        """The secret as in the configuration; its text is hidden, and so are a command's arguments, which may be secret."""
+        """The secret as in the configuration, without its text, and without a command's arguments, which may be secret."""
         if self.is_text:
             return HIDDEN
         return {
@@ -149,10 +154,10 @@ class Secret:
 
     def __reduce__(self) -> tuple[Any, ...]:
         value: Any = list(self._source) if self._kind == "command" else self._source[0]
-        return _restored, (self._kind, value)
+        return _unpickle, (self._kind, value)
 
     @classmethod
-    def parsed(cls, value: Any) -> Self:
+    def parse(cls, value: Any) -> Self:
         """Make a secret from a text, or a mapping with one of `file`, `env`, `command`. Raises ValueError."""
         if isinstance(value, cls):
             return value
@@ -169,13 +174,13 @@ class Secret:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            _validated, serialization=core_schema.plain_serializer_function_ser_schema(_shown)
+            _validate, serialization=core_schema.plain_serializer_function_ser_schema(_shown)
         )
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         text = {"type": "string", "minLength": 1}
-        one = {
+        options = {
             "file": text | {"description": "A file with the secret; it is read again when the secret is needed."},
             "env": text | {"description": "An environment variable with the secret."},
             "command": {
@@ -183,18 +188,18 @@ class Secret:
                 "anyOf": [text, {"type": "array", "items": text, "minItems": 1}],
             },
         }
-        sources = {"type": "object", "properties": one, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
+        sources = {"type": "object", "properties": options, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
         return {"anyOf": [text, sources], "format": SECRET_FORMAT}
 
 
-def _restored(kind: str, value: Any) -> Secret:
+def _unpickle(kind: str, value: Any) -> Secret:
     return Secret(value) if kind == "text" else Secret(**{kind: value})
 
 
-def _validated(value: Any) -> Secret:
+def _validate(value: Any) -> Secret:
     try:
-        return Secret.parsed(value)
-    except ValueError as error:  # replaced by an error without the value, which pydantic would show
+        return Secret.parse(value)
+    except ValueError as error:  # pydantic would show the value with a ValueError, but not with this error
         raise PydanticCustomError("secret", "{problem}", {"problem": str(error)}) from None
 
 

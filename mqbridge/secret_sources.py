@@ -10,7 +10,8 @@ from pathlib import Path
 MAX_BYTES = 64 << 10
 """Maximum size of a secret; a larger file or output is an error."""
 COMMAND_TIMEOUT_S = 20.0
-KILLED_WITHIN_S = 1.0
+"""Maximum run time of a command, which may ask a server over the network."""
+KILL_TIMEOUT_S = 1.0
 """Maximum wait for a program after it has been killed."""
 
 
@@ -20,14 +21,14 @@ class Unreadable(Exception):
 
 def read_variable(name: str) -> str:
     """Read an environment variable. Raises Unreadable."""
-    return _checked(os.fsencode(os.environ.get(name, "")), "the variable is not set, or empty")
+    return _decode_secret(os.fsencode(os.environ.get(name, "")), "the variable is not set, or empty")
 
 
 def read_file(path: str) -> str:
     """Read a file and remove white space at both ends. Raises Unreadable."""
     try:
         with Path(path).expanduser().open("rb") as file:
-            return _checked(file.read(MAX_BYTES + 1), "the file is empty")
+            return _decode_secret(file.read(MAX_BYTES + 1), "the file is empty")
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
     except (RuntimeError, ValueError) as error:  # `~` of an unknown user, or a path with a NUL byte
@@ -60,34 +61,36 @@ async def run_command(argv: tuple[str, ...]) -> str:
     except TimeoutError:
         raise Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
     finally:
-        await _end(process, transport)
+        await _kill(process, transport)
     if status:
         raise Unreadable(f"the command ended with status {status}; run it by hand to see why")
-    return _checked(raw, "the command printed nothing")
+    return _decode_secret(raw, "the command printed nothing")
 
 
-async def _end(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
+async def _kill(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
     """Kill the program and its children if it still runs, and close its output.
 
-    A child that still runs keeps the output open, and asyncio treats the command as running until its output is closed.
+    A child that still runs keeps the output open, and asyncio treats a command as running until its output is closed.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             process.kill() if sys.platform == "win32" else os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(KILLED_WITHIN_S):
+            async with asyncio.timeout(KILL_TIMEOUT_S):
                 await process.wait()
     transport.close()
 
 
 async def _read_all(stream: asyncio.StreamReader) -> bytes:
+    """Read to the end of the stream, or until more than MAX_BYTES were read."""
     raw = b""
     while len(raw) <= MAX_BYTES and (chunk := await stream.read(MAX_BYTES)):
         raw += chunk
     return raw
 
 
-def _checked(raw: bytes, empty: str) -> str:
+def _decode_secret(raw: bytes, empty_reason: str) -> str:
+    """Return the text without white space at both ends. Raises Unreadable; `empty_reason` is its text if nothing is left."""
     if len(raw) > MAX_BYTES:
         raise Unreadable(f"it is larger than {MAX_BYTES >> 10} KiB")
     try:
@@ -95,5 +98,5 @@ def _checked(raw: bytes, empty: str) -> str:
     except UnicodeDecodeError:
         raise Unreadable("it is not UTF-8 text") from None
     if not text:
-        raise Unreadable(empty)
+        raise Unreadable(empty_reason)
     return text

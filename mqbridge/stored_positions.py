@@ -9,8 +9,8 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Partition, Position, position_of
 from mqbridge.packed_positions import PackedPositions
 
-FIRST_WINDOW, GROWTH = 256, 32
-"""Number of messages in the first window, at the end of a partition; factor by which each next window is longer."""
+FIRST_WINDOW_MESSAGES, WINDOW_GROWTH = 256, 32
+"""Number of messages in the first window, at the end of a partition; factor by which each further window is longer."""
 
 
 async def last_stored(
@@ -22,14 +22,15 @@ async def last_stored(
 ) -> dict[int, Position]:
     """Return the last source position that each target partition has stored, by partition index. Raises ClusterError.
 
-    Implements `Outbound.resume`. Only reading a partition back to `since`, or to its beginning, proves that it has no message of
-    the source.
+    Implements `Outbound.resume`. `partitions` maps partition indexes to names. Each partition is read backward until a message of
+    the source is found, down to the position `since` of the partition, or to its beginning. A partition without such a message
+    is not in the result.
     """
     bounds, floors = await cluster.bounds(topic), since or {}
-    found = await asyncio.gather(
+    positions = await asyncio.gather(
         *(_last_stored_in(cluster, topic, name, bounds[name], source, floors.get(index)) for index, name in partitions.items())
     )
-    return {index: position for index, position in zip(partitions, found, strict=True) if position is not None}
+    return {index: position for index, position in zip(partitions, positions, strict=True) if position is not None}
 
 
 async def _last_stored_in(
@@ -55,37 +56,37 @@ async def stored_from(
 ) -> dict[int, PackedPositions]:
     """Return all source positions from `first` on that each target partition has stored, by partition index.
 
-    Messages of a source are stored in order, so reading a partition backward ends at a message of the source before `first`; or
-    at `since`, or at the partition's beginning. Raises ClusterError.
+    Messages of a source are stored in order. So reading a partition backward ends at the first window that has a message of the
+    source before `first`, at the position `since` of the partition, or at its beginning. Raises ClusterError.
     """
     bounds, floors = await cluster.bounds(topic), since or {}
-    found = await asyncio.gather(
+    positions = await asyncio.gather(
         *(_stored_in(cluster, topic, name, bounds[name], source, first, floors.get(index)) for index, name in partitions.items())
     )
-    return dict(zip(partitions, found, strict=True))
+    return dict(zip(partitions, positions, strict=True))
 
 
 async def _stored_in(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, first: Position, since: Position | None
 ) -> PackedPositions:
-    found = PackedPositions()
+    stored = PackedPositions()
     async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
             reached_earlier = False
             async for position in _positions(cluster, topic, name, begin, end, source):
                 if position >= first:
-                    found.add(position)
+                    stored.add(position)
                 else:
                     reached_earlier = True
             if reached_earlier:
                 break
-    return found
+    return stored
 
 
 async def _positions(
     cluster: Cluster, topic: str, name: str, begin: Position, end: Position, source: Partition
 ) -> AsyncGenerator[Position, None]:
-    """Yield the positions in `source` of the messages that are stored between `begin` and `end`."""
+    """Yield the source positions of the messages from `source` that are stored between `begin` and `end`."""
     async with aclosing(cluster.read(topic, name, begin, end)) as batches:
         async for batch in batches:
             for message in batch.messages:
@@ -96,21 +97,22 @@ async def _positions(
 async def _backward_windows(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, since: Position | None
 ) -> AsyncGenerator[tuple[Position, Position], None]:
-    """Yield ranges of a partition from its end back to `since`, or to its beginning; each is GROWTH times the previous one."""
-    count, end = FIRST_WINDOW, bounds.next
+    """Yield ranges of a partition from its end back to `since`, or to its beginning; each is WINDOW_GROWTH times longer."""
+    count, end = FIRST_WINDOW_MESSAGES, bounds.next
     first = bounds.first if since is None else max(bounds.first, since)
     start: Position | None = None
     while end > first:
-        previous, start = start, await _newest(cluster, topic, name, bounds, count)
+        previous_start, start = start, await _start_of_newest(cluster, topic, name, bounds, count)
         begin = max(first, min(end, start))
-        if begin == end and start == previous:  # the cluster cannot count further back, or retention deleted the messages
-            held = (await cluster.bounds(topic))[name].first
-            begin = first = held if since is None else max(held, since)
+        if begin == end and start == previous_start:  # the cluster cannot count further back, or retention deleted the messages
+            oldest = (await cluster.bounds(topic))[name].first
+            begin = first = oldest if since is None else max(oldest, since)
         yield begin, end
-        count, end = count * GROWTH, begin
+        count, end = count * WINDOW_GROWTH, begin
 
 
-async def _newest(cluster: Cluster, topic: str, name: str, bounds: Bounds, count: int) -> Position:
+async def _start_of_newest(cluster: Cluster, topic: str, name: str, bounds: Bounds, count: int) -> Position:
+    """Return the position of the first of the partition's newest `count` messages; its beginning if the cluster cannot tell."""
     if cluster.operations is None:
         return bounds.first
     return (await cluster.operations.newest(topic, count)).get(name, bounds.first)

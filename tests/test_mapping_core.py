@@ -18,17 +18,17 @@ def test_a_cache_makes_a_value_once() -> None:
 
 
 def test_a_full_cache_is_emptied() -> None:
-    cache = BoundedCache(str, entries=3, length=None)
+    cache = BoundedCache(str, max_entries=3, length=None)
     for key in range(4):
         assert cache[key] == str(key)
     assert dict(cache) == {3: "3"}
 
 
 def test_a_cache_does_not_keep_long_keys() -> None:
-    cache = BoundedCache(bytes.decode, longest=3)
+    cache = BoundedCache(bytes.decode, max_length=3)
     assert (cache[b"abc"], cache[b"abcd"]) == ("abc", "abcd")
     assert list(cache) == [b"abc"]
-    names: BoundedCache[tuple[str, ...], int] = BoundedCache(len, longest=3, length=total_length)
+    names: BoundedCache[tuple[str, ...], int] = BoundedCache(len, max_length=3, length=total_length)
     assert (names["ab", "c"], names["ab", "cd"]) == (2, 2)
     assert list(names) == [("ab", "c")]
 

@@ -1,14 +1,14 @@
 """A bounded cache: a dict that is emptied when it is full.
 
-Messages repeat either a few texts, or so many that no cache would help. Therefore there is no LRU order, and a hit costs as much
-as a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
+The texts in messages are either few and repeated, or so many that no cache helps. So the cache keeps no LRU order, and a hit
+costs as much as a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
 """
 
 from collections.abc import Callable, Sequence, Sized
 from typing import Any, Generic, TypeVar
 
-ENTRIES = 16384
-LONGEST = 256
+MAX_ENTRIES = 16384
+MAX_KEY_LENGTH = 256
 """Maximum length of a cached key, in bytes or characters. Longer keys (tokens, sentences) seldom repeat."""
 
 K = TypeVar("K")
@@ -18,22 +18,22 @@ V = TypeVar("V")
 class BoundedCache(dict[K, V], Generic[K, V]):
     """Values by key; `make` makes a value on first use (`cache[key]`), and `keep` stores a given value.
 
-    The cache stores up to `entries` values and is emptied before the next one. A key whose `length` exceeds `longest` is not
-    stored. With `length=None` every key is stored.
+    The cache stores up to `max_entries` values and is emptied before the next one. A key whose `length` exceeds `max_length` is
+    not stored. With `length=None` every key is stored.
     """
 
-    __slots__ = ("_entries", "_length", "_longest", "_make")
+    __slots__ = ("_length", "_make", "_max_entries", "_max_length")
 
     def __init__(
         self,
         make: Callable[[K], V] | None = None,
         *,
-        entries: int = ENTRIES,
-        longest: int = LONGEST,
+        max_entries: int = MAX_ENTRIES,
+        max_length: int = MAX_KEY_LENGTH,
         length: Callable[[Any], int] | None = len,
     ) -> None:
         super().__init__()
-        self._make, self._entries, self._longest, self._length = make, entries, longest, length
+        self._make, self._max_entries, self._max_length, self._length = make, max_entries, max_length, length
 
     def __missing__(self, key: K) -> V:
         if self._make is None:
@@ -42,13 +42,13 @@ class BoundedCache(dict[K, V], Generic[K, V]):
 
     def keep(self, key: K, value: V) -> V:
         """Store a value, unless its key is too long; return the value."""
-        if self._length is None or self._length(key) <= self._longest:
-            if len(self) >= self._entries:
+        if self._length is None or self._length(key) <= self._max_length:
+            if len(self) >= self._max_entries:
                 self.clear()
             self[key] = value
         return value
 
 
 def total_length(parts: Sequence[Sized]) -> int:
-    """Return the total length of a key that is a tuple of texts, for `length`."""
+    """Return the total length of a key that is a tuple of texts; the `length` of a cache with such keys."""
     return sum(map(len, parts))

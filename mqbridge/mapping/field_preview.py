@@ -7,7 +7,9 @@ _NOT_SHOWN = {"defect", "hops", "origin", "position", "properties"}
 
 
 def preview_fields(message: Message, origin: str | None) -> list[tuple[str, str | bytes]]:
-    """Return names and values of the fields that are set, the properties, origin and hops.
+    """Return the names and values of the fields that are set, then of the properties, then origin and hops.
+
+    `origin` is the prefix of the new origin (`origin_prefix`); None keeps the origin of the message.
 
     Raises MappingError for a message that could not be decoded.
     """

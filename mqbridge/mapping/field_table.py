@@ -1,10 +1,10 @@
 """The mapping of each field of a system's messages, as rules that the code, tests, command line and published page share.
 
-The rules of a system are in its `mapping.table`, and are registered with its adapter. A rule maps a native field to a field of
-`Message`, and defines the fate of the field when a message is written to the system:
+The rules of a system are in its module `mapping.table`, and are registered with its adapter. A rule maps a native field (a field
+of the system's own message format) to a field of `Message`, and defines the fate of the field when a message is written:
 
     native      a field of the system itself stores the value
-    carried     a reserved property stores the value; in a system with such a field, the value becomes native again
+    carried     a reserved property stores the value; a system that has a field for it stores it there again
     recomputed  the system that stores the message sets a new value; the field is only read
     dropped     the value has no meaning outside of its system; `why` gives the reason
 """
@@ -27,7 +27,9 @@ NATIVE, CARRIED, RECOMPUTED, DROPPED = Fate
 
 
 class FieldRule(NamedTuple):
-    """The rule of one native field (or reserved property): its message field, its fate, and the reason in one line.
+    """The rule of one native field (or reserved property): its message field, its fate, and the reason (`why`) in one line.
+
+    `field` is None if no field of `Message` has the value.
 
     `own` means that the value is specific to this system: values from other systems in the same message field are not written to
     the native field.
@@ -48,7 +50,7 @@ class FieldTable(NamedTuple):
     rules: tuple[FieldRule, ...]
 
     def rules_of(self, field: str) -> list[FieldRule]:
-        """Return the rules of a message field, for writing and reading it."""
+        """Return all rules of a message field."""
         return [rule for rule in self.rules if rule.field == field]
 
     def carried_fields(self) -> tuple[str, ...]:
@@ -78,13 +80,14 @@ def map_fields(source: FieldTable, target: FieldTable) -> list[MappedField]:
 
 
 def _map_field(rule: FieldRule, target: FieldTable) -> Iterable[MappedField]:
+    """Yield the mapping of one rule's field; nothing for a reserved property that carries a message field."""
     if not rule.native or (rule.native.startswith("mqbridge.") and rule.field is not None):
         return  # a carried field: the rule of the message field itself covers it
     if rule.field is None or rule.fate is DROPPED:
         yield MappedField(rule.native, rule.field, "", rule.fate, rule.why)
         return
-    taken = [found for found in target.rules_of(rule.field) if not found.own]
-    written = [found for found in taken if found.fate in {NATIVE, CARRIED}]
-    names = ", ".join(dict.fromkeys(found.native for found in written))
-    best = min(taken, key=lambda found: list(Fate).index(found.fate))
+    target_rules = [target_rule for target_rule in target.rules_of(rule.field) if not target_rule.own]
+    written = [target_rule for target_rule in target_rules if target_rule.fate in {NATIVE, CARRIED}]
+    names = ", ".join(dict.fromkeys(target_rule.native for target_rule in written))
+    best = min(target_rules, key=lambda target_rule: list(Fate).index(target_rule.fate))  # in the order of `Fate`
     yield MappedField(rule.native, rule.field, names, best.fate, rule.why if rule.why == best.why else f"{rule.why}; {best.why}")

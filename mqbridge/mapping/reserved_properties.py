@@ -46,13 +46,14 @@ CARRIED_NAMES = frozenset(
 RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
 """The reserved names. User properties with one of these names are escaped when they are written."""
 _PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
+"""Name of the reserved property, by message field."""
 _INT64 = range(-(1 << 63), 1 << 63)
 ABSENT = frozenset({"key", "msg_type"})
 """The fields that `mqbridge.without` may list."""
 
 
 def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
-    """Return the pairs that carry these fields. A field that is None has no pair, except for `payload`: None is a tombstone."""
+    """Return the pairs that carry these fields. A field that is None has no pair, except the payload of a tombstone."""
     pairs: list[Pair] = []
     for field in fields:
         value = getattr(message, field)
@@ -64,14 +65,14 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
         elif value.__class__ is int:
             pairs.append((_PREFIXED[field], str(value)))
         elif value != () and field != "payload":
-            pairs.append(_pair(field, value))
+            pairs.append(_encode_field(field, value))
     return pairs
 
 
 def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
-    """Return the pairs of origin and hops. A new stamp adds one hop.
+    """Return the pairs of origin and hops.
 
-    If `stamp` is None or the message's own origin, the origin and the hops stay unchanged.
+    `stamp` is the new origin, which adds one hop. If it is None, or the same as the message's origin, both stay unchanged.
     """
     keeps_origin = stamp is None or stamp == message.origin
     origin = message.origin if keeps_origin else stamp
@@ -81,7 +82,8 @@ def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
     return [(ORIGIN, origin), (HOPS, str(hops))] if hops > 1 else [(ORIGIN, origin)]
 
 
-def _pair(field: str, value: Any) -> Pair:
+def _encode_field(field: str, value: Any) -> Pair:
+    """Return the pair of a field with bytes, or with several keys; bytes that are not UTF-8 text are encoded in base64."""
     name = _PREFIXED[field]
     if field == "attributes":
         try:
@@ -97,10 +99,11 @@ def _pair(field: str, value: Any) -> Pair:
 
 def join_keys(keys: Sequence[str]) -> str:
     """Make the value of `mqbridge.keys`."""
-    return ",".join(map(_quoted, keys))
+    return ",".join(map(_quote_key, keys))
 
 
-def _quoted(key: str) -> str:
+def _quote_key(key: str) -> str:
+    """Percent-encode an index key, so that it contains no comma."""
     return key if key.isascii() and key.replace("-", "_").isidentifier() else quote(key, safe=" ")
 
 
@@ -111,15 +114,15 @@ def escape_user_property(pair: Pair) -> Pair:
 
 
 def is_carried(pair: Pair, *, blank: bool) -> bool:
-    """Return True if `read_carried` reads the pair as a field. `mqbridge.hops`, which also needs an origin, always counts."""
+    """Return True if `read_carried` reads the pair as a field; always for `mqbridge.hops`, which also needs an origin."""
     return pair[0] in CARRIED_NAMES and (pair[0] == HOPS or bool(read_carried((pair,), blank=blank)[1]))
 
 
 def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     """Divide pairs into the user's properties and the carried fields of the message.
 
-    `blank`: the stored payload is that of a tombstone; only then is `mqbridge.null` read as a field. The fields of a tombstone
-    contain `payload`, those of a message with an origin contain `hops`.
+    `blank` is True if the stored payload is the one of a tombstone; only then `mqbridge.null` is read as a field. The fields of a
+    tombstone contain `payload`, those of a message with an origin contain `hops`.
     """
     user_properties: list[Pair] = []
     fields: dict[str, Any] = {}
@@ -133,7 +136,7 @@ def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...
             user_properties.append(pair)
         else:
             try:
-                fields.update(_read(key[len(RESERVED_PREFIX) :], value))
+                fields.update(_decode_field(key[len(RESERVED_PREFIX) :], value))
             except ValueError:
                 user_properties.append(pair)
     if "origin" in fields:
@@ -143,7 +146,8 @@ def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...
     return tuple(user_properties), fields
 
 
-def _read(name: str, text: str) -> dict[str, Any]:
+def _decode_field(name: str, text: str) -> dict[str, Any]:
+    """Return the message fields of a reserved property, by name. Raises ValueError if no gateway writes this value."""
     match name:
         case "keys":
             return {name: tuple(unquote(key) for key in text.split(","))}

@@ -50,8 +50,8 @@ def _encode_text(text: str) -> bytes:
 # Two caches. `cache.get(key) or cache[key]` computes the value only for a key that is not in the cache.
 _prefix_of_names: BoundedCache[tuple[str, ...], bytes] = BoundedCache(
     lambda names: _encode_names(tuple(map(_encode_text, names))),
-    entries=_MAX_NAME_SETS,
-    longest=_MAX_NAMES_BYTES,
+    max_entries=_MAX_NAME_SETS,
+    max_length=_MAX_NAMES_BYTES,
     length=total_length,
 )
 """The fields kind and names of a blob, by its names."""
@@ -132,5 +132,7 @@ def _decode_names(field: bytes) -> _Names:
     return _Names(tuple([name.decode("utf-8", "surrogatepass") for name in names]), count)
 
 
-_names_of_field: BoundedCache[bytes, _Names] = BoundedCache(_decode_names, entries=_MAX_NAME_SETS, longest=_MAX_NAMES_BYTES)
+_names_of_field: BoundedCache[bytes, _Names] = BoundedCache(
+    _decode_names, max_entries=_MAX_NAME_SETS, max_length=_MAX_NAMES_BYTES
+)
 """The names of a blob, by its field names without the leading size."""

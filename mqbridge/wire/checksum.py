@@ -13,8 +13,8 @@ def _fastest() -> Callable[[bytes], int]:
         from isal.isal_zlib import crc32  # noqa: PLC0415 - may be absent
     except ImportError:
         return zlib.crc32
-    found: Callable[[bytes], int] = crc32
-    return found
+    fastest: Callable[[bytes], int] = crc32
+    return fastest
 
 
 crc32 = _fastest()

@@ -9,8 +9,9 @@ from collections.abc import Callable
 Measure = Callable[[bytes, int], int]
 """A function that gets bytes and the offset at which a frame starts. It returns the number of bytes needed from that offset.
 
-While the length of the frame is unknown, that is enough to know more; then it is the whole length. The frame is complete when
-that many bytes are present. Raises RemoteProtocolError for bytes that cannot be a frame, and for a frame that is too long.
+This is the length of the frame, if the bytes contain enough of its header to tell; else the number of bytes after which it is
+worth asking again. So the frame is complete when that many bytes are present. Raises RemoteProtocolError for bytes that cannot
+be a frame, and for a frame that is too long.
 """
 
 
@@ -26,8 +27,10 @@ class FrameCutter:
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
         self._chunks: list[bytes] = []
+        """Received chunks of the incomplete frame."""
         self._buffered = 0
         self._need = 1
+        """Number of buffered bytes below which `measure` need not be called."""
 
     @property
     def buffered(self) -> int:

@@ -6,6 +6,7 @@ The encodings of 0 to 16383 are in a table: nearly all values are that small, an
 from mqbridge.errors import RemoteProtocolError
 
 MAX_VARINT_BYTES = 10
+"""Length of the longest encoding, that of a 64-bit value."""
 
 
 def _encode(value: int) -> bytes:

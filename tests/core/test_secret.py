@@ -58,7 +58,7 @@ async def test_a_command_is_run_again_when_a_fresh_one_is_needed(tmp_path: Path,
     assert await secret.read() == "one"
     file.write_text("two")
     assert await secret.read() == "one"
-    monkeypatch.setattr("mqbridge.secret.COMMAND_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.secret.MIN_COMMAND_PAUSE_S", 0.0)
     assert await secret.read(fresh=True) == "two"
 
 

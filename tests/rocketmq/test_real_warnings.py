@@ -42,7 +42,7 @@ async def test_a_group_that_lags_by_half_of_the_retention_time_is_warned_about(r
     await cluster.operations.move(topic, group, {behind: bounds[behind].first, done: bounds[done].next})
     assert await cluster.operations.warnings(topic, group) == []
     hours = await kept_hours(cluster)
-    later = time.time() + hours * 3600 * operations.LATE + 60
+    later = time.time() + hours * 3600 * operations.LATE_FRACTION + 60
     monkeypatch.setattr(operations, "now_s", lambda: later)
     (warning,) = await cluster.operations.warnings(topic, group)
     assert f"group {group!r} is late in {topic}" in warning

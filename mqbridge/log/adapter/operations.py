@@ -13,7 +13,7 @@ from mqbridge.log.store.database import Store, clock_ms, now_ms
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Position
-from mqbridge.retention import LATE, group_warnings, target_warnings
+from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
 
 
 class LogQueries(Protocol):
@@ -80,7 +80,7 @@ class LogOperations:
         setting = f"retention={format_duration(retention_s)}"
         if group is None:
             return target_warnings(topic, setting, retention_s)
-        late = await self.position_at(topic, now_ms() - round(retention_s * LATE * 1000))
+        late = await self.position_at(topic, now_ms() - round(retention_s * LATE_FRACTION * 1000))
         committed, bounds = await self._cluster.committed(topic, group), await self._cluster.bounds(topic)
         return group_warnings(topic, group, setting, committed, bounds, late)
 

@@ -88,10 +88,10 @@ class PulsarOutbound:
             sent = producer.send(
                 entry.metadata, entry.payload, entry.count, first, highest_sequence_id=last, owner=receipt.future
             )
-            receipt.wait_for(sent, entry.indexes, partial(_positions, entry))
+            receipt.add_request(sent, entry.indexes, partial(_positions, entry))
         if self._sender_sequence is not None:
             receipt.future.add_done_callback(partial(self._sender_sequence.on_send_done, partition))
-        return receipt.sent()
+        return receipt.finish_adding()
 
     def _encode(self, share: Share) -> EncodeResult:
         """Encode a share as entries. Without the compiled module, an unchanged batch of Pulsar entries is copied undecoded."""

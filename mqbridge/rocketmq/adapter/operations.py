@@ -9,7 +9,7 @@ from mqbridge.adapter.operations import Member, backlog_from_offsets, newest_fro
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
-from mqbridge.retention import LATE, group_warnings, target_warnings
+from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import Connection
@@ -124,7 +124,7 @@ class RocketMQOperations:
         setting = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, setting, hours * 3600.0)
-        late_ms = round((now_s() - hours * 3600 * LATE) * 1000)
+        late_ms = round((now_s() - hours * 3600 * LATE_FRACTION) * 1000)
         committed, bounds, at_late = await asyncio.gather(
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late_ms)
         )

@@ -115,8 +115,8 @@ class RocketMQOutbound:
         queue = self._queue_of(partition, receipt.future)
         results = [self._submit(queue, request) for request in requests]
         for request, result in zip(requests, results, strict=True):
-            receipt.wait_for(result, request.indexes, partial(_positions, request))
-        future = receipt.sent()
+            receipt.add_request(result, request.indexes, partial(_positions, request))
+        future = receipt.finish_adding()
         if not future.done():
             self._pending[future] = queue, results
             future.add_done_callback(self._pending.pop)

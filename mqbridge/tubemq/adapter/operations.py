@@ -9,7 +9,7 @@ from mqbridge.adapter.operations import Member
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
-from mqbridge.retention import LATE, group_warnings, target_warnings
+from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.tubemq.client.admin import USER, Admin, Node, StoredRange
 from mqbridge.tubemq.client.group_member import FRESH_ID_SEPARATOR
 from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
@@ -194,7 +194,7 @@ def _late_offset(stored: StoredRange) -> int:
 
     A range that begins at 0 has lost nothing to retention yet, so its age is unknown; no group is late in it.
     """
-    return stored.first + (int((stored.next - stored.first) * LATE) if stored.first else 0)
+    return stored.first + (int((stored.next - stored.first) * LATE_FRACTION) if stored.first else 0)
 
 
 def backlog_by_partition(committed: Mapping[str, int], stored: Mapping[str, StoredRange]) -> dict[str, int]:

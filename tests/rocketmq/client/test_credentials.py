@@ -168,7 +168,7 @@ async def test_keys_are_read_with_heartbeats_and_connections(cluster: Cluster, c
 
 
 async def test_a_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mqbridge.secret.COMMAND_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.secret.MIN_COMMAND_PAUSE_S", 0.0)
     runs = tmp_path / "runs"
     secret = Secret(command=["sh", "-c", f"echo run >> {runs}; echo {FIRST}"])
     async with ClusterClient(["ns:9876"], credentials=Credentials(Secret("app"), secret)) as client:
