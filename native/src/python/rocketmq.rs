@@ -1,4 +1,4 @@
-//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/pulled_records.py`.
+//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/pulled_records.py`: decode, count and encode.
 
 use std::collections::HashSet;
 
@@ -11,59 +11,62 @@ use crate::message::Source;
 use crate::python::{Messages, caught, or_none};
 use crate::rocketmq::batch_builder::write_batch;
 use crate::rocketmq::decode;
-use crate::rocketmq::encode::{self, Alone, Encoded, IDS, Limits, Request};
+use crate::rocketmq::encode::{self, Encoded, IDS_PER_RESERVATION, Limits, Request, SingleSend};
 use crate::rocketmq::pulled::{self, Pull};
 
-/// Body, first and next offset, tags.
+/// Arguments that describe a pull: the bytes of its records, the first and the next offset, the subscribed tags.
 type PullFields<'py> = (Bound<'py, PyBytes>, i64, i64, HashSet<String>);
 
-/// Body, index of the first message, how many, born, whether it is a batch, properties, flag, whether it is delayed.
+/// A request as Python's `_request_of` takes it: body, index of the first message, number of messages, born timestamp (ms), whether it
+/// is a batch, properties, flag, whether it is delayed.
 type RequestFields<'py> = (Bound<'py, PyBytes>, usize, usize, i64, bool, Bound<'py, PyBytes>, i32, bool);
 
-/// Requests, and index and reason of each failure.
+/// The requests, and (index, reason) of each message that RocketMQ cannot store.
 type EncodedFields<'py> = (Vec<RequestFields<'py>>, Vec<(usize, String)>);
 
-/// Max bytes, messages, bytes of a message, delay; delays and their levels.
+/// Python's `Limits.compiled_arguments`: bytes and messages of a batch, bytes and delay (ms) of a message, delays (ms) with their
+/// levels.
 type LimitFields = (i64, i64, i64, i128, Vec<(i64, i64)>);
 
 fn pull_of((body, first, next, tags): PullFields) -> Pull {
     Pull { body: Source::Python(PyBackedBytes::from(body)), first, next, tags: tags.into_iter().collect() }
 }
 
-/// Calls a function of Python within Rust. Its exception is kept aside, and is what `end` raises.
+/// A function of Python that the pure Rust code calls. If it raises an exception, `into_result` raises it again.
 struct Callback<'a, 'py> {
     function: &'a Bound<'py, PyAny>,
     raised: Option<PyErr>,
 }
 
 impl<'py> Callback<'_, 'py> {
-    /// The call failed: stops whoever called; the text is never seen.
-    fn fail(&mut self, error: PyErr) -> Error {
+    /// Keeps the exception, and returns an error that ends the work of the caller. The text of this error is never shown.
+    fn keep(&mut self, error: PyErr) -> Error {
         self.raised = Some(error);
         Error::Protocol(String::new())
     }
 
-    /// `decompress(codec, data)`.
+    /// Calls the function as `decompress(codec, data)`; a RemoteProtocolError becomes the text of a defect.
     fn decompress(&mut self, codec: u32, data: &[u8]) -> crate::Result<std::result::Result<Source, String>> {
         let py = self.function.py();
-        let plain = match self.function.call1((codec, PyBytes::new(py, data))) {
-            Ok(plain) => plain.cast_into::<PyBytes>().map_err(PyErr::from),
+        let decompressed = match self.function.call1((codec, PyBytes::new(py, data))) {
+            Ok(decompressed) => decompressed.cast_into::<PyBytes>().map_err(PyErr::from),
             Err(error) if is_protocol_error(py, &error) => return Ok(Err(error.value(py).to_string())),
             Err(error) => Err(error),
         };
-        plain.map(|plain| Ok(Source::Python(plain.into()))).map_err(|error| self.fail(error))
+        decompressed.map(|bytes| Ok(Source::Python(bytes.into()))).map_err(|error| self.keep(error))
     }
 
-    /// `reserve(count)`.
-    fn reserve(&mut self) -> crate::Result<(Vec<u8>, u32)> {
-        let reserved = self.function.call1((IDS,)).and_then(|found| found.extract::<(String, u32)>());
-        reserved.map(|(start, first)| (start.into_bytes(), first)).map_err(|error| self.fail(error))
+    /// Calls the function as `reserve_ids(count)`.
+    fn reserve_ids(&mut self) -> crate::Result<(Vec<u8>, u32)> {
+        let reserved = self.function.call1((IDS_PER_RESERVATION,)).and_then(|ids| ids.extract::<(String, u32)>());
+        reserved.map(|(prefix, first)| (prefix.into_bytes(), first)).map_err(|error| self.keep(error))
     }
 
-    fn end<T>(self, found: crate::Result<T>) -> PyResult<Option<T>> {
+    /// Converts the result of the Rust code for Python. Raises the exception of the function, if there was one.
+    fn into_result<T>(self, result: crate::Result<T>) -> PyResult<Option<T>> {
         match self.raised {
             Some(error) => Err(error),
-            None => or_none(self.function.py(), found),
+            None => or_none(self.function.py(), result),
         }
     }
 }
@@ -72,33 +75,34 @@ fn is_protocol_error(py: Python<'_>, error: &PyErr) -> bool {
     super::protocol_error(py).is_ok_and(|class| error.is_instance(py, class))
 }
 
-/// The messages of pulls in a row; None where only the plain code can tell.
+/// Decodes consecutive pulls into messages; None if only the plain code can decode them.
 #[pyfunction]
 fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
     caught(|| {
         let mut unpack = Callback { function: decompress, raised: None };
-        let found = decode::decode(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| unpack.decompress(codec, data));
-        Ok(unpack.end(found)?.map(Messages::all))
+        let result =
+            decode::decode_pulls(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| unpack.decompress(codec, data));
+        Ok(unpack.into_result(result)?.map(Messages::all))
     })
 }
 
-/// How many messages a pull has, and the offset of the first if there is one.
+/// Returns the number of messages in a pull, and the queue offset of the first, if any; None if only the plain code can count them.
 #[pyfunction]
 fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<Option<(usize, Option<i64>)>> {
     caught(|| {
         let mut unpack = Callback { function: decompress, raised: None };
-        let found = decode::count(pull_of(pull), &mut |codec, data| unpack.decompress(codec, data));
-        unpack.end(found)
+        let result = decode::count(pull_of(pull), &mut |codec, data| unpack.decompress(codec, data));
+        unpack.into_result(result)
     })
 }
 
-/// How many records there are, and which of the lowest eight bits of the system flag one of them has.
+/// Returns the number of records, and the lowest eight bits of their system flags, combined by OR.
 #[pyfunction]
 fn rocketmq_count_stored(py: Python<'_>, body: &[u8]) -> PyResult<Option<(usize, u8)>> {
-    caught(|| or_none(py, pulled::count(body)))
+    caught(|| or_none(py, pulled::count_stored(body)))
 }
 
-/// The send requests of messages, and the failures: index and reason. None where only the plain code can tell.
+/// Encodes messages into send requests; see `encode` in request.py. None if only the plain code can encode them.
 #[pyfunction]
 fn rocketmq_encode<'py>(
     py: Python<'py>,
@@ -113,33 +117,34 @@ fn rocketmq_encode<'py>(
         let (max_bytes, max_messages, max_message_bytes, max_delay_ms, levels) = limits;
         let limits = Limits { max_bytes, max_messages, max_message_bytes, max_delay_ms, levels };
         let (messages, origin) = (messages.get().iter(), origin.map(str::as_bytes));
-        let found = match reserve_ids {
+        let encoded = match reserve_ids {
             None => or_none(py, encode::encode(messages, origin, &limits, now, None))?,
             Some(function) => {
                 let mut ids = Callback { function, raised: None };
-                let found = encode::encode(messages, origin, &limits, now, Some(&mut || ids.reserve()));
-                ids.end(found)?
+                let result = encode::encode(messages, origin, &limits, now, Some(&mut || ids.reserve_ids()));
+                ids.into_result(result)?
             }
         };
-        let Some(made) = found else { return Ok(None) };
-        let requests = made.requests.iter().map(|request| fields_of(py, &made, request)).collect::<PyResult<_>>()?;
-        Ok(Some((requests, made.failures)))
+        let Some(encoded) = encoded else { return Ok(None) };
+        let requests = encoded.requests.iter().map(|request| fields_of(py, &encoded, request)).collect::<PyResult<_>>()?;
+        Ok(Some((requests, encoded.failures)))
     })
 }
 
-fn fields_of<'py>(py: Python<'py>, made: &Encoded, request: &Request) -> PyResult<RequestFields<'py>> {
+/// Returns a request as a tuple for Python.
+fn fields_of<'py>(py: Python<'py>, encoded: &Encoded, request: &Request) -> PyResult<RequestFields<'py>> {
     Ok(match request {
         Request::Batch(batch) => {
-            let elements = &made.elements[batch.elements.clone()];
+            let elements = &encoded.elements[batch.elements.clone()];
             let body = PyBytes::new_with(py, batch.size, |out| {
-                write_batch(elements, &made.strings, out);
+                write_batch(elements, &encoded.property_strings, out);
                 Ok(())
             })?;
-            (body, batch.begin, elements.len(), batch.born, true, PyBytes::new(py, b""), 0, false)
+            (body, batch.first_index, elements.len(), batch.born, true, PyBytes::new(py, b""), 0, false)
         }
-        Request::Alone(Alone { index, body, properties, flag, born, is_delayed }) => {
-            let properties = PyBytes::new(py, &made.strings[properties.clone()]);
-            (PyBytes::new(py, body), *index, 1, *born, false, properties, *flag, *is_delayed)
+        Request::Single(SingleSend { index, body, properties, flag, born, delayed }) => {
+            let properties = PyBytes::new(py, &encoded.property_strings[properties.clone()]);
+            (PyBytes::new(py, body), *index, 1, *born, false, properties, *flag, *delayed)
         }
     })
 }

@@ -1,12 +1,14 @@
-//! The batch that messages are put into: see `mqbridge/rocketmq/mapping/batch_builder.py`.
+//! Divides a sequence of encoded messages into batches within the limits of a send request: see
+//! `mqbridge/rocketmq/mapping/batch_builder.py`.
 
 use std::ops::Range;
 
-/// What a message takes besides its body and its properties.
+/// Bytes of a message in a batch without its body and its properties.
 pub const OVERHEAD_BYTES: usize = 22;
-const HEAD_BYTES: usize = 20;
+/// Bytes of the fields before the body.
+const PREFIX_BYTES: usize = 20;
 
-/// A message of a batch. Its properties are a range of the strings of all.
+/// A message of a batch. `flag` is a number of the application, `properties` the range of its property string in the string of all.
 pub struct Element<'a> {
     pub flag: i32,
     pub body: &'a [u8],
@@ -14,73 +16,83 @@ pub struct Element<'a> {
 }
 
 impl Element<'_> {
+    /// Returns the size of the encoded message in bytes.
     pub fn size(&self) -> usize {
         OVERHEAD_BYTES + self.body.len() + self.properties.len()
     }
 }
 
-/// A batch that is closed: which elements, and the timestamp (ms) of its header.
+/// A finished batch.
 pub struct Batch {
+    /// Range of its messages in the list of all elements.
     pub elements: Range<usize>,
-    pub begin: usize,
+    /// Index of its first message in the sequence that is encoded.
+    pub first_index: usize,
+    /// Born timestamp (ms) of its request.
     pub born: i64,
+    /// Size of the encoded batch in bytes.
     pub size: usize,
 }
 
-/// Up to `max_bytes` and `max_messages`; one larger message may be in a batch of its own.
-pub struct OpenBatch {
+/// Builds batches of at most `max_bytes` and `max_messages`. A message of more than `max_bytes` gets a batch of its own.
+///
+/// The other fields describe the current batch.
+pub struct BatchBuilder {
     max_bytes: i64,
     max_messages: i64,
+    /// Index of its first message in the list of all elements.
     start: usize,
-    begin: usize,
+    first_index: usize,
     born: i64,
     size: usize,
 }
 
-impl OpenBatch {
-    pub fn new(max_bytes: i64, max_messages: i64) -> OpenBatch {
-        OpenBatch { max_bytes, max_messages, start: 0, begin: 0, born: 0, size: 0 }
+impl BatchBuilder {
+    pub fn new(max_bytes: i64, max_messages: i64) -> BatchBuilder {
+        BatchBuilder { max_bytes, max_messages, start: 0, first_index: 0, born: 0, size: 0 }
     }
 
-    /// Adds a message, whose batch is another than that of those before where it does not fit: then that one is closed.
+    /// Adds the message at this index, to a new batch if it does not fit. Returns the previous batch if it is finished by this.
+    ///
+    /// The born timestamp of a batch is `born` of its first message.
     pub fn add<'a>(&mut self, index: usize, born: i64, element: Element<'a>, elements: &mut Vec<Element<'a>>) -> Option<Batch> {
         let (size, count) = (element.size(), elements.len() - self.start);
         let is_full = self.size as i64 + size as i64 > self.max_bytes || count as i64 >= self.max_messages;
-        let closed = if count == 0 || is_full {
-            let closed = self.close(elements.len());
-            (self.begin, self.born) = (index, born);
-            closed
+        let finished = if count == 0 || is_full {
+            let finished = self.close(elements.len());
+            (self.first_index, self.born) = (index, born);
+            finished
         } else {
             None
         };
         elements.push(element);
         self.size += size;
-        closed
+        finished
     }
 
-    /// What is in it, if anything; `end` is the number of elements so far.
+    /// Finishes the current batch and returns it, unless it is empty. `end` is the length of the list of all elements.
     pub fn close(&mut self, end: usize) -> Option<Batch> {
         let (elements, size) = (self.start..end, self.size);
         (self.start, self.size) = (end, 0);
-        (!elements.is_empty()).then_some(Batch { elements, begin: self.begin, born: self.born, size })
+        (!elements.is_empty()).then_some(Batch { elements, first_index: self.first_index, born: self.born, size })
     }
 }
 
-/// Writes the body of a batch; `out` has its size. `strings` are the properties of all.
-pub fn write_batch(elements: &[Element], strings: &[u8], out: &mut [u8]) {
+/// Writes the body of a batch; `out` has exactly its size. `all_properties` contains the property strings of the elements.
+pub fn write_batch(elements: &[Element], all_properties: &[u8], out: &mut [u8]) {
     let mut rest = out;
     for element in elements {
-        let properties = &strings[element.properties.clone()];
-        let (mine, others) = rest.split_at_mut(element.size());
-        let (head, contents) = mine.split_at_mut(HEAD_BYTES);
+        let properties = &all_properties[element.properties.clone()];
+        let (encoded, next) = rest.split_at_mut(element.size());
+        let (prefix, contents) = encoded.split_at_mut(PREFIX_BYTES);
         let (body, string) = contents.split_at_mut(element.body.len());
-        head[..4].copy_from_slice(&(element.size() as u32).to_be_bytes());
-        head[4..12].fill(0);
-        head[12..16].copy_from_slice(&element.flag.to_be_bytes());
-        head[16..].copy_from_slice(&(element.body.len() as u32).to_be_bytes());
+        prefix[..4].copy_from_slice(&(element.size() as u32).to_be_bytes());
+        prefix[4..12].fill(0); // magic and crc, which brokers do not check
+        prefix[12..16].copy_from_slice(&element.flag.to_be_bytes());
+        prefix[16..].copy_from_slice(&(element.body.len() as u32).to_be_bytes());
         body.copy_from_slice(element.body);
         string[..2].copy_from_slice(&(properties.len() as u16).to_be_bytes());
         string[2..].copy_from_slice(properties);
-        rest = others;
+        rest = next;
     }
 }

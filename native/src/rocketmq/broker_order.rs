@@ -1,10 +1,13 @@
-//! The order of a message's properties, which brokers mix up: see `mqbridge/rocketmq/mapping/broker_order.py`.
+//! Property `mqbridge.order`: the original order of a message's properties, which brokers may change. See
+//! `mqbridge/rocketmq/mapping/broker_order.py`.
 
 use crate::message::{Pair, Slice, Store};
 use crate::rocketmq::names::UNIQ_KEY;
 use crate::text::{read_number, write_number};
 
-/// Appends the value of `mqbridge.order` for properties of these names.
+/// Appends the value of `mqbridge.order` for properties with these names, in their order.
+///
+/// It lists, for each property, its index among all properties sorted by name; `-` means no properties.
 pub fn write_order(names: &[&[u8]], out: &mut Vec<u8>) {
     if names.is_empty() {
         out.push(b'-');
@@ -24,7 +27,7 @@ pub fn write_order(names: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// The indexes of a value; None for a text that no gateway wrote.
+/// Parses a value of `mqbridge.order` to indexes; None for a text that is not a valid order, so that no gateway wrote it.
 pub fn read_order(text: &[u8]) -> Option<Vec<usize>> {
     if text == b"-" {
         return Some(Vec::new());
@@ -42,17 +45,20 @@ pub fn read_order(text: &[u8]) -> Option<Vec<usize>> {
     Some(order)
 }
 
-/// Puts the pairs from `start` on in their first order, without the UNIQ_KEY that the broker added; `names` are their names as
-/// stored. Where somebody added or removed others the stored order stays.
+/// Puts the store's pairs from `start` on into the order that `text`, a value of `mqbridge.order`, describes.
+///
+/// `names` are the names of these pairs as they are stored, that is, escaped. If there is one pair more than in the original message,
+/// a UNIQ_KEY is removed, because the broker or the gateway added it. If the number still differs, another client changed the
+/// properties, and the stored order stays.
 pub fn restore_order(store: &mut Store, text: Slice, names: &[Slice], start: usize) {
     let order = read_order(store.bytes(text)).unwrap_or_default();
-    let mut found: Vec<usize> = (0..names.len()).collect();
-    found.sort_by_key(|index| store.bytes(names[*index]));
-    if found.len() == order.len() + 1 {
-        found.retain(|index| store.bytes(names[*index]) != UNIQ_KEY);
+    let mut by_name: Vec<usize> = (0..names.len()).collect(); // indexes of the pairs, sorted by name
+    by_name.sort_by_key(|index| store.bytes(names[*index]));
+    if by_name.len() == order.len() + 1 {
+        by_name.retain(|index| store.bytes(names[*index]) != UNIQ_KEY);
     }
-    if found.len() == order.len() {
-        let restored: Vec<Pair> = order.into_iter().map(|index| store.pairs[start + found[index]]).collect();
+    if by_name.len() == order.len() {
+        let restored: Vec<Pair> = order.into_iter().map(|index| store.pairs[start + by_name[index]]).collect();
         store.pairs.truncate(start);
         store.pairs.extend(restored);
     }

@@ -1,4 +1,4 @@
-//! Pulls into messages: `decode` of `mqbridge/rocketmq/mapping/stored.py`.
+//! Decodes pulls into messages: the counterpart of `decode_pulls` in `mqbridge/rocketmq/mapping/stored.py`.
 
 use crate::Result;
 use crate::message::{Position, Row, Store};
@@ -7,8 +7,8 @@ use crate::rocketmq::pulled::{Pull, keep_wanted};
 use crate::rocketmq::read_block::BlockReader;
 use crate::rocketmq::record::{Decompress, Record, decode_records};
 
-/// The messages of pulls in a row; a damaged record becomes one with its `defect`.
-pub fn decode(pulls: Vec<Pull>, decompress: &mut Decompress) -> Result<Store> {
+/// Decodes consecutive pulls; a damaged record becomes a message with its `defect`.
+pub fn decode_pulls(pulls: Vec<Pull>, decompress: &mut Decompress) -> Result<Store> {
     let mut store = Store::new();
     let (mut records, mut reader) = (Vec::new(), BlockReader::default());
     for Pull { body, first, next, tags } in pulls {
@@ -18,14 +18,16 @@ pub fn decode(pulls: Vec<Pull>, decompress: &mut Decompress) -> Result<Store> {
         keep_wanted(&store, &mut records, first, next, &tags);
         store.rows.reserve(records.len());
         for record in &records {
-            let row = read(&mut store, record, &mut reader)?;
+            let row = decode_record(&mut store, record, &mut reader)?;
             store.rows.push(row);
         }
     }
     Ok(store)
 }
 
-/// How many messages `decode` gives of a pull, and the offset of the first. Bodies are left compressed.
+/// Returns the number of messages that `decode_pulls` makes from a pull, and the queue offset of the first, if any.
+///
+/// It does not decompress bodies, except inner batches.
 pub fn count(pull: Pull, decompress: &mut Decompress) -> Result<(usize, Option<i64>)> {
     let Pull { body, first, next, tags } = pull;
     let (mut store, mut records) = (Store::new(), Vec::new());
@@ -35,7 +37,8 @@ pub fn count(pull: Pull, decompress: &mut Decompress) -> Result<(usize, Option<i
     Ok((records.len(), records.first().map(|record| record.queue_offset)))
 }
 
-fn read(store: &mut Store, record: &Record, reader: &mut BlockReader) -> Result<Row> {
+/// Returns the row of a record. It adds the record's properties and index keys to the store.
+fn decode_record(store: &mut Store, record: &Record, reader: &mut BlockReader) -> Result<Row> {
     let mut row = Row {
         payload: Some(record.body),
         publish_time: Some(record.store_timestamp),
@@ -48,7 +51,8 @@ fn read(store: &mut Store, record: &Record, reader: &mut BlockReader) -> Result<
     }
     row.delivery_count = i64::from(record.reconsume_times);
     let blank = store.bytes(record.body) == PLACEHOLDER;
-    if !reader.read(store, record.properties, record.flag, blank, &mut row)? {
+    let from_gateway = reader.read_block(store, record.properties, record.flag, blank, &mut row)?;
+    if !from_gateway {
         row.event_time = Some(record.born_timestamp);
     }
     Ok(row)
@@ -83,11 +87,11 @@ mod tests {
     fn decoded(body: Vec<u8>, first: i64, tags: &[&str]) -> Result<Store> {
         let tags = tags.iter().map(|tag| tag.to_string()).collect();
         let pull = Pull { body: Source::Owned(body), first, next: 100, tags };
-        decode(vec![pull], &mut |_, _| panic!("nothing is compressed"))
+        decode_pulls(vec![pull], &mut |_, _| panic!("nothing is compressed"))
     }
 
     #[test]
-    fn an_ordinary_record() {
+    fn a_record_of_a_producer_is_decoded() {
         let store =
             decoded(record(7, b"body", b"a\x011\x02WAIT\x01true\x02TAGS\x01t\x02KEYS\x01k1 k2\x02WAIT\x01true\x02"), 0, &[]);
         let store = store.unwrap();
@@ -101,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_wrote() {
+    fn a_record_of_a_gateway_is_decoded() {
         let string =
             b"b\x011\x02a\x012\x02mqbridge.origin\x01o\x02mqbridge.null\x011\x02UNIQ_KEY\x01U\x02mqbridge.order\x011,0\x02";
         let store = decoded(record(7, b"\0", string), 0, &[]).unwrap();
@@ -112,21 +116,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_is_left_out() {
+    fn records_outside_of_the_offsets_or_with_other_tags_are_left_out() {
         let body = [record(1, b"x", b"TAGS\x01t\x02"), record(2, b"y", b"TAGS\x01u\x02"), record(3, b"z", b"")].concat();
         assert_eq!(decoded(body.clone(), 2, &[]).unwrap().len(), 2);
         assert_eq!(decoded(body, 0, &["u"]).unwrap().messages().next().unwrap().payload(), Some(&b"y"[..]));
     }
 
     #[test]
-    fn damage_is_of_one_record_or_of_all() {
+    fn damage_is_a_defect_or_an_error_for_all_records() {
         let mut body = record(1, b"xy", b"");
         body[88] ^= 1;
         let store = decoded([body.clone(), record(2, b"y", b"a\x01\xff\x02")].concat(), 0, &[]).unwrap();
         assert!(store.message(0).defect().unwrap().starts_with(b"the CRC-32 of its body is "));
         assert_eq!(store.message(1).defect(), Some(&b"its properties are not UTF-8"[..]));
-        let found = decoded(body[..90].to_vec(), 0, &[]).err();
+        let error = decoded(body[..90].to_vec(), 0, &[]).err();
         let text = "the record at byte 0 of 90 cannot be read: 90 bytes are left, and a record has 91 at least";
-        assert_eq!(found, Some(Error::Protocol(text.to_string())));
+        assert_eq!(error, Some(Error::Protocol(text.to_string())));
     }
 }

@@ -1,4 +1,4 @@
-//! Properties that the property string cannot hold as they are: see `mqbridge/rocketmq/mapping/escapes.py`.
+//! Escaping of properties that the property string cannot hold as they are: see `mqbridge/rocketmq/mapping/escapes.py`.
 
 use memchr::memchr2;
 
@@ -7,11 +7,11 @@ use crate::rocketmq::{NAME_END, VALUE_END};
 use crate::text::{write_number, write_percent};
 
 pub const ESCAPE_PREFIX: &[u8] = b"mqbridge.x.";
-/// Stands for an empty text; what is escaped otherwise never is a lone percent sign.
-const NOTHING: &[u8] = b"%";
+/// The escaped form of an empty text; no other text has this escaped form.
+const EMPTY_TEXT: &[u8] = b"%";
 
-/// Whether a text can stand in the property string, as a name or as a value.
-pub fn fits(text: &[u8]) -> bool {
+/// Returns true if the property string can hold this text as a name or a value, unescaped.
+pub fn is_writable(text: &[u8]) -> bool {
     !text.is_empty() && memchr2(NAME_END, VALUE_END, text).is_none()
 }
 
@@ -24,27 +24,28 @@ pub fn write_pair(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.push(VALUE_END);
 }
 
-/// Appends a pair as `mqbridge.x.N.NAME`. The name comes in two parts.
+/// Appends a pair under the name `mqbridge.x.N.NAME`, where N is `number` and NAME is `prefix` followed by `name`, both escaped.
 pub fn write_escaped(number: i64, prefix: &[u8], name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(ESCAPE_PREFIX);
     write_number(number, out);
     out.push(b'.');
     if prefix.is_empty() && name.is_empty() {
-        out.extend_from_slice(NOTHING);
+        out.extend_from_slice(EMPTY_TEXT);
     } else {
-        escape(prefix, out);
-        escape(name, out);
+        escape_text(prefix, out);
+        escape_text(name, out);
     }
     out.push(NAME_END);
     if value.is_empty() {
-        out.extend_from_slice(NOTHING);
+        out.extend_from_slice(EMPTY_TEXT);
     } else {
-        escape(value, out);
+        escape_text(value, out);
     }
     out.push(VALUE_END);
 }
 
-fn escape(text: &[u8], out: &mut Vec<u8>) {
+/// Appends a text with percent signs and separators percent-encoded.
+fn escape_text(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         if matches!(byte, b'%' | NAME_END | VALUE_END) {
             write_percent(byte, out);
@@ -54,19 +55,18 @@ fn escape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The pair as it was; one that is not escaped is itself.
+/// Returns the original pair of an escaped pair; returns any other pair unchanged.
 pub fn unescape(store: &mut Store, pair: Pair) -> Pair {
     let (name, value) = pair;
-    let text = store.bytes(name);
-    let Some(rest) = text.strip_prefix(ESCAPE_PREFIX) else { return pair };
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    if digits == 0 || rest.get(digits) != Some(&b'.') || rest.len() == digits + 1 {
+    let Some(rest) = store.bytes(name).strip_prefix(ESCAPE_PREFIX) else { return pair };
+    let digit_count = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if digit_count == 0 || rest.get(digit_count) != Some(&b'.') || rest.len() == digit_count + 1 {
         return pair;
     }
-    let escaped = name.without_prefix(ESCAPE_PREFIX.len() + digits + 1);
-    (unescaped(store, escaped), unescaped(store, value))
+    let escaped_name = name.without_prefix(ESCAPE_PREFIX.len() + digit_count + 1);
+    (unescape_text(store, escaped_name), unescape_text(store, value))
 }
 
-fn unescaped(store: &mut Store, text: Slice) -> Slice {
-    if store.bytes(text) == NOTHING { Slice::EMPTY } else { store.unquote(text) }
+fn unescape_text(store: &mut Store, text: Slice) -> Slice {
+    if store.bytes(text) == EMPTY_TEXT { Slice::EMPTY } else { store.unquote(text) }
 }

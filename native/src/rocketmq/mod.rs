@@ -11,12 +11,13 @@ pub mod read_block;
 pub mod record;
 pub mod write_block;
 
-/// What ends a property's name, and its value.
+/// The bytes of a property string that end a property's name and its value.
 pub const NAME_END: u8 = 1;
 pub const VALUE_END: u8 = 2;
-/// The body of a message without one: brokers refuse an empty body.
+/// The body written for a missing or empty payload, because brokers refuse an empty body.
 pub const PLACEHOLDER: &[u8] = b"\0";
 
+// Names of properties, see `mqbridge/rocketmq/mapping/table.py`.
 pub const EMPTY: &[u8] = b"mqbridge.empty";
 pub const ORDER: &[u8] = b"mqbridge.order";
 pub const FLAG: &[u8] = b"mqbridge.rocketmq.flag";

@@ -1,4 +1,4 @@
-//! Property names that the system gives a meaning to: the sets of `mqbridge/rocketmq/mapping/table.py`.
+//! The system properties, to which RocketMQ gives a meaning: the sets of names in `mqbridge/rocketmq/mapping/table.py`.
 
 use crate::message::RESERVED_PREFIX;
 use crate::rocketmq::escapes::ESCAPE_PREFIX;
@@ -11,53 +11,54 @@ pub const TIMER_DELIVER_MS: &[u8] = b"TIMER_DELIVER_MS";
 pub const DELAY: &[u8] = b"DELAY";
 const TRANSIENT_PREFIX: &[u8] = b"__RMQ.TRANSIENT.";
 
-/// What a stored property is by its name.
+/// The kind of a stored property, which its name determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PropertyKind {
     User,
-    /// Under `mqbridge.`.
+    /// A name that begins with `mqbridge.`.
     Reserved,
     UniqKey,
     Tags,
     Keys,
     ShardingKey,
     Timer,
-    /// A system property that is read as a user's, and written escaped.
+    /// A system property that becomes a user property; it is written escaped, so that it has no effect in the target cluster.
     Kept,
-    /// A system property that is never copied.
+    /// A system property that is neither read nor copied.
     Ignored,
 }
 
-impl Kind {
-    pub fn of(name: &[u8]) -> Kind {
+impl PropertyKind {
+    /// Returns the kind of a property with this name.
+    pub fn of(name: &[u8]) -> PropertyKind {
         match name.first() {
-            Some(b'm') if name.starts_with(RESERVED_PREFIX) => Kind::Reserved,
+            Some(b'm') if name.starts_with(RESERVED_PREFIX) => PropertyKind::Reserved,
             Some(b'A'..=b'Z' | b'_' | b'1') => system_kind(name),
-            _ => Kind::User,
+            _ => PropertyKind::User,
         }
     }
 }
 
-/// By length first: a sequence of comparisons with all names takes ten times as long.
-fn system_kind(name: &[u8]) -> Kind {
+/// Compares only with the names of the same length, because comparing with all names takes ten times as long.
+fn system_kind(name: &[u8]) -> PropertyKind {
     match name.len() {
-        3 if name == b"TTL" => Kind::Kept,
+        3 if name == b"TTL" => PropertyKind::Kept,
         4 => match name {
-            TAGS => Kind::Tags,
-            KEYS => Kind::Keys,
-            b"WAIT" => Kind::Ignored,
-            _ => Kind::User,
+            TAGS => PropertyKind::Tags,
+            KEYS => PropertyKind::Keys,
+            b"WAIT" => PropertyKind::Ignored,
+            _ => PropertyKind::User,
         },
-        8 if name == UNIQ_KEY => Kind::UniqKey,
-        8 if name == b"MSG_TYPE" => Kind::Kept,
-        13 if name == SHARDING_KEY => Kind::ShardingKey,
-        14 if name == b"CORRELATION_ID" => Kind::Kept,
-        15 if name == b"REPLY_TO_CLIENT" => Kind::Kept,
-        16 if name == TIMER_DELIVER_MS => Kind::Timer,
-        16 if name == b"DLQ_ORIGIN_TOPIC" => Kind::Kept,
-        21 if name == b"DLQ_ORIGIN_MESSAGE_ID" => Kind::Kept,
-        _ if is_ignored(name) || name.starts_with(TRANSIENT_PREFIX) => Kind::Ignored,
-        _ => Kind::User,
+        8 if name == UNIQ_KEY => PropertyKind::UniqKey,
+        8 if name == b"MSG_TYPE" => PropertyKind::Kept,
+        13 if name == SHARDING_KEY => PropertyKind::ShardingKey,
+        14 if name == b"CORRELATION_ID" => PropertyKind::Kept,
+        15 if name == b"REPLY_TO_CLIENT" => PropertyKind::Kept,
+        16 if name == TIMER_DELIVER_MS => PropertyKind::Timer,
+        16 if name == b"DLQ_ORIGIN_TOPIC" => PropertyKind::Kept,
+        21 if name == b"DLQ_ORIGIN_MESSAGE_ID" => PropertyKind::Kept,
+        _ if is_ignored(name) || name.starts_with(TRANSIENT_PREFIX) => PropertyKind::Ignored,
+        _ => PropertyKind::User,
     }
 }
 
@@ -88,11 +89,11 @@ fn is_ignored(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a user's property of this name may stand in the property string as what it is.
+/// Returns true if a user property with this name is written unescaped.
 pub fn is_plain(name: &[u8]) -> bool {
-    match Kind::of(name) {
-        Kind::User | Kind::UniqKey => true,
-        Kind::Reserved => !name.starts_with(ESCAPE_PREFIX),
+    match PropertyKind::of(name) {
+        PropertyKind::User | PropertyKind::UniqKey => true,
+        PropertyKind::Reserved => !name.starts_with(ESCAPE_PREFIX),
         _ => false,
     }
 }
@@ -102,18 +103,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_the_lengths_that_they_are_looked_up_by() {
+    fn system_names_are_listed_under_their_length() {
         for name in ["WAIT", "DELAY", "CLUSTER", "INNER_NUM", "CONSUME_START_TIME", "MAX_RECONSUME_TIMES", "TRACE_ON"] {
-            assert_eq!(Kind::of(name.as_bytes()), Kind::Ignored, "{name}");
+            assert_eq!(PropertyKind::of(name.as_bytes()), PropertyKind::Ignored, "{name}");
         }
-        assert_eq!(Kind::of(b"CHECK_IMMUNITY_TIME_IN_SECONDS"), Kind::Ignored);
-        assert_eq!(Kind::of(b"__RMQ.TRANSIENT.x"), Kind::Ignored);
-        assert_eq!(Kind::of(b"BUYER_ID"), Kind::User);
-        assert_eq!(Kind::of(b"DLQ_ORIGIN_MESSAGE_ID"), Kind::Kept);
+        assert_eq!(PropertyKind::of(b"CHECK_IMMUNITY_TIME_IN_SECONDS"), PropertyKind::Ignored);
+        assert_eq!(PropertyKind::of(b"__RMQ.TRANSIENT.x"), PropertyKind::Ignored);
+        assert_eq!(PropertyKind::of(b"BUYER_ID"), PropertyKind::User);
+        assert_eq!(PropertyKind::of(b"DLQ_ORIGIN_MESSAGE_ID"), PropertyKind::Kept);
     }
 
     #[test]
-    fn plain_names() {
+    fn plain_names_are_written_unescaped() {
         assert!(is_plain(b"a") && is_plain(b"UNIQ_KEY") && is_plain(b"BUYER_ID") && is_plain(b"mqbridge.zzz"));
         assert!(!is_plain(b"TAGS") && !is_plain(b"TTL") && !is_plain(b"mqbridge.x.") && !is_plain(b"WAIT"));
     }

@@ -1,4 +1,4 @@
-//! The property string of a record: `read_block` of `mqbridge/rocketmq/mapping/read_block.py`, which tells its order.
+//! Reads the property string of a record (the block): the counterpart of `mqbridge/rocketmq/mapping/read_block.py`.
 
 use memchr::{memchr, memchr_iter};
 
@@ -7,88 +7,95 @@ use crate::message::{Key, Pair, Row, Slice, Store};
 use crate::reserved::{CarriedFields, GATEWAY_MARKER, HOPS, NULL_PAYLOAD, USER_PREFIX, is_carried_name};
 use crate::rocketmq::broker_order::{read_order, restore_order};
 use crate::rocketmq::escapes::unescape;
-use crate::rocketmq::names::Kind;
+use crate::rocketmq::names::PropertyKind;
 use crate::rocketmq::{EMPTY, FLAG, NAME_END, ORDER, SHARDED, VALUE_END};
 use crate::text::write_number;
 
-/// Of a number of 64 bits.
+/// The number of decimal digits of the largest 64-bit number.
 const MAX_TIME_DIGITS: usize = 19;
 
-/// An entry of a property string.
+/// A pair of a property string, as stored.
 #[derive(Clone, Copy)]
-struct Entry {
-    kind: Kind,
+struct StoredPair {
+    kind: PropertyKind,
     name: Slice,
     value: Slice,
 }
 
-/// A property string taken apart; its vectors are used again for the next.
+/// Reads property strings, one after the other. It holds the parts of the current one, and reuses the vectors for the next.
 #[derive(Default)]
 pub struct BlockReader {
-    entries: Vec<Entry>,
-    /// The names of the user's pairs as stored.
+    stored_pairs: Vec<StoredPair>,
+    /// The names of the user pairs as they are stored, that is, escaped.
     names: Vec<Slice>,
-    /// Pairs of the gateway's that turn out to be the user's; they stand behind the others.
-    late: Vec<Pair>,
+    /// `mqbridge.hops` pairs with an invalid value. They are user properties, and follow the others.
+    invalid_hops: Vec<Pair>,
     carried: CarriedFields,
-    /// A pair that only gateways write was read.
+    /// True if a pair that only gateways write was read.
     from_gateway: bool,
+    /// True if the pair EMPTY marks the payload as empty.
     is_empty: bool,
+    // Values of ORDER and of the system properties that are message fields:
     order: Option<Slice>,
     tag: Option<Slice>,
     keys: Option<Slice>,
     sharding_key: Option<Slice>,
     timer: Option<Slice>,
-    /// The index of the UNIQ_KEY among the user's pairs, and whether a broker made it if a gateway wrote the rest.
-    unique: Option<(usize, bool)>,
+    /// The index of the first UNIQ_KEY among the user pairs, and true if it follows a gateway's pair, so that the broker or the gateway
+    /// added it.
+    unique_key: Option<(usize, bool)>,
 }
 
 impl BlockReader {
-    /// Fills in what a property string says, pairs and fields. Whether a gateway wrote it. `blank`: the body is PLACEHOLDER.
-    pub fn read(&mut self, store: &mut Store, block: Slice, flag: i32, blank: bool, row: &mut Row) -> Result<bool> {
-        self.entries.clear();
-        split(store.bytes(block), block, &mut self.entries);
+    /// Reads a property string: adds its properties to the store, and sets the fields of `row`. Returns true if a gateway wrote it.
+    ///
+    /// `flag` is the record's flag; `blank` is true if the record's body is PLACEHOLDER.
+    pub fn read_block(&mut self, store: &mut Store, block: Slice, flag: i32, blank: bool, row: &mut Row) -> Result<bool> {
+        self.stored_pairs.clear();
+        split(store.bytes(block), block, &mut self.stored_pairs);
         let start = store.pairs.len();
-        self.divide(store, blank)?;
-        self.arrange(store, start);
-        self.fill(store, row);
+        self.read_pairs(store, blank)?;
+        self.finish_user_pairs(store, start);
+        self.set_fields(store, row);
         self.add_synthetic(store, start, flag, row);
         row.pairs = (start as u32, store.pairs.len() as u32);
         Ok(self.from_gateway)
     }
 
-    /// Adds the user's pairs to the store, and notes everything else.
-    fn divide(&mut self, store: &mut Store, blank: bool) -> Result<()> {
+    /// Divides the stored pairs by kind: adds the user pairs to the store, and sets the other parts of `self`.
+    fn read_pairs(&mut self, store: &mut Store, blank: bool) -> Result<()> {
         self.names.clear();
-        self.late.clear();
+        self.invalid_hops.clear();
         (self.carried, self.from_gateway, self.is_empty) = (CarriedFields::default(), false, false);
-        (self.order, self.tag, self.keys, self.sharding_key, self.timer, self.unique) = (None, None, None, None, None, None);
-        for index in 0..self.entries.len() {
-            let Entry { kind, name, value } = self.entries[index];
+        (self.order, self.tag, self.keys, self.sharding_key, self.timer, self.unique_key) = (None, None, None, None, None, None);
+        for index in 0..self.stored_pairs.len() {
+            let StoredPair { kind, name, value } = self.stored_pairs[index];
             match kind {
-                Kind::User | Kind::Kept => self.add(store, name, (name, value)),
-                Kind::Ignored => {}
-                Kind::Tags => self.tag = Some(value),
-                Kind::Keys => self.keys = Some(value),
-                Kind::ShardingKey => self.sharding_key = Some(value),
-                Kind::Timer => self.timer = Some(value),
-                Kind::UniqKey => {
-                    if self.unique.is_none() {
-                        self.unique = Some((self.names.len(), self.from_gateway));
-                        self.add(store, name, (name, value));
+                PropertyKind::User | PropertyKind::Kept => self.add_user_pair(store, name, (name, value)),
+                PropertyKind::Ignored => {}
+                PropertyKind::Tags => self.tag = Some(value),
+                PropertyKind::Keys => self.keys = Some(value),
+                PropertyKind::ShardingKey => self.sharding_key = Some(value),
+                PropertyKind::Timer => self.timer = Some(value),
+                PropertyKind::UniqKey => {
+                    if self.unique_key.is_none() {
+                        self.unique_key = Some((self.names.len(), self.from_gateway));
+                        self.add_user_pair(store, name, (name, value));
                     }
                 }
-                Kind::Reserved => self.read_reserved(store, name, value, blank)?,
+                PropertyKind::Reserved => self.read_reserved(store, name, value, blank)?,
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, store: &mut Store, name: Slice, pair: Pair) {
-        self.names.push(name);
+    /// Adds a user pair to the store; `stored_name` is its name before unescaping.
+    fn add_user_pair(&mut self, store: &mut Store, stored_name: Slice, pair: Pair) {
+        self.names.push(stored_name);
         store.pairs.push(pair);
     }
 
+    /// Reads a pair whose name begins with `mqbridge.`: a marker, a user pair, or a carried field.
     fn read_reserved(&mut self, store: &mut Store, stored_name: Slice, stored_value: Slice, blank: bool) -> Result<()> {
         let mut pair = unescape(store, (stored_name, stored_value));
         let (name, value) = (store.bytes(pair.0), store.bytes(pair.1));
@@ -101,31 +108,33 @@ impl BlockReader {
             (self.is_empty, self.from_gateway) = (true, true);
         } else if name.starts_with(USER_PREFIX) {
             pair.0 = pair.0.without_prefix(USER_PREFIX.len());
-            self.add(store, stored_name, pair);
+            self.add_user_pair(store, stored_name, pair);
         } else if is_carried_name(name) && (blank || name != NULL_PAYLOAD) {
             let is_hops = name == HOPS;
             if self.carried.read(store, pair) {
                 self.from_gateway = true;
             } else if is_hops {
                 self.from_gateway = true;
-                self.late.push(pair);
+                self.invalid_hops.push(pair);
             } else {
-                self.add(store, stored_name, pair);
+                self.add_user_pair(store, stored_name, pair);
             }
         } else {
-            self.add(store, stored_name, pair);
+            self.add_user_pair(store, stored_name, pair);
         }
         Ok(())
     }
 
-    /// Restores the order of the user's pairs, without the UNIQ_KEY of a broker, and adds those that come last.
-    fn arrange(&mut self, store: &mut Store, start: usize) {
+    /// Restores the order of the user pairs, which begin at `start` in the store, and removes a UNIQ_KEY that was added later.
+    ///
+    /// Hops without an origin, and invalid ones, are appended as user pairs.
+    fn finish_user_pairs(&mut self, store: &mut Store, start: usize) {
         if let Some(order) = self.order {
             restore_order(store, order, &self.names, start);
-        } else if let Some((index, true)) = self.unique {
+        } else if let Some((index, true)) = self.unique_key {
             store.pairs.remove(start + index);
         }
-        store.pairs.extend_from_slice(&self.late);
+        store.pairs.extend_from_slice(&self.invalid_hops);
         if self.carried.origin.is_some() {
             self.carried.hops = self.carried.hops.or(Some(1));
         } else if let Some(hops) = self.carried.hops.take() {
@@ -134,8 +143,8 @@ impl BlockReader {
         }
     }
 
-    /// The message fields: what the system's properties say, unless a carried field says otherwise.
-    fn fill(&self, store: &mut Store, row: &mut Row) {
+    /// Sets the message fields from the carried fields and the system properties; a carried field takes precedence.
+    fn set_fields(&self, store: &mut Store, row: &mut Row) {
         let carried = &self.carried;
         row.msg_type = carried.msg_type.unwrap_or(self.tag);
         row.keys = match (carried.keys, self.keys) {
@@ -161,13 +170,15 @@ impl BlockReader {
         }
     }
 
-    /// Adds properties for what no field says, except where the message has a property of that name.
+    /// Adds the properties FLAG and SHARDED, for values of the record that no field of a message can hold.
+    ///
+    /// A property of the same name in the record takes precedence.
     fn add_synthetic(&self, store: &mut Store, start: usize, flag: i32, row: &Row) {
-        let own = store.pairs.len();
-        let has = |store: &Store, name: &[u8]| store.pairs[start..own].iter().any(|pair| store.bytes(pair.0) == name);
+        let user_end = store.pairs.len();
+        let has = |store: &Store, name: &[u8]| store.pairs[start..user_end].iter().any(|pair| store.bytes(pair.0) == name);
         if let Some(key) = self.sharding_key {
-            let is_first = first_key(store, row).is_some_and(|first| store.bytes(first) == store.bytes(key));
-            if is_first && !has(store, SHARDED) {
+            let equals_first_key = first_key(store, row).is_some_and(|first| store.bytes(first) == store.bytes(key));
+            if equals_first_key && !has(store, SHARDED) {
                 let pair = (store.copy(SHARDED), store.copy(b"1"));
                 store.pairs.push(pair);
             }
@@ -179,23 +190,25 @@ impl BlockReader {
     }
 }
 
-/// Entries in the stored order, repeats kept; those without a name or a value do not exist.
-fn split(bytes: &[u8], block: Slice, entries: &mut Vec<Entry>) {
+/// Splits a property string, which is the slice `block` with these bytes, into its pairs, in the stored order.
+///
+/// Repeated names are kept. Pairs without a name or a value are ignored.
+fn split(bytes: &[u8], block: Slice, pairs: &mut Vec<StoredPair>) {
     let mut begin = 0;
     for end in memchr_iter(VALUE_END, bytes).chain([bytes.len()]) {
-        let entry = &bytes[begin..end];
-        if let Some(cut) = memchr(NAME_END, entry).filter(|cut| *cut > 0 && cut + 1 < entry.len()) {
-            entries.push(Entry {
-                kind: Kind::of(&entry[..cut]),
-                name: block.part(begin, begin + cut),
-                value: block.part(begin + cut + 1, end),
+        let pair = &bytes[begin..end];
+        if let Some(name_size) = memchr(NAME_END, pair).filter(|size| *size > 0 && size + 1 < pair.len()) {
+            pairs.push(StoredPair {
+                kind: PropertyKind::of(&pair[..name_size]),
+                name: block.part(begin, begin + name_size),
+                value: block.part(begin + name_size + 1, end),
             });
         }
         begin = end + 1;
     }
 }
 
-/// Adds the keys of KEYS to the store.
+/// Adds the index keys in the value of KEYS, which are joined by blanks, to the store's keys; returns their range there.
 fn split_keys(store: &mut Store, text: Slice) -> (u32, u32) {
     let start = store.keys.len();
     let mut begin = 0;
@@ -208,12 +221,14 @@ fn split_keys(store: &mut Store, text: Slice) -> (u32, u32) {
     (start as u32, store.keys.len() as u32)
 }
 
-/// The key of a message without __SHARDINGKEY: its first index key. KEYS with blanks side by side has empty ones.
+/// Returns the first index key that is not empty, which is the key of a message without __SHARDINGKEY.
+///
+/// There are empty index keys if KEYS contains adjacent blanks.
 fn first_key(store: &Store, row: &Row) -> Option<Slice> {
     store.keys[row.keys.0 as usize..row.keys.1 as usize].iter().copied().find(|key| !key.is_empty())
 }
 
-/// The time of TIMER_DELIVER_MS; other texts say nothing.
+/// Parses the value of TIMER_DELIVER_MS (ms since the epoch); None for a text that is not a time.
 fn read_time(text: &[u8]) -> Option<i64> {
     if text.len() > MAX_TIME_DIGITS || !text.iter().all(u8::is_ascii_digit) {
         return None;

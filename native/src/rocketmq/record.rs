@@ -1,29 +1,40 @@
-//! Records of the commit log: see `mqbridge/rocketmq/wire/record.py`, which tells the layout.
+//! Records of a broker's commit log: see `mqbridge/rocketmq/wire/record.py`, which describes their layout.
 
 use crate::message::{Slice, Source, Store};
 use crate::text::bytes_repr;
 use crate::{Error, Result};
 
+/// The magic numbers of the two layouts.
 const V1: u32 = 0xDAA3_20A7;
 const V2: u32 = 0xDAA3_20AB;
 const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
+/// Size of a record in layout V1 with IPv4 hosts whose body, topic and properties are empty.
 pub const MIN_RECORD_BYTES: usize = 91;
+/// Size of the fields before the body, with IPv4 hosts.
 const FIXED_BYTES: usize = 88;
+/// Maximum number of messages in an inner batch: the broker's index counts them with a signed 16-bit number.
 const MAX_INNER_MESSAGES: usize = 0x7FFF;
+/// Limit, per response, of the size of all compressed bodies and inner batches after they were unpacked.
 pub const MAX_UNPACKED_BYTES: usize = 256 << 20;
+/// Bytes counted for each unpacked record in addition to its body.
 const OBJECT_BYTES: usize = 512;
 
+// Bits of the system flag, see `SysFlag` in record.py.
 const COMPRESSED: u32 = 1;
 const BORN_IPV6: u32 = 16;
 const STORE_IPV6: u32 = 32;
-const WRAPPED: u32 = 64 | 128;
+const INNER_BATCH_BITS: u32 = 64 | 128;
 const COMPRESSION: u32 = 0x700;
-const SPECIAL: u32 = COMPRESSED | BORN_IPV6 | STORE_IPV6 | WRAPPED;
+/// A record with one of these bits needs more work than other records.
+const SLOW_PATH: u32 = COMPRESSED | BORN_IPV6 | STORE_IPV6 | INNER_BATCH_BITS;
 
-/// Decompresses a body with the codec of these bits: the plain bytes, or why not.
+/// Function that decompresses a body. Its arguments are the COMPRESSION bits of the system flag and the body. It returns the
+/// decompressed bytes, or the text of a defect.
 pub type Decompress<'a> = dyn FnMut(u32, &[u8]) -> Result<std::result::Result<Source, String>> + 'a;
 
-/// A stored message, as far as messages are made of it. The body is decompressed, or as stored when there is a defect.
+/// The fields of a stored message that a `Message` is made from. Timestamps are in ms.
+///
+/// The body is decompressed, unless there is a `defect` or the caller asked for compressed bodies: then it is as stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     pub body: Slice,
@@ -37,43 +48,48 @@ pub struct Record {
     pub defect: Option<Slice>,
 }
 
-/// A record whose place is known, and whether what it holds is sound.
-struct Cut {
+/// A record as parsed, and the results of its checks.
+struct ParsedRecord {
     record: Record,
-    stop: usize,
-    /// The checksum of the body, and the one that was stored, where they differ.
-    mismatch: Option<(u32, u32)>,
+    /// Offset of the next record.
+    end: usize,
+    /// The computed and the stored CRC-32 of the body, if they differ.
+    crc_mismatch: Option<(u32, u32)>,
+    /// True if the properties are valid UTF-8.
     is_utf8: bool,
 }
 
-/// Appends every record of a source, inner batches unwrapped. `is_lazy` leaves bodies compressed that are no inner batch.
+/// Decodes the records in a source of the store, and appends them to `records`. An inner batch gives one record per message.
+///
+/// With `keep_compressed`, only inner batches are decompressed, which is enough to count the messages.
 pub fn decode_records(
     store: &mut Store,
     source: u32,
     decompress: &mut Decompress,
-    is_lazy: bool,
+    keep_compressed: bool,
     records: &mut Vec<Record>,
 ) -> Result<()> {
     let mut at = 0;
-    let mut topic = (0, 0); // the last one's place: it is mostly the same for all
-    let mut room = MAX_UNPACKED_BYTES;
+    let mut last_topic = (0, 0); // where the last topic is: usually all records have the same, which is then checked once
+    let mut budget = MAX_UNPACKED_BYTES;
     while at < store.source(source).len() {
-        let Cut { mut record, stop, mismatch, is_utf8 } = cut(store.source(source), source, at, &mut topic)?;
-        at = stop;
-        if let Some((found, told)) = mismatch {
-            let text = format!("the CRC-32 of its body is {found:08x} where {told:08x} was stored");
+        let ParsedRecord { mut record, end, crc_mismatch, is_utf8 } =
+            parse_record(store.source(source), source, at, &mut last_topic)?;
+        at = end;
+        if let Some((computed, stored)) = crc_mismatch {
+            let text = format!("the CRC-32 of its body is {computed:08x} where {stored:08x} was stored");
             record.defect = Some(store.copy(text.as_bytes()));
         } else if !is_utf8 {
-            record.defect = Some(not_utf8(store));
+            record.defect = Some(not_utf8_defect(store));
         }
-        let is_left = is_lazy && record.sys_flag & WRAPPED != WRAPPED;
-        if record.sys_flag & SPECIAL == 0 || record.defect.is_some() || is_left {
+        let stays_compressed = keep_compressed && record.sys_flag & INNER_BATCH_BITS != INNER_BATCH_BITS;
+        if record.sys_flag & SLOW_PATH == 0 || record.defect.is_some() || stays_compressed {
             records.push(record);
         } else {
             let start = records.len();
-            unpack(store, record, decompress, records)?;
-            let unpacked: usize = records[start..].iter().map(|record| record.body.len() + OBJECT_BYTES).sum();
-            room = room.checked_sub(unpacked).ok_or_else(|| {
+            unpack_body(store, record, decompress, records)?;
+            let unpacked_bytes: usize = records[start..].iter().map(|record| record.body.len() + OBJECT_BYTES).sum();
+            budget = budget.checked_sub(unpacked_bytes).ok_or_else(|| {
                 Error::Protocol(format!(
                     "the records of one answer unpack to more than {MAX_UNPACKED_BYTES} bytes, ask for fewer"
                 ))
@@ -83,150 +99,162 @@ pub fn decode_records(
     Ok(())
 }
 
-fn not_utf8(store: &mut Store) -> Slice {
+/// Returns the text of the defect of a record whose properties are not UTF-8.
+fn not_utf8_defect(store: &mut Store) -> Slice {
     store.copy(b"its properties are not UTF-8")
 }
 
-fn cut(body: &[u8], source: u32, at: usize, topic: &mut (usize, usize)) -> Result<Cut> {
+/// Parses the record at offset `at` of `body`, which is the source with this number; nothing is decompressed.
+///
+/// `last_topic` is where the last topic is in `body`, start and end; a record with another topic replaces it.
+fn parse_record(body: &[u8], source: u32, at: usize, last_topic: &mut (usize, usize)) -> Result<ParsedRecord> {
     let left = body.len() - at;
-    let torn = |problem: String| Error::Protocol(format!("the record at byte {at} of {} cannot be read: {problem}", body.len()));
+    let malformed =
+        |problem: String| Error::Protocol(format!("the record at byte {at} of {} cannot be read: {problem}", body.len()));
     if left < MIN_RECORD_BYTES {
-        return Err(torn(format!("{left} bytes are left, and a record has {MIN_RECORD_BYTES} at least")));
+        return Err(malformed(format!("{left} bytes are left, and a record has {MIN_RECORD_BYTES} at least")));
     }
-    let fixed: &[u8; FIXED_BYTES] = body[at..].first_chunk().expect("it is long enough");
+    let fixed: &[u8; FIXED_BYTES] = body[at..].first_chunk().expect("the size was checked above");
     let size = u32_at(fixed, 0);
     let magic = u32_at(fixed, 4);
-    let told = u32_at(fixed, 8);
+    let stored_crc = u32_at(fixed, 8);
     let sys_flag = u32_at(fixed, 36);
-    // What lies behind the born host moves with the sizes of the hosts.
-    let born_host = if sys_flag & BORN_IPV6 == 0 { 8 } else { 20 };
-    let store_host = if sys_flag & STORE_IPV6 == 0 { 8 } else { 20 };
-    let stored_at = at + 48 + born_host;
-    let reconsumed_at = stored_at + 8 + store_host;
-    let start = reconsumed_at + 16;
-    if body.len() < start {
-        return Err(torn(format!("{left} bytes are left for a record with IPv6 hosts")));
+    // The offsets of the fields after the born host depend on the sizes of the hosts.
+    let born_host_size = if sys_flag & BORN_IPV6 == 0 { 8 } else { 20 };
+    let store_host_size = if sys_flag & STORE_IPV6 == 0 { 8 } else { 20 };
+    let store_timestamp_at = at + 48 + born_host_size;
+    let reconsume_times_at = store_timestamp_at + 8 + store_host_size;
+    let body_at = reconsume_times_at + 16;
+    if body.len() < body_at {
+        return Err(malformed(format!("{left} bytes are left for a record with IPv6 hosts")));
     }
-    let length = i32_at(body, start - 4);
-    let stop = at + size as usize;
-    let topic_at = usize::try_from(length).ok().map(|length| start + length);
-    let Some(topic_at) = topic_at.filter(|topic_at| stop <= body.len() && topic_at + 3 <= stop) else {
-        return Err(torn(format!("{size} bytes with a body of {length}, and {left} are left")));
+    let body_size = i32_at(body, body_at - 4);
+    let end = at + size as usize;
+    let topic_at = usize::try_from(body_size).ok().map(|body_size| body_at + body_size);
+    let Some(topic_at) = topic_at.filter(|topic_at| end <= body.len() && topic_at + 3 <= end) else {
+        return Err(malformed(format!("{size} bytes with a body of {body_size}, and {left} are left")));
     };
     let (name_at, properties_at) = match magic {
         V1 => (topic_at + 1, topic_at + 3 + body[topic_at] as usize),
         V2 => (topic_at + 2, topic_at + 4 + u16_at(body, topic_at)),
-        _ => return Err(torn(format!("the magic {magic:08X} is neither {V1:08X} nor {V2:08X}"))),
+        _ => return Err(malformed(format!("the magic {magic:08X} is neither {V1:08X} nor {V2:08X}"))),
     };
-    if properties_at > stop || u16_at(body, properties_at - 2) != stop - properties_at {
-        return Err(torn(format!("the lengths inside do not add up to its {size} bytes")));
+    if properties_at > end || u16_at(body, properties_at - 2) != end - properties_at {
+        return Err(malformed(format!("the lengths inside do not add up to its {size} bytes")));
     }
     let name = &body[name_at..properties_at - 2];
-    if *name != body[topic.0..topic.1] {
+    if *name != body[last_topic.0..last_topic.1] {
         if std::str::from_utf8(name).is_err() {
-            return Err(torn(format!("its topic is not UTF-8: {}", bytes_repr(&name[..name.len().min(40)]))));
+            return Err(malformed(format!("its topic is not UTF-8: {}", bytes_repr(&name[..name.len().min(40)]))));
         }
-        *topic = (name_at, properties_at - 2);
+        *last_topic = (name_at, properties_at - 2);
     }
-    let found = if told == 0 { 0 } else { crc32fast::hash(&body[start..topic_at]) & CHECKSUM_MASK };
-    Ok(Cut {
+    let computed_crc = if stored_crc == 0 { 0 } else { crc32fast::hash(&body[body_at..topic_at]) & CHECKSUM_MASK };
+    Ok(ParsedRecord {
         record: Record {
-            body: Slice::of(source, start, topic_at),
-            properties: Slice::of(source, properties_at, stop),
+            body: Slice::of(source, body_at, topic_at),
+            properties: Slice::of(source, properties_at, end),
             queue_offset: i64_at(body, at + 20),
             flag: i32_at(body, at + 16),
             sys_flag,
             born_timestamp: i64_at(body, at + 40),
-            store_timestamp: i64_at(body, stored_at),
-            reconsume_times: i32_at(body, reconsumed_at),
+            store_timestamp: i64_at(body, store_timestamp_at),
+            reconsume_times: i32_at(body, reconsume_times_at),
             defect: None,
         },
-        stop,
-        mismatch: (found != told).then_some((found, told)),
-        is_utf8: std::str::from_utf8(&body[properties_at..stop]).is_ok(),
+        end,
+        crc_mismatch: (computed_crc != stored_crc).then_some((computed_crc, stored_crc)),
+        is_utf8: std::str::from_utf8(&body[properties_at..end]).is_ok(),
     })
 }
 
-/// Appends the record with its body decompressed, or the messages of the inner batch that it is.
-fn unpack(store: &mut Store, mut record: Record, decompress: &mut Decompress, records: &mut Vec<Record>) -> Result<()> {
+/// Appends the record with its body decompressed, or the messages of its inner batch. Damage becomes the record's defect.
+fn unpack_body(store: &mut Store, mut record: Record, decompress: &mut Decompress, records: &mut Vec<Record>) -> Result<()> {
     if record.sys_flag & COMPRESSED != 0 {
         match decompress(record.sys_flag & COMPRESSION, store.bytes(record.body))? {
-            Ok(plain) => {
-                let length = plain.len();
-                let source = store.add_source(plain);
-                record.body = Slice::of(source, 0, length);
+            Ok(decompressed) => {
+                let size = decompressed.len();
+                let source = store.add_source(decompressed);
+                record.body = Slice::of(source, 0, size);
             }
             Err(problem) => record.defect = Some(store.copy(problem.as_bytes())),
         }
     }
-    if record.sys_flag & WRAPPED == WRAPPED && record.defect.is_none() {
+    if record.sys_flag & INNER_BATCH_BITS == INNER_BATCH_BITS && record.defect.is_none() {
         let start = records.len();
-        match unwrap(store, record, records) {
+        match split_inner_batch(store, record, records) {
             Err(Error::Protocol(problem)) => {
                 records.truncate(start);
                 record.defect = Some(store.copy(problem.as_bytes()));
             }
-            found => return found,
+            result => return result,
         }
     }
     records.push(record);
     Ok(())
 }
 
-/// Appends the messages of an inner batch, see `mqbridge/rocketmq/wire/batch.py`; their offsets count up from the record's own.
-fn unwrap(store: &mut Store, record: Record, records: &mut Vec<Record>) -> Result<()> {
-    const HEAD_BYTES: usize = 20;
-    let end = record.body.len();
+/// Appends the messages of an inner batch, see `mqbridge/rocketmq/wire/batch.py`.
+///
+/// Their queue offsets are consecutive; the first one is that of the batch's record.
+fn split_inner_batch(store: &mut Store, record: Record, records: &mut Vec<Record>) -> Result<()> {
+    const PREFIX_BYTES: usize = 20; // the fields before the body
+    let batch_size = record.body.len();
     let (mut at, mut count) = (0, 0);
-    while at < end {
+    while at < batch_size {
         let data = store.bytes(record.body);
-        let left = end - at;
-        let torn =
-            |problem: String| Error::Protocol(format!("the message at byte {at} of a batch of {end} cannot be read: {problem}"));
-        if left < HEAD_BYTES + 2 {
-            return Err(torn(format!("{left} bytes are left, and a message has {} at least", HEAD_BYTES + 2)));
-        }
-        let (size, length) = (i32_at(data, at), i32_at(data, at + 16));
-        let start = at + HEAD_BYTES;
-        let sizes = usize::try_from(size).ok().zip(usize::try_from(length).ok());
-        let ends = sizes.map(|(size, length)| (start + length + 2, at + size));
-        let Some((properties_at, stop)) = ends.filter(|(properties_at, stop)| properties_at <= stop && *stop <= end) else {
-            return Err(torn(format!("{size} bytes with a body of {length}, and {left} are left")));
+        let left = batch_size - at;
+        let malformed = |problem: String| {
+            Error::Protocol(format!("the message at byte {at} of a batch of {batch_size} cannot be read: {problem}"))
         };
-        if u16_at(data, properties_at - 2) != stop - properties_at {
-            return Err(torn(format!("the lengths inside do not add up to its {size} bytes")));
+        if left < PREFIX_BYTES + 2 {
+            return Err(malformed(format!("{left} bytes are left, and a message has {} at least", PREFIX_BYTES + 2)));
+        }
+        let (size, body_size) = (i32_at(data, at), i32_at(data, at + 16));
+        let body_at = at + PREFIX_BYTES;
+        let sizes = usize::try_from(size).ok().zip(usize::try_from(body_size).ok());
+        let offsets = sizes.map(|(size, body_size)| (body_at + body_size + 2, at + size));
+        let Some((properties_at, end)) = offsets.filter(|(properties_at, end)| properties_at <= end && *end <= batch_size) else {
+            return Err(malformed(format!("{size} bytes with a body of {body_size}, and {left} are left")));
+        };
+        if u16_at(data, properties_at - 2) != end - properties_at {
+            return Err(malformed(format!("the lengths inside do not add up to its {size} bytes")));
         }
         if count == MAX_INNER_MESSAGES {
-            return Err(Error::Protocol(format!("a batch of {end} bytes with more than {MAX_INNER_MESSAGES} messages")));
+            return Err(Error::Protocol(format!("a batch of {batch_size} bytes with more than {MAX_INNER_MESSAGES} messages")));
         }
-        let is_utf8 = std::str::from_utf8(&data[properties_at..stop]).is_ok();
+        let is_utf8 = std::str::from_utf8(&data[properties_at..end]).is_ok();
         let flag = i32_at(data, at + 12);
         records.push(Record {
-            body: record.body.part(start, properties_at - 2),
-            properties: record.body.part(properties_at, stop),
+            body: record.body.part(body_at, properties_at - 2),
+            properties: record.body.part(properties_at, end),
             queue_offset: record.queue_offset.checked_add(count as i64).ok_or(Error::Unsupported)?,
             flag,
-            defect: if is_utf8 { None } else { Some(not_utf8(store)) },
+            defect: if is_utf8 { None } else { Some(not_utf8_defect(store)) },
             ..record
         });
-        at = stop;
+        at = end;
         count += 1;
     }
     Ok(())
 }
 
+/// Reads a big-endian number at this offset. Panics if the data end before it.
 pub fn u16_at(data: &[u8], at: usize) -> usize {
     usize::from(data[at]) << 8 | usize::from(data[at + 1])
 }
 
+/// Reads a big-endian number at this offset. Panics if the data end before it.
 pub fn u32_at(data: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(*data[at..].first_chunk().expect("the caller has looked"))
+    u32::from_be_bytes(*data[at..].first_chunk().expect("the caller has checked the size"))
 }
 
+/// Reads a big-endian number at this offset. Panics if the data end before it.
 pub fn i32_at(data: &[u8], at: usize) -> i32 {
     u32_at(data, at) as i32
 }
 
+/// Reads a big-endian number at this offset. Panics if the data end before it.
 pub fn i64_at(data: &[u8], at: usize) -> i64 {
-    i64::from_be_bytes(*data[at..].first_chunk().expect("the caller has looked"))
+    i64::from_be_bytes(*data[at..].first_chunk().expect("the caller has checked the size"))
 }

@@ -1,12 +1,13 @@
-//! RocketMQ: the bytes of a pull, and the requests of what is in it.
+//! Fuzzes the decoder of RocketMQ's pulls, and the encoder of send requests.
 
 use mqbridge_native::Result;
 use mqbridge_native::message::{Source, Store};
 use mqbridge_native::rocketmq::batch_builder::write_batch;
 use mqbridge_native::rocketmq::decode;
-use mqbridge_native::rocketmq::encode::{IDS, Limits, Request, Reserve, encode as encode_requests};
+use mqbridge_native::rocketmq::encode::{IDS_PER_RESERVATION, Limits, Request, ReserveIds, encode as encode_requests};
 use mqbridge_native::rocketmq::pulled::{self, Pull};
 
+/// Decodes the records of a pull, with several offsets and tags.
 pub fn decode(data: &[u8]) -> Result<Store> {
     let pull = |first, next, tags: &[&str]| Pull {
         body: Source::Owned(data.to_vec()),
@@ -14,18 +15,18 @@ pub fn decode(data: &[u8]) -> Result<Store> {
         next,
         tags: tags.iter().map(|tag| tag.to_string()).collect(),
     };
-    let _ = pulled::count(data);
-    let _ = decode::count(pull(0, 5, &[]), &mut unpack);
-    let _ = decode::decode(vec![pull(1, 1 << 40, &["t"]), pull(0, 9, &["a", "TagA"])], &mut unpack);
-    decode::decode(vec![pull(i64::MIN, i64::MAX, &[])], &mut unpack)
+    let _ = pulled::count_stored(data);
+    let _ = decode::count(pull(0, 5, &[]), &mut decompress);
+    let _ = decode::decode_pulls(vec![pull(1, 1 << 40, &["t"]), pull(0, 9, &["a", "TagA"])], &mut decompress);
+    decode::decode_pulls(vec![pull(i64::MIN, i64::MAX, &[])], &mut decompress)
 }
 
-/// In place of decompression, which is not this crate's: the bytes themselves, but for one codec that never succeeds.
-fn unpack(codec: u32, data: &[u8]) -> Result<std::result::Result<Source, String>> {
+/// Stands for the decompression, which Python provides: it returns the bytes unchanged, and an error for one codec.
+fn decompress(codec: u32, data: &[u8]) -> Result<std::result::Result<Source, String>> {
     Ok(if codec == 0x100 { Err("its body is no LZ4".to_string()) } else { Ok(Source::Owned(data.to_vec())) })
 }
 
-/// The checksums of bodies, as far as the records follow each other.
+/// Corrects the checksums of the bodies, up to the first record whose sizes are damaged.
 pub fn repair(data: &mut [u8]) {
     let number = |data: &[u8], at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap()) as usize;
     let mut at = 0;
@@ -42,6 +43,7 @@ pub fn repair(data: &mut [u8]) {
     }
 }
 
+/// Encodes messages with two sets of limits.
 pub fn encode(store: &Store) {
     let mut limits = Limits {
         max_bytes: 2000,
@@ -50,21 +52,22 @@ pub fn encode(store: &Store) {
         max_delay_ms: 1 << 30,
         levels: vec![(1000, 1), (5000, 2), (3_600_000, 17)],
     };
-    let mut reserve = || Ok((b"7F0000010000".to_vec(), 0x10000 - IDS / 2));
+    let mut reserve_ids = || Ok((b"7F0000010000".to_vec(), 0x10000 - IDS_PER_RESERVATION / 2));
     let _ = encode_all(store, None, &limits, None);
     limits.max_message_bytes = 300;
-    let _ = encode_all(store, Some(b"c|t|0|"), &limits, Some(&mut reserve));
+    let _ = encode_all(store, Some(b"c|t|0|"), &limits, Some(&mut reserve_ids));
 }
 
-fn encode_all(store: &Store, origin: Option<&[u8]>, limits: &Limits, reserve: Option<&mut Reserve>) -> Result<()> {
-    let made = encode_requests(store.messages(), origin, limits, 1_700_000_000_000, reserve.map(|reserve| reserve as _))?;
-    for request in &made.requests {
+fn encode_all(store: &Store, origin: Option<&[u8]>, limits: &Limits, reserve_ids: Option<&mut ReserveIds>) -> Result<()> {
+    let encoded =
+        encode_requests(store.messages(), origin, limits, 1_700_000_000_000, reserve_ids.map(|reserve_ids| reserve_ids as _))?;
+    for request in &encoded.requests {
         match request {
             Request::Batch(batch) => {
                 let mut out = vec![0; batch.size];
-                write_batch(&made.elements[batch.elements.clone()], &made.strings, &mut out);
+                write_batch(&encoded.elements[batch.elements.clone()], &encoded.property_strings, &mut out);
             }
-            Request::Alone(alone) => assert!(std::str::from_utf8(&made.strings[alone.properties.clone()]).is_ok()),
+            Request::Single(single) => assert!(std::str::from_utf8(&encoded.property_strings[single.properties.clone()]).is_ok()),
         }
     }
     Ok(())
