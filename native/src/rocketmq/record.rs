@@ -91,7 +91,7 @@ pub fn decode_records(
             let unpacked_bytes: usize = records[start..].iter().map(|record| record.body.len() + OBJECT_BYTES).sum();
             budget = budget.checked_sub(unpacked_bytes).ok_or_else(|| {
                 Error::Protocol(format!(
-                    "the records of one answer unpack to more than {MAX_UNPACKED_BYTES} bytes, ask for fewer"
+                    "the records of one response unpack to more than {MAX_UNPACKED_BYTES} bytes: request fewer"
                 ))
             })?;
         }
