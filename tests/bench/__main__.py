@@ -1,18 +1,18 @@
-"""`make bench`: the figures of docs/explanation/benchmarks.md, measured on this machine.
+"""`make bench`: measures the figures of docs/explanation/benchmarks.md on this machine.
 
 python -m tests.bench            codec, overhead, bridge, latency, memory, clients, tls and spark
-python -m tests.bench codec      seconds, needs no server
-python -m tests.bench overhead   what a batch costs besides its messages; a minute, needs no server
+python -m tests.bench codec      encoding and decoding; takes seconds, needs no server
+python -m tests.bench overhead   CPU time per batch without encoding and decoding; takes a minute, needs no server
 python -m tests.bench bridge --direction rocketmq-pulsar --corpus single --messages 100000 --rounds 1 --gateway-only
-                                 one direction without the Java bridge: quick work
-python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
-python -m tests.bench latency --direction tubemq-pulsar    what the gateway and the Java bridge add to the time of a message
-python -m tests.bench memory     what a gateway holds whose target is away; two minutes
-python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    what TLS costs; a shorter run of one direction
-python -m tests.bench clients    our clients beside the official ones
-python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the work on Spark; what it is compared with runs too
-python -m tests.bench profile rocketmq-pulsar ordinary    where the microseconds go (see `profile --help`)
-python -m tests.bench --write    also renews what was measured in docs/explanation/benchmarks.md
+                                 one direction without the Java bridge, for a quick result
+python -m tests.bench bridge --against DIR    this gateway and the gateway of another checkout, alternating
+python -m tests.bench latency --direction tubemq-pulsar    latency added by the gateway and by the Java bridge
+python -m tests.bench memory     memory of a gateway whose target is unreachable; takes two minutes
+python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    cost of TLS; a shorter run of one direction
+python -m tests.bench clients    our clients and the official ones
+python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the Spark jobs, and the Kafka jobs to compare with
+python -m tests.bench profile rocketmq-pulsar ordinary    CPU time by package and function (see `profile --help`)
+python -m tests.bench --write    also replaces the measured chapters of docs/explanation/benchmarks.md
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from tests.kit.maven import say
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "benchmarks.md"
 SIZES = (100, 1_000, 10_000)
-"""Of bodies, for the codec."""
+"""Payload sizes in bytes for the codec benchmark."""
 ROUNDS = 3
 
 INTRO = """# Benchmarks
 
-Written by `make bench`. Machines differ and shared ones drift: read the ratios, and measure on yours.
+Written by `make bench`. Absolute figures depend on the machine and its load: compare the ratios, and measure
+on your own machine.
 """
 
 
 def codec_table() -> str:
-    """ns per message."""
+    """Return the chapter about the codecs: nanoseconds per message."""
     rows = {size: codec.measure(size) for size in SIZES}
     names = list(next(iter(rows.values())))
     lines = [
         "## Codec",
         "",
-        "ns per message on one core, packs of 500 messages with five attributes. Decoding goes from a whole frame to messages",
-        "(of TubeMQ's, pairs are read only when asked for), encoding from messages to whole frames.",
+        "Nanoseconds per message on one core, for packs of 500 messages with five attributes. Decoding converts a frame to",
+        "messages (the attributes of TubeMQ messages are parsed only on access); encoding converts messages to frames.",
         "",
         "| body | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
@@ -57,7 +58,7 @@ def codec_table() -> str:
 
 
 def bridge_chapter(arguments: argparse.Namespace) -> str:
-    """The directions and corpora that were asked for."""
+    """Measure the selected directions and corpora, and return the chapter about them."""
     chosen = bridge_page.everything()
     if arguments.direction or arguments.corpus or arguments.pulls != "default" or arguments.rules:
         raised = arguments.pulls == "raised"
@@ -93,34 +94,38 @@ def options() -> argparse.ArgumentParser:
     )
     parser.add_argument("what", nargs="*", default=[*CHAPTERS], metavar="WHAT", help=f"{', '.join(CHAPTERS)} (default all)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
-    parser.add_argument("--write", action="store_true", help="renew these chapters of docs/explanation/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="replace these chapters of docs/explanation/benchmarks.md")
     parser.add_argument(
         "--direction", action="append", metavar="SOURCE-TARGET", help="bridge, latency, tls: only this one; may be repeated"
     )
     parser.add_argument(
-        "--messages", type=int, help=f"of a run (bridge: default {bridge_page.MESSAGES:,}; tls: {tls.MESSAGES:,})"
+        "--messages", type=int, help=f"number in a run (bridge: default {bridge_page.MESSAGES:,}; tls: {tls.MESSAGES:,})"
     )
     of_bridge = parser.add_argument_group("bridge")
     of_bridge.add_argument("--corpus", action="append", choices=CORPORA, help="only this one; may be repeated")
     of_bridge.add_argument("--pulls", choices=("default", "raised"), default="default", help="RocketMQ's pull limits")
-    of_bridge.add_argument("--rules", action="store_true", help="with a filter, edits, and the partition chosen by a property")
-    of_bridge.add_argument("--seed", type=int, default=SEED, help="what the corpora are drawn from (default %(default)s)")
-    of_bridge.add_argument("--gateway-only", action="store_true", help="a gateway alone (with --against, that one)")
-    of_bridge.add_argument("--against", type=Path, metavar="DIR", help="beside another checkout instead of the Java bridge")
+    of_bridge.add_argument("--rules", action="store_true", help="with a filter, edits, and partitions chosen by a property")
+    of_bridge.add_argument("--seed", type=int, default=SEED, help="seed of the random corpora (default %(default)s)")
+    of_bridge.add_argument("--gateway-only", action="store_true", help="only the gateway (with --against: that of DIR)")
+    of_bridge.add_argument("--against", type=Path, metavar="DIR", help="compare with another checkout, not the Java bridge")
     of_latency = parser.add_argument_group("latency")
     of_latency.add_argument(
-        "--load", type=float, default=latency.LOAD, metavar="SHARE", help="of what the chain moves (default %(default)s)"
+        "--load",
+        type=float,
+        default=latency.LOAD,
+        metavar="SHARE",
+        help="sending rate as a share of the maximum (default %(default)s)",
     )
     of_spark = parser.add_argument_group("spark")
     of_spark.add_argument(
-        "--jobs", default="", metavar="REGEX", help="the work and ends to measure, as in its table (default all)"
+        "--jobs", default="", metavar="REGEX", help="work and ends of the jobs to measure, as in the table (default all)"
     )
     of_spark.add_argument("--rows", type=int, default=spark.ROWS, help=f"rows of a job (default {spark.ROWS:,})")
     return parser
 
 
 def main(argv: list[str]) -> None:
-    """Measure, print, and write when asked."""
+    """Measure the selected chapters and print them; with --write also write them to the page."""
     if argv[:1] == ["profile"]:
         profile.main(argv[1:])
         return

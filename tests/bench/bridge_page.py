@@ -1,4 +1,4 @@
-"""What is measured end to end, and the chapter of docs/explanation/benchmarks.md about it."""
+"""Cases of the end-to-end benchmark, and its chapter of docs/explanation/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tests.kit.maven import say
 DIRECTIONS = tuple(f"{source}-{target}" for source in SYSTEMS for target in SYSTEMS)
 MESSAGES = 200_000
 BYTES = 500_000_000
-"""At most, of the bodies of one topic."""
+"""Maximum total size of the payloads of one topic."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Case:
-    """One line of the table."""
+    """A row of the table: what is measured."""
 
     corpus: str
     raised: bool
-    """RocketMQ's pull limits."""
+    """True for raised pull limits of RocketMQ."""
     rules: bool
     direction: str
 
     @property
     def ends(self) -> tuple[str, str]:
-        """Source and target."""
+        """The source system and the target system."""
         source, target = self.direction.split("-")
         return source, target
 
@@ -42,20 +42,20 @@ class Case:
 
 
 def cases(directions: Iterable[str], corpora: Iterable[str], *, raised: bool, rules: bool) -> list[Case]:
-    """Every corpus in every direction: with or without rules; raised pull limits mean something of RocketMQ only."""
+    """Return a case for every corpus and direction. Raised pull limits exist only for RocketMQ sources."""
     chosen = [one for one in directions if not raised or one.startswith("rocketmq-")]
     return [Case(corpus, raised, rules, direction) for corpus in corpora for direction in chosen]
 
 
 def everything() -> list[Case]:
-    """What `make bench` measures."""
+    """Return all cases that `make bench` measures."""
     found = cases(DIRECTIONS, CORPORA, raised=False, rules=False)
     found += cases(DIRECTIONS, ORDINARY, raised=True, rules=False)
     return found + cases(DIRECTIONS, ORDINARY[:1], raised=False, rules=True)
 
 
 def messages_of(corpus: str, most: int) -> int:
-    """How many messages a topic of a corpus gets: fewer of large ones."""
+    """Return the number of messages for a topic: `most`, or fewer if the corpus has large messages."""
     return min(most, BYTES // CORPORA[corpus].payload)
 
 
@@ -63,7 +63,7 @@ Row = tuple[Case, dict[str, Figures]]
 
 
 def rows(chosen: Sequence[Case], most: int, rounds: int, runners: Mapping[str, Runner], seed: int = SEED) -> Iterator[Row]:
-    """Medians of every case; clusters are started anew for each corpus, since they keep all that they are given."""
+    """Yield the median figures of every case. Each corpus gets new clusters, because they keep all messages written to them."""
     for corpus, of_corpus in groupby(sorted(chosen), key=lambda case: case.corpus):
         total = messages_of(corpus, most)
         with Clusters() as clusters:
@@ -80,7 +80,7 @@ def rows(chosen: Sequence[Case], most: int, rounds: int, runners: Mapping[str, R
 
 
 def table(found: Iterable[Row], names: Sequence[str]) -> list[str]:
-    """A line per case: the figures of each bridge, and those of the first as ratios of those of the second."""
+    """Return a table with a row per case: the figures of each bridge, and the ratios of the first to the second."""
     figures = "messages/s | CPU-s per million | RSS, MB |"
     heads = [f"{name}: {figures}" for name in names] + ["ratio: messages/s | CPU | RSS |"] * (len(names) > 1)
     lines = ["| direction | corpus | " + " ".join(heads)]
@@ -99,21 +99,23 @@ def _cells(figures: Figures) -> str:
 
 
 def chapter(chosen: Sequence[Case], most: int, rounds: int, runners: Mapping[str, Runner], seed: int = SEED) -> str:
-    """The chapter of docs/explanation/benchmarks.md."""
-    runs = "one run" if rounds == 1 else f"medians of {rounds} runs in turn"
+    """Measure the cases and return the chapter about them."""
+    runs = "one run" if rounds == 1 else f"medians of {rounds} alternating runs"
     return "\n".join(
         [
             "## End to end",
             "",
-            "Real servers on the same machine: TubeMQ 2.4.0, Pulsar 4.0.8, RocketMQ 5.3.3, all with the settings that they are",
-            "shipped with (RocketMQ answers a pull with 32 messages at most) unless a line says that pull limits are raised, to",
-            "1,024 messages and 1 MiB. TubeMQ stores without its memory cache. The source topic is written by the official Java",
-            f"client: {most:,} messages, fewer of 10 KB, drawn from a seed ({seed}). Figures are {runs}, from the moment a fifth",
-            "of the messages is through to the last one: messages per second, CPU-seconds of the bridge's process per million",
-            "messages (which are microseconds per message), and its peak memory.",
-            f"`{JAVA}` does the same job on the official clients: asynchronous, batched where the client can, acknowledging only",
-            f"what is stored. A ratio is that of `{GATEWAY}` to it. With rules both leave out a quarter of the messages by a",
-            "property, remove, rename and make a property, and choose the partition by a property.",
+            "The servers run on the same machine: TubeMQ 2.4.0, Pulsar 4.0.8, RocketMQ 5.3.3, with their default settings.",
+            "By default RocketMQ returns at most 32 messages per pull; rows with raised pull limits use 1,024 messages and",
+            f"1 MiB. The memory cache of TubeMQ is off. The official Java client writes the source topic: {most:,} random",
+            f"messages (seed {seed}), fewer of 10 KB. Figures are {runs}. A run is measured from the moment a fifth of the",
+            "messages is stored until the last one is stored. The columns are messages per second, CPU-seconds of the",
+            "bridge's process per million messages (microseconds per message), and its peak resident memory (RSS).",
+            "",
+            f"`{JAVA}` does the same with the official clients: asynchronously, with batches where the client supports",
+            f"them, and it acknowledges only stored messages. The ratios are `{GATEWAY}` divided by `{JAVA}`. In rows with",
+            "rules, both drop a quarter of the messages by a property, remove, rename and add a property, and choose the",
+            "partition by a property.",
             "",
             *(
                 f"- `{name}`: {CORPORA[name].about}; {_partitions(name)}"

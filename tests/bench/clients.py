@@ -28,7 +28,7 @@ from tests.kit.tubemq import TubeMQ
 
 SIZE = 1000
 WARMUP = 0.25
-"""Share of the messages that the figures leave out."""
+"""Share of the messages, at the start of a run, that the figures leave out."""
 DEADLINE_S = 300
 ROOT = Path(__file__).resolve().parents[2]
 OURS, BATCHES, JAVA, PYPI = "mqbridge", "mqbridge, lists", "Java client", "pulsar-client (PyPI)"
@@ -36,35 +36,41 @@ OURS, BATCHES, JAVA, PYPI = "mqbridge", "mqbridge, lists", "Java client", "pulsa
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is measured of one system; `settings` mean the same to all clients."""
+    """The runs for one system; all clients get the same `settings`."""
 
     name: str
     messages: int
     java: str
+    """Name of the Java program."""
     settings: dict[str, int]
-    """Of producers: batches, and messages (RocketMQ: batches) without an answer."""
+    """Settings of producers: limits of a batch; `window` is the maximum number of messages (RocketMQ: batches) in flight."""
     how: str
+    """Description of the settings in the page."""
     clients: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"produce": (OURS, JAVA), "consume": (OURS, JAVA)})
 
 
 SYSTEMS = (
-    System("tubemq", 200_000, "TubeBench", {"window": 1000}, "one request per message, 1,000 unanswered; consumed in packs"),
+    System(
+        "tubemq", 200_000, "TubeBench", {"window": 1000}, "one request per message, 1,000 requests in flight; consumed in packs"
+    ),
     System(
         "pulsar",
         400_000,
         "PulsarBench",
         {"batch_messages": 1000, "batch_bytes": 128 << 10, "linger_ms": 10, "window": 16_000},
-        "batches of at most 1,000 messages, 128 KiB, 10 ms; 16,000 messages unanswered; cumulative acknowledgement",
+        "batches of at most 1,000 messages, 128 KiB, 10 ms; 16,000 messages in flight; cumulative acknowledgement",
         {"produce": (OURS, BATCHES, JAVA, PYPI), "consume": (OURS, JAVA, PYPI)},
     ),
-    System("rocketmq", 400_000, "RocketBench", {"batch_messages": 100, "window": 16}, "batches of 100, 16 of them unanswered"),
+    System(
+        "rocketmq", 400_000, "RocketBench", {"batch_messages": 100, "window": 16}, "batches of 100 messages, 16 batches in flight"
+    ),
 )
 Row = tuple[str, str, str, Figures]
-"""System, mode, client, and the medians of its figures."""
+"""System, mode (produce or consume), client, and its median figures."""
 
 
 def available(client: str) -> bool:
-    """Whether it can be measured here."""
+    """True if the client is installed here."""
     return client != PYPI or find_spec("pulsar") is not None
 
 
@@ -87,7 +93,7 @@ def measure(rounds: int, systems: tuple[str, ...] = ()) -> Iterator[Row]:
 
 
 def run(system: System, side: Side, mode: str, client: str, topic: str, number: int) -> Figures:
-    """One run."""
+    """Run one client once, and return its figures."""
     settings = {"messages": system.messages, "warmup": int(system.messages * WARMUP), "topic": topic} | cluster_settings(side)
     if mode == "produce":
         settings |= {"size": SIZE, **system.settings}
@@ -112,24 +118,24 @@ def cluster_settings(side: Side) -> dict[str, str]:
 
 
 def run_java(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """A program of tests/java."""
+    """Run the official Java client, by a program of tests/java."""
     if system.name == "pulsar" and mode == "produce":
         settings["pending_mb"] = settings.pop("window") * SIZE // 1_000_000
     return java.run(system.java, flags=java.BRIDGE_FLAGS, deadline_s=DEADLINE_S, mode=mode, **settings)[-1]
 
 
 def run_ours(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """A process of our client."""
+    """Run our client, with one call per message."""
     return python("tests.bench.client_runs", settings | {"run": f"{system.name} {mode}"})
 
 
 def run_batches(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The same, given whole lists of messages."""
+    """Run our client, with one call per list of messages."""
     return python("tests.bench.client_runs", settings | {"run": f"{system.name} {mode} batches"})
 
 
 def run_pypi(system: System, mode: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """A process of Pulsar's own Python client."""
+    """Run the official Python client of Pulsar."""
     with tempfile.NamedTemporaryFile(prefix="mqbridge-pulsar-client-") as log:
         return python("tests.bench.client_pypi", settings | {"run": f"{system.name} {mode}", "log": log.name})
 
@@ -143,7 +149,7 @@ RUNNERS: dict[str, Callable[[System, str, dict[str, Any]], dict[str, Any]]] = {
 
 
 def python(module: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The figures that a module prints last."""
+    """Run a Python module; return the figures, which it prints in the last line."""
     argv = [sys.executable, "-m", module, json.dumps(settings | {"deadline_s": DEADLINE_S})]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, timeout=DEADLINE_S + 30, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -151,22 +157,22 @@ def python(module: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rounds: int, systems: tuple[str, ...] = ()) -> str:
-    """The chapter of docs/explanation/benchmarks.md."""
+    """Measure the clients and return the chapter about them."""
     lines = [
         "## Clients",
         "",
-        f"{SIZE:,} bytes without properties, {PARTITIONS} partitions, real servers on the same machine, medians of {rounds} runs",
-        f"in turn; the first {WARMUP:.0%} of each run are left out. CPU and memory are those of the client's process.",
-        f"`{BATCHES}` is given lists of messages, as the gateway has them; the others take one message at a time (of RocketMQ",
-        "they take lists, which are its batches).",
+        f"Messages of {SIZE:,} bytes without properties, in {PARTITIONS} partitions of servers on the same machine. Figures",
+        f"are medians of {rounds} alternating runs, without the first {WARMUP:.0%} of each run. CPU and memory are those of",
+        f"the client's process. With `{BATCHES}` the program passes lists of messages to our client, as the gateway does.",
+        "The others send one message per call, except with RocketMQ, where all clients send lists (batches).",
         "",
         *(f"- {system.name}: {system.messages:,} messages; {system.how}" for system in SYSTEMS),
         "",
     ]
     if not available(PYPI):
-        lines += [f"{PYPI} is not installed here (`pip install '.[bench]'`), so it is not among them.", ""]
+        lines += [f"{PYPI} is not installed here (`pip install '.[bench]'`), so it is missing.", ""]
     lines += [
-        "| system | | client | messages/s | CPU-s per million | peak RSS, MB | CPU beside Java |",
+        "| system | | client | messages/s | CPU-s per million | peak RSS, MB | CPU relative to Java |",
         "|---|---|---|---|---|---|---|",
     ]
     rows = list(measure(rounds, systems))

@@ -1,7 +1,7 @@
-"""What the bench moves: corpora that the official Java clients write, each a set of knobs of `BenchCorpus.java`.
+"""Corpora of the benchmarks: random messages that the official Java clients write, by the options of `BenchCorpus.java`.
 
-Together they cover single sends and batches, keys or none, 0 to 30 properties, unicode, oddities, bodies of 100 to 10,000 bytes,
-1 to 64 partitions, compression. All is drawn from a seed: the same seed gives the same messages.
+Together they cover single sends and batches, messages with and without keys, 0 to 30 properties, non-ASCII text, unusual values,
+payloads of 64 to 10,000 bytes, 1 to 64 partitions, and compression. The same seed gives the same messages.
 """
 
 from __future__ import annotations
@@ -14,34 +14,38 @@ BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The knobs of one corpus."""
+    """The options of one corpus."""
 
     about: str
+    """Description of the corpus in the pages."""
     payload: int = 1000
-    """Bytes of the largest body."""
+    """Maximum payload size in bytes."""
     payload_least: int | None = None
-    """Of the smallest; None: all are of one size. Small ones are as frequent as large ones (evenly drawn logarithms)."""
+    """Minimum payload size; None means that all payloads have the maximum size. The logarithm of the size is uniform."""
     properties: int = 5
     properties_least: int | None = None
     names: int | None = None
-    """Of properties that there are, of which a message has some; None: as many as a message has."""
+    """Number of different property names; None means as many as a message has properties."""
     keyed: int = 100
-    """Per cent of messages that have a key; likewise those below."""
+    """Percentage of messages with a key."""
     typed: int = 100
+    """Percentage of messages with a message type."""
     unicode: int = 20
+    """Percentage of messages with non-ASCII text."""
     odd: int = 0
+    """Percentage of messages with unusual values: empty, null, or reserved names."""
     batch: int = BATCH
-    """Messages per send of RocketMQ, most per batch of Pulsar; 1 is without batches. TubeMQ's client has none."""
+    """Messages per send to RocketMQ, maximum messages per Pulsar batch; 1 means no batches. The TubeMQ client has no batches."""
     partitions: int = 8
     compression: dict[str, str] = field(default_factory=dict)
-    """By system."""
+    """Compression by system; other systems do not compress."""
 
     def arguments(self, system: str) -> dict[str, Any]:
-        """The options of BenchFill for a system."""
-        found = asdict(self)
+        """Return the arguments of the Java program BenchFill for a system."""
+        options = asdict(self)
         for name in ("about", "partitions", "compression"):
-            del found[name]
-        return found | {"compression": self.compression.get(system)}
+            del options[name]
+        return options | {"compression": self.compression.get(system)}
 
 
 CORPORA = {
@@ -50,7 +54,7 @@ CORPORA = {
     "bare": Corpus("100 B, no key, type or property, in batches", payload=100, properties=0, keyed=0, typed=0),
     "rich": Corpus("1 KB, 30 of 60 properties, names and values of all lengths, in batches", properties=30, names=60, unicode=60),
     "odd": Corpus(
-        "64 B to 10 KB, 0 to 30 of 90 properties, some without key, a fifth odd (empty, null, reserved...)",
+        "64 B to 10 KB, 0 to 30 of 90 properties, some without key, a fifth unusual (empty, null, reserved names)",
         payload=10_000,
         payload_least=64,
         properties=30,
@@ -77,4 +81,4 @@ CORPORA = {
     "wide": Corpus("1 KB, five properties, one by one, 64 partitions", batch=1, partitions=64),
 }
 ORDINARY = ("ordinary", "single")
-"""What is measured unless others are asked for."""
+"""Corpora that are measured by default."""

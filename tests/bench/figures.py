@@ -31,7 +31,7 @@ class Figures:
         return Figures(self.rate / other.rate, self.cpu / other.cpu, self.rss_mb / other.rss_mb)
 
     def __str__(self) -> str:
-        batch = f", {self.batch:.0f} messages a batch" if self.batch else ""
+        batch = f", {self.batch:.0f} messages per batch" if self.batch else ""
         return f"{self.rate:,.0f} messages/s, {self.cpu:.2f} CPU-s per million, {self.rss_mb:.0f} MB{batch}"
 
 

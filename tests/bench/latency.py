@@ -1,15 +1,14 @@
-"""Added latency at a share of the load that is possible, of the gateway and of the Java bridge.
+"""Benchmark of the latency that the gateway and the Java bridge add, at a small share of the maximum rate.
 
-A probe (`BenchProbe.java`) sends messages to the source topic with the official client, at a fixed rate, and receives them from
-the target topic with the official client: a message's time is from handing it to the one client until the other hands it out, on
-one clock. The same path without a bridge is taken beforehand, in one cluster after the other and at the same rate: from a topic
-of the source cluster back to the probe, and from one of the target cluster. A bridge that takes no time at all would make a
-message wait for both, so what a bridge adds is a quantile of the times through it, less the same quantile of the sum of two
-independent draws from the times without it.
+A probe (`BenchProbe.java`) sends messages to the source topic at a fixed rate and receives them from the target topic, both with
+official clients. The latency of a message lasts from the send call until the other client delivers it, by one clock. Beforehand
+the probe measures each cluster alone at the same rate: it sends to a topic of the cluster and receives from the same topic. With
+a bridge that needs no time, a message would need the sum of these two latencies. The added latency at a quantile is therefore
+that quantile of the latency through the bridge minus the same quantile of the sum of two independent samples.
 
-The load is a share of what the slower of the two chains (sender, source, bridge, target, receiver, all on this machine) moves
-when nothing holds the sender back. On two cores it has to be small: at a quarter of it all five already wait for a core most of
-the time. Both bridges run all the time, on topics of their own, and have moved these messages before.
+The rate is a share (LOAD) of the maximum rate of the slower bridge, measured with an unlimited sender. On two cores it has to be
+small: at a quarter of the maximum, sender, source, bridge, target and receiver already wait for a core most of the time. Both
+bridges run all the time, each on topics of its own, and have moved messages before the measurement.
 """
 
 from __future__ import annotations
@@ -28,59 +27,64 @@ from tests.kit import java
 from tests.kit.maven import say
 
 UNPACED = 60_000
+"""Messages that are sent as fast as possible, to measure the maximum rate."""
 HELLO = 800
-"""Messages that have come before the others are sent: a group takes seconds until it has its partitions."""
+"""Messages that must arrive before the others are sent: a group needs seconds to get its partitions."""
 SECONDS = 40
-"""Of sending at the fixed rate, the first third of which the figures leave out."""
+"""Duration of sending at the fixed rate."""
 WARMUP = 1 / 3
+"""Share of the messages, at the start, that the figures leave out."""
 LOAD = 0.05
+"""Sending rate as a share of the maximum rate of the slower bridge."""
 SHOWN = (0.5, 0.99)
+"""Quantiles in the table."""
 THINNED = 500
-"""Of the values whose sums are taken in pairs."""
+"""Approximate number of values of each distribution that are added in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What a probe measured."""
+    """Results of a probe."""
 
     rate: float
     """Messages per second that were received."""
     quantiles: Sequence[float]
-    """Evenly spaced ones of the times, in microseconds."""
+    """Evenly spaced quantiles of the latency, in microseconds."""
 
     def at(self, share: float) -> float:
-        """The time that so large a share of the messages took at most."""
+        """Return the quantile of the latency for this share of the messages."""
         return quantile(self.quantiles, share)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of values in order."""
+    """Return a quantile of sorted values."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def summed(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    """The distribution of the sum of two independent times, of each of which evenly spaced quantiles are known."""
+    """Return the sorted sums of two independent latencies, each given by evenly spaced quantiles."""
     thin, slim = (values[:: max(1, len(values) // THINNED)] for values in (one, other))
     return sorted(a + b for a in thin for b in slim)
 
 
 def added(through: Times, source: Times, target: Times, share: float) -> float:
-    """Microseconds that the bridge adds at a quantile."""
+    """Return the microseconds that the bridge adds at a quantile."""
     return through.at(share) - quantile(summed(source.quantiles, target.quantiles), share)
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One direction."""
+    """Results of one direction."""
 
     direction: str
     rate: float
     """Messages per second that were sent."""
     source: Times
-    """Of the path through the source cluster alone; likewise the next."""
+    """Latency in the source cluster alone."""
     target: Times
+    """Latency in the target cluster alone."""
     through: Mapping[str, Times]
-    """By bridge."""
+    """Latency through each bridge, by its name."""
 
 
 def measure(clusters: Clusters, direction: str, corpus: Corpus, *, load: float = LOAD, gateway_only: bool = False) -> Latency:
@@ -104,7 +108,7 @@ def measure(clusters: Clusters, direction: str, corpus: Corpus, *, load: float =
 
 @contextlib.contextmanager
 def _bridged(here: Side, there: Side, name: str, partitions: int) -> Iterator[tuple[str, str]]:
-    """A bridge at work between two fresh topics."""
+    """Run a bridge between two new topics; yield their names."""
     topic, into = take_topic(here, partitions), take_topic(there, partitions)
     task = Task(here, there, topic, partitions, 0)
     group = name.split(maxsplit=1)[0].lower()
@@ -119,7 +123,10 @@ def _without(here: Side, there: Side, corpus: Corpus, count: int, rate: float) -
 
 
 def probe(corpus: Corpus, here: Side, there: Side, topic: str, into: str, count: int, rate: float = 0, start: int = 0) -> Times:
-    """Send messages at a rate, or as fast as possible, and receive them. A group reads one topic, as RocketMQ requires."""
+    """Send messages to `topic` and receive them from `into`, with a group for this topic only, as RocketMQ requires.
+
+    A `rate` of 0 means as fast as possible; `start` is the number of the first message.
+    """
     arguments: dict[str, Any] = {**java_arguments(there, here), **corpus.arguments(here.system)}
     last = java.run(
         "BenchProbe",
@@ -138,7 +145,7 @@ def probe(corpus: Corpus, here: Side, there: Side, topic: str, into: str, count:
 
 
 def rows(found: Latency) -> list[str]:
-    """Lines of the table, times in ms."""
+    """Return the rows of one direction, with times in ms."""
     alone = summed(found.source.quantiles, found.target.quantiles)
     without = " | ".join(f"{quantile(alone, share) / 1000:.1f}" for share in SHOWN)
     lines = []
@@ -151,16 +158,19 @@ def rows(found: Latency) -> list[str]:
 
 
 def chapter(directions: Sequence[str], corpus: Corpus, *, load: float = LOAD, gateway_only: bool = False) -> str:
-    """The chapter of docs/explanation/benchmarks.md."""
+    """Measure the directions and return the chapter about them."""
     lines = [
         "## Added latency",
         "",
-        f"{corpus.about}, {corpus.partitions} partitions, at {load:.0%} of what the slower chain of sender, bridge",
-        f"and receiver moves on this machine, for {SECONDS} s, of which the first third is left out. Milliseconds from handing a",
-        "message to the official Java client of the source until that of the target hands it out, all on one clock; `alone` is",
-        "the same without a bridge: a message that goes through each of the two clusters, one after the other (the sum of",
-        "independent draws of both, measured one after the other at the same rate). What a bridge adds is the difference.",
-        "Clients of TubeMQ look for new messages every 400 ms.",
+        f"Messages: {corpus.about}, {corpus.partitions} partitions. Times are in milliseconds, from the send call of the",
+        "source's official Java client until the target's delivers the message, by one clock. The sending rate is",
+        f"{load:.0%} of the rate that the slower of the two bridges reaches on this machine, for {SECONDS} s; the first",
+        "third is left out.",
+        "",
+        "`alone` is the latency without a bridge: each cluster is measured by itself at the same rate, and independent",
+        "samples of the two are added, for a message that passes through one cluster after the other. `added` is the",
+        "difference of the two quantiles, so it can be slightly negative. Clients of TubeMQ poll for new messages every",
+        "400 ms.",
         "",
         "| direction | messages/s | bridge | p50 | p99 | alone: p50 | p99 | added: p50 | p99 |",
         "|---|---|---|---|---|---|---|---|---|",

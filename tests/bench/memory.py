@@ -1,7 +1,7 @@
 """Memory of a gateway whose target is unreachable: the maximum resident size until it reads no more messages.
 
 Sources are real servers, with topics that the official Java clients wrote. The target is an embedded log whose write lock is held
-by another connection: it is there, and stores nothing.
+by another connection, so that it can be opened but stores nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.kit.maven import say
 
 TOPIC = "copy"
 STILL = 20
-"""Readings in a row that have to be the same: the longest poll of a source takes a part of that."""
+"""Number of equal readings after which the gateway counts as full. They last longer than the longest poll of a source."""
 DEADLINE_S = 120
 BUSY_TIMEOUT = "100ms"
 TOTAL_BYTES = 100_000_000
@@ -41,7 +41,7 @@ KINDS = {
 
 
 async def make_log(path: Path, partitions: int) -> None:
-    """An empty topic in an embedded log."""
+    """Create an empty topic in an embedded log."""
     cluster = ADAPTER.make_cluster("there", ADAPTER.cluster_model(path=path))
     await cluster.connect()
     await cluster.create(TOPIC, partitions)
@@ -50,14 +50,14 @@ async def make_log(path: Path, partitions: int) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Nobody else writes to a log."""
+    """Hold the write lock of a log."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
 
 
 def held_mb(source: Side, topic: str, partitions: int) -> float:
-    """What a gateway takes that reads a topic and gets rid of nothing, in 10^6 bytes."""
+    """Return the peak resident memory of a gateway that reads the topic and can store nothing, in MB (10^6 bytes)."""
     with tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder:
         log = Path(folder) / "log.db"
         asyncio.run(make_log(log, partitions))
@@ -76,7 +76,7 @@ def held_mb(source: Side, topic: str, partitions: int) -> float:
 
 
 def wait_full(gateway: GatewayProcess) -> None:
-    """Wait until the gateway holds messages, and no more of them from reading to reading."""
+    """Wait until the gateway has received messages and receives no more: the figures stay the same for STILL readings."""
     deadline = time.monotonic() + DEADLINE_S
     before: tuple[int, float] = (0, 0)
     same = 0
@@ -93,13 +93,14 @@ def wait_full(gateway: GatewayProcess) -> None:
 
 
 def chapter(systems: Sequence[str] = SYSTEMS, seed: int = SEED) -> str:
-    """The chapter of docs/explanation/benchmarks.md."""
+    """Measure all systems and return the chapter about them."""
     lines = [
         "## Memory",
         "",
-        "The most that is resident in a gateway with default settings whose target is away, until it takes nothing more, in MB.",
-        f"The official Java clients have written {TOTAL_BYTES // 1_000_000} MB of messages, {LEAST_PER_PARTITION} per partition",
-        "at least. The target is an embedded log that is locked.",
+        "Peak resident memory (RSS) in MB of a gateway with default settings whose target stores nothing: the gateway",
+        f"reads until it reaches its limits. The official Java clients have written {TOTAL_BYTES // 1_000_000} MB of",
+        f"messages, at least {LEAST_PER_PARTITION} per partition. The target is an embedded log that is locked by another",
+        "program.",
         "",
         "| messages | " + " | ".join(f"from {system}" for system in systems) + " |",
         "|---|" + "---|" * len(systems),

@@ -1,10 +1,10 @@
-"""Where the gateway's microseconds go: `python -m tests.bench profile rocketmq-pulsar ordinary`.
+"""Profile of the gateway's CPU time: `python -m tests.bench profile rocketmq-pulsar ordinary`.
 
-Three runs over the same topic, each from the moment a fifth of the messages is through to the last one: one undisturbed, which
-says how much CPU a message and a batch cost; one sampled by py-spy, native frames included, which says how that is shared out;
-one whose system calls are counted.
+The gateway reads the same topic three times; each run is measured from the moment a fifth of the messages is stored. The first
+run has no profiler, and gives the CPU time per message and batch. The second is sampled by py-spy with native frames, and
+gives the shares of packages and functions. In the third the system calls are counted.
 
---write renews the direction's chapter of docs/explanation/profile.md, and the picture docs/explanation/profile.svg.
+--write replaces the direction's chapter of docs/explanation/profile.md, and the picture docs/explanation/profile.svg.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "explanation"
 PY_SPY = Path(sys.executable).with_name("py-spy")
 MESSAGES = 150_000
 RATE = 211
-"""Samples per second; prime, so that nothing which runs every so many ms is met too often."""
+"""Samples per second: a prime number, to avoid sampling in step with periodic work."""
 FUNCTIONS = 25
 STOP_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the three runs gave."""
+    """Results of the three runs."""
 
     direction: str
     corpus: str
@@ -49,14 +49,15 @@ class Profile:
     stacks: list[Stack]
     calls: dict[str, int]
     counted: Figures
-    """Of the run whose system calls were counted: batches differ from run to run."""
+    """Figures of the run whose system calls were counted; its batches differ from the first run's."""
     messages: int
-    """That those system calls moved."""
+    """Messages of that run."""
     tool: str
+    """Name of the tool that counted the system calls."""
 
 
 def measure(task: Task, corpus: str, checkout: Path | None) -> Profile:
-    """The three runs."""
+    """Run the gateway three times, and return the results."""
     figures = run_gateway(task, "plain", checkout)
     say(f"undisturbed: {figures} (load {os.getloadavg()[0]:.1f})")
     stacks = _sampled(task, checkout)
@@ -102,9 +103,9 @@ def page(profile: Profile) -> str:
     lines = [
         f"## {profile.direction.replace('-', ' to ')}, {profile.corpus}",
         "",
-        f"{CORPORA[profile.corpus].about}. Undisturbed: {figures}. In microseconds of CPU, by the innermost package:",
+        f"{CORPORA[profile.corpus].about}. Without profiler: {figures}. CPU microseconds by group:",
         "",
-        f"| group | share | per message | per batch of {batch:.0f} |",
+        f"| group | share | per message | per batch of {batch:.0f} messages |",
         "|---|---|---|---|",
     ]
     lines += [
@@ -115,13 +116,13 @@ def page(profile: Profile) -> str:
         f"| all but {MAPPING} | {rest:.1%} | {rest * figures.cpu:.2f} | {rest * figures.cpu * batch:.0f} |",
         f"| all | 100% | {figures.cpu:.2f} | {figures.cpu * batch:.0f} |",
         "",
-        f"System calls (counted by {profile.tool}, {profile.counted.batch:.0f} messages a batch):",
+        f"System calls (counted by {profile.tool}, {profile.counted.batch:.0f} messages per batch):",
         "",
         "| call | per message | per batch |",
         "|---|---|---|",
         *_rows(profile),
         "",
-        "The functions that take most outside the kernel; what a library does for them is theirs.",
+        "The functions with the most CPU time outside the kernel. Library calls count for the calling function.",
         "",
         "| function | group | share | per message |",
         "|---|---|---|---|",
@@ -142,29 +143,30 @@ def _rows(profile: Profile) -> list[str]:
 
 INTRO = """# Profile
 
-Written by `python -m tests.bench profile DIRECTION CORPUS --write`: where the microseconds of the gateway go. Read shares;
-machines differ. The kernel's part is what the kernel says of the process. The rest is shared out by samples of its stacks: a
-sample belongs to the innermost package of ours (or the event loop); a library that the mapping calls is the mapping's.
+Written by `python -m tests.bench profile DIRECTION CORPUS --write`. This page shows how the gateway's CPU time is divided among
+its packages and functions. Absolute figures depend on the machine: compare the shares. The share of the kernel is its own account
+of the process. The other shares come from stack samples: a sample counts for the innermost package of mqbridge on the stack, or
+for the event loop, so the libraries that the mapping calls count for the mapping.
 
 ![Flame graph](profile.svg)
 """
 
 
 def main(argv: list[str]) -> None:
-    """Measure, print, and write when asked."""
+    """Measure the profile and print it; with --write also write it to the page."""
     parser = argparse.ArgumentParser(
         "python -m tests.bench profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("direction", choices=DIRECTIONS, metavar="DIRECTION", help="such as rocketmq-pulsar")
     parser.add_argument("corpus", choices=CORPORA, help=", ".join(CORPORA))
-    parser.add_argument("--messages", type=int, default=MESSAGES, help="of a run (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="messages of a run (default %(default)s)")
     parser.add_argument("--pulls", choices=("default", "raised"), default="default", help="RocketMQ's pull limits")
-    parser.add_argument("--rules", action="store_true", help="with a filter, edits, and the partition chosen by a property")
-    parser.add_argument("--seed", type=int, default=SEED, help="what the corpus is drawn from (default %(default)s)")
+    parser.add_argument("--rules", action="store_true", help="a route with a filter, edits, and partitions chosen by a property")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the random corpus (default %(default)s)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="profile the gateway of another checkout")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the flame graph here")
     parser.add_argument(
-        "--write", action="store_true", help="renew a chapter of docs/explanation/profile.md, and docs/explanation/profile.svg"
+        "--write", action="store_true", help="replace a chapter of docs/explanation/profile.md, and docs/explanation/profile.svg"
     )
     given = parser.parse_args(argv)
     if not PY_SPY.exists():

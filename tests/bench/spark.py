@@ -1,8 +1,8 @@
 """Benchmark of our Spark source, sink and pump and of Spark's Kafka connector, alternating, with the same rows and session.
 
-Processor time is that of all of Spark's processes: the driver, its JVM, and every Python worker. That of the servers stands
-apart; the log has none, its work is done by whoever reads or writes. Every job runs once uncounted, since a JVM compiles its hot
-code in that time, and in each round the jobs run in another order.
+CPU time is that of all of Spark's processes: the driver, its JVM, and every Python worker. The servers are counted separately;
+the embedded log has no server, so readers and writers do its work. Every job first runs once unmeasured, because a JVM
+compiles its hot code in that time. The order of the jobs is reversed in every other round.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DIVISIBLE = PARTITIONS * WORDS_PART
 HEAP = "1g"
 
 REAL_JOBS = (f"{SOURCE} RocketMQ", f"{STREAM} RocketMQ", f"{SINK} Pulsar", f"{COPY} RocketMQ to Pulsar, binary, pump")
-"""With which servers of ours are started."""
+"""Jobs that need a Pulsar and a RocketMQ server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ Runs = dict[Job, list[Figures]]
 
 
 def table(rounds: int, chosen: str = "", rows: int = ROWS) -> str:
-    """The chapter of docs/explanation/benchmarks.md; `chosen` is a regular expression for the jobs that are to run."""
+    """Measure the jobs and return the chapter about them; `chosen` is a regular expression that selects jobs."""
     rows = rows // DIVISIBLE * DIVISIBLE
     with bench(rows, chosen) as ready:
         return chapter(measure(ready, _chosen(ready.jobs(), chosen), rounds), rounds, rows)
@@ -92,7 +92,7 @@ def measure(ready: Bench, jobs: Sequence[Job], rounds: int) -> Runs:
 
 
 def run(job: Job, without: Sequence[int]) -> Figures:
-    """One run; the processes `without` are not Spark's."""
+    """Run a job once. `without` are the process ids of the servers, whose CPU time is not Spark's."""
 
     def used() -> tuple[float, float, float]:
         return time.monotonic(), tree_cpu_s(os.getpid(), without), sum(server.cpu_s() for server in job.servers)
@@ -106,7 +106,7 @@ def run(job: Job, without: Sequence[int]) -> Figures:
 
 @contextlib.contextmanager
 def bench(rows: int, chosen: str) -> Iterator[Bench]:
-    """The session, and the servers that the chosen jobs need."""
+    """Start the Spark session, and the servers that the chosen jobs need."""
     folder = Path(tempfile.mkdtemp(prefix="mqbridge-bench-spark-"))
     guard().folder(folder)
     kafka = Kafka(partitions=PARTITIONS, heap_mb=1024)
@@ -126,7 +126,7 @@ def bench(rows: int, chosen: str) -> Iterator[Bench]:
 
 
 def chapter(runs: Runs, rounds: int, rows: int) -> str:
-    """The text of the chapter."""
+    """Return the text of the chapter."""
     lines = [*_introduction(rounds, rows), *TABLE_HEAD]
     generators = {job.ends: _median(found, "cpu") for job, found in runs.items() if job.work == GENERATOR}
     costs = {job: _median(found, "cpu") - generators.get(job.generator or "", 0.0) for job, found in runs.items()}
@@ -141,7 +141,7 @@ def chapter(runs: Runs, rounds: int, rows: int) -> str:
 
 
 TABLE_HEAD = [
-    "| work | ends | rows/s | range | CPU-s per million | servers' | rows per CPU-s | beside Kafka |",
+    "| work | ends | rows/s | range | CPU-s per million | servers: CPU-s per million | rows per CPU-s | relative to Kafka |",
     "|---|---|---|---|---|---|---|---|",
 ]
 
@@ -151,14 +151,15 @@ def _introduction(rounds: int, rows: int) -> list[str]:
     return [
         "## Spark",
         "",
-        f"Our data source beside Spark's own Kafka connector ({CONNECTOR_VERSION}, with a real Kafka {VERSION} broker),",
-        f"in one session of PySpark {version('pyspark')} with `local[2]`: {rows:,} rows of {SIZE:,} bytes with a key of 4 bytes",
-        f"and three headers or properties, {PARTITIONS} partitions; the word count reads a quarter of them, {words} words each.",
-        f"Medians of {rounds} runs in turn, after one that does not count. CPU is that of all of Spark's processes, Python",
-        "workers included; that of the servers stands apart, and the embedded log has none: who reads or writes does its",
-        "work. What making the rows costs is taken off the sinks' CPU. `binary` has properties as one value",
-        "(`propertiesFormat`); a pump sends only ranges through Spark. The last column compares rows per CPU-second with",
-        "Kafka's for the same work.",
+        f"Our data source compared with Spark's own Kafka connector ({CONNECTOR_VERSION}, with a real Kafka {VERSION}",
+        f"broker), in one session of PySpark {version('pyspark')} with `local[2]`. Topics have {rows:,} rows in",
+        f"{PARTITIONS} partitions; a row has {SIZE:,} bytes, a key of 4 bytes and three headers or properties. The word",
+        f"count reads a quarter of the rows, with {words} words each. Figures are medians of {rounds} alternating runs,",
+        "after a warm-up run. CPU is that of all of Spark's processes, including the Python workers. The servers have a",
+        "column of their own; the embedded log has no server, so readers and writers do its work. The CPU time for",
+        "generating rows is subtracted from that of the sinks. With `binary`, the properties of a row are one value",
+        "(`propertiesFormat`). With `pump`, only ranges pass through Spark. The last column is rows per CPU-second divided",
+        "by Kafka's for the same work.",
         "",
     ]
 

@@ -21,18 +21,17 @@ DIRECTIONS = (
 )
 HEADER = f"""## The cost of TLS
 
-{CORPUS.payload:,} B, {CORPUS.partitions} partitions, five properties, between open clusters and then between clusters that
-have TLS on every connection: Pulsar with tokens and authorization, RocketMQ 5.3.3 with certificates of both sides and signatures
-(access control 2.0), TubeMQ with certificates of both sides. The Java bridge has the same, but for TubeMQ, to which the official
-client speaks without TLS because it cannot do otherwise: there its figures encrypt the other end only. The last line of a
-direction is the gateway's figure as a ratio of the Java bridge's.
+Payloads of {CORPUS.payload:,} B with five properties, in {CORPUS.partitions} partitions. Each direction is measured between
+clusters without TLS, and then between clusters with TLS on every connection: Pulsar with tokens and authorization, RocketMQ
+5.3.3 with mutual TLS and signatures (access control 2.0), TubeMQ with mutual TLS. The official TubeMQ client has no TLS, so the
+Java bridge encrypts only its connections to the other cluster. The row `ratio` is the gateway's figure divided by the Java bridge's.
 
 | direction | bridge | messages/s | with TLS | ratio | CPU-s per million | with TLS | ratio |
 |---|---|---|---|---|---|---|---|"""
 
 
 def table(rounds: int, *, total: int, only: Sequence[str] | None = None) -> str:
-    """Rates and CPU without and with TLS by direction, and how the two bridges compare with it."""
+    """Measure the directions and return the chapter: rates and CPU time of both bridges without and with TLS."""
     lines = [HEADER]
     for source, target in DIRECTIONS:
         if only is None or f"{source}-{target}" in only:
@@ -51,7 +50,7 @@ def _medians(source: str, target: str, rounds: int, total: int, *, locked: bool)
 
 
 def rows(direction: str, open_ones: dict[str, Figures], locked_ones: dict[str, Figures]) -> list[str]:
-    """The lines of one direction; the last is the first as a ratio of the second."""
+    """Return the rows of one direction: gateway, Java bridge, and the ratios of the two."""
     lines = []
     for name, without in open_ones.items():
         with_tls = locked_ones[name]
