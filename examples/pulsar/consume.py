@@ -1,4 +1,4 @@
-"""Share the messages of a topic with other consumers; have those that fail delivered again.
+"""Consume with a shared subscription, and request redelivery of messages whose processing failed.
 
 python examples/pulsar/consume.py pulsar://localhost:6650 orders 10
 """
@@ -9,16 +9,16 @@ import asyncio
 from mqbridge import PulsarClient
 from mqbridge.library.received import ReceivedMessage
 
-MAX_DELIVERIES = 3
+MAX_REDELIVERIES = 3
 
 
 async def main(url: str, topic: str, count: str) -> None:
-    """Work until so many messages are done."""
+    """Process `count` messages. A message that fails again after MAX_REDELIVERIES is acknowledged anyway."""
     async with PulsarClient(url) as client, client.consumer(topic, "workers", mode="shared") as consumer:
         done = 0
         while done < int(count):
             message = await consumer.receive()
-            if handle(message) or message.delivery_count >= MAX_DELIVERIES:
+            if handle(message) or message.delivery_count >= MAX_REDELIVERIES:
                 consumer.acknowledge(message)
                 done += 1
             else:
@@ -26,7 +26,7 @@ async def main(url: str, topic: str, count: str) -> None:
 
 
 def handle(message: ReceivedMessage) -> bool:
-    """Print a message on its second delivery; the first one counts as a failure."""
+    """Process a message and return True on success. This example fails on the first delivery of every message."""
     if message.delivery_count == 0:
         return False
     print(f"{message.key}: {message.payload!r}")

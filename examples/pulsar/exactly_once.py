@@ -1,4 +1,4 @@
-"""Send numbered messages so that a restart repeats none: the broker deduplicates by producer name and sequence id.
+"""Store each numbered message exactly once, even after a restart: the broker deduplicates by producer name and sequence id.
 
 The topic's namespace needs deduplication (`pulsar-admin namespaces set-deduplication -e tenant/namespace`).
 
@@ -14,14 +14,14 @@ NUMBERS = range(100)
 
 
 async def main(url: str, topic: str) -> None:
-    """Go on where the last run ended; a second instance waits until this one is gone."""
+    """Send the numbers that are not stored yet. A second instance waits until this one has ended."""
     async with (
         PulsarClient(url) as client,
         client.producer(topic, name="numbers", access="wait_for_exclusive") as producer,
     ):
-        rest = NUMBERS[await producer.last_sequence_id() + 1 :]
-        await asyncio.gather(*[producer.send(b"%d" % number, sequence_id=number) for number in rest])
-        print(f"{len(rest)} sent, {producer.duplicates} of them stored before")
+        remaining = NUMBERS[await producer.last_sequence_id() + 1 :]
+        await asyncio.gather(*[producer.send(b"%d" % number, sequence_id=number) for number in remaining])
+        print(f"{len(remaining)} sent, {producer.duplicates} of them stored before")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Consume every topic of a namespace whose name matches, also those that are created later.
+"""Consume all topics of a namespace whose names match a pattern, including topics that are created later.
 
 python examples/pulsar/follow_pattern.py pulsar://localhost:6650 public/default 'logs-.*' 2
 """
@@ -11,7 +11,7 @@ from mqbridge import PulsarClient
 
 
 async def main(url: str, namespace: str, pattern: str, count: str) -> None:
-    """Print so many messages."""
+    """Print `count` messages."""
     async with PulsarClient(url) as client, client.consumer(re.compile(pattern), "follower", namespace=namespace) as consumer:
         for _ in range(int(count)):
             message = await consumer.receive()

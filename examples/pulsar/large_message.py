@@ -1,4 +1,4 @@
-"""Send a message that is larger than the broker takes, in chunks, and receive it whole.
+"""Send a message larger than the broker's limit in chunks, and receive it as one message.
 
 python examples/pulsar/large_message.py pulsar://localhost:6650 files
 """
@@ -11,7 +11,7 @@ from mqbridge import PulsarClient
 
 
 async def main(url: str, topic: str) -> None:
-    """Send 16 MiB; the usual limit of a broker is 5."""
+    """Send and receive 16 MiB; the default limit of a broker is 5 MiB."""
     content = os.urandom(16 << 20)
     async with PulsarClient(url) as client:
         async with client.producer(topic, chunking=True) as producer:
@@ -20,7 +20,7 @@ async def main(url: str, topic: str) -> None:
         async with client.consumer(topic, "files") as consumer:
             message = await consumer.receive()
             same = message.payload == content
-            print(f"received {len(message.payload or b'')} bytes, {'the same' if same else 'others'}")
+            print(f"received {len(message.payload or b'')} bytes, {'unchanged' if same else 'changed'}")
             consumer.acknowledge(message)
 
 

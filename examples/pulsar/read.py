@@ -1,4 +1,4 @@
-"""Read a topic from its beginning to its end, all partitions, without a subscription: the broker keeps no position.
+"""Read all partitions of a topic from beginning to end, without creating a subscription.
 
 python examples/pulsar/read.py pulsar://localhost:6650 log
 """

@@ -1,4 +1,6 @@
-"""Register an Avro schema with a topic, and see its version on the messages. Payloads are bytes that the program encodes.
+"""Register an Avro schema for a topic, and look up the schema of a received message.
+
+The client registers and looks up schemas; the program encodes and decodes the payloads.
 
 python examples/pulsar/schema.py pulsar://localhost:6650 typed
 """
@@ -19,9 +21,10 @@ async def main(url: str, topic: str) -> None:
             await producer.send(b"\x0e")  # the record {"id": 7}
         async with client.consumer(topic, "typed", schema=ORDER) as consumer:
             message = await consumer.receive()
-            found = await client.schema(topic, consumer.schema_version(message))
-            if found is not None:
-                print(f"version {version_number(found.version)} of {found.schema.name}: {found.schema.definition.decode()}")
+            registered = await client.schema(topic, consumer.schema_version(message))
+            if registered is not None:
+                schema = registered.schema
+                print(f"version {version_number(registered.version)} of {schema.name}: {schema.definition.decode()}")
             consumer.acknowledge(message)
 
 

@@ -1,4 +1,4 @@
-"""Create a topic and a group, see how far the group is, and set it back to a point in time.
+"""Create a topic and a group, print the lag of the group, and reset the group to a point in time.
 
 python examples/rocketmq/administer.py rocketmq://localhost:9876 orders my_group
 """
@@ -13,13 +13,13 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 
 async def lag(client: RocketMQClient, group: str, topic: str) -> int:
-    """How many messages the group has before it."""
+    """Return the number of messages that the group has not consumed yet."""
     progress = await client.groups.progress(group, topic)
     return sum(offsets.broker_offset - offsets.consumer_offset for offsets in progress.values())
 
 
 async def main(url: str, topic: str, group: str) -> None:
-    """Send ten messages, move the group behind them, then to the fifth."""
+    """Send ten messages, move the group to the end, then back to the sixth message."""
     async with RocketMQClient(url) as client:
         await client.admin.create_topic(topic, queues=2)
         await client.groups.create(GroupConfig(group))
@@ -34,13 +34,13 @@ async def main(url: str, topic: str, group: str) -> None:
                     middle = time.time_ns() // 1_000_000
                 last = await producer.send(b"%d" % number, partition=f"{queue.broker}:{queue.id}")
 
-        # A broker answers when a message is stored, and puts it into its queue a moment later. Only then the end counts it.
-        while await client.positions.next(queue) <= last.position[0]:  # noqa: ASYNC110 - another process decides
+        # A broker responds when a message is stored, but adds it to the queue a moment later. Wait until the queue contains it.
+        while await client.positions.next(queue) <= last.position[0]:  # noqa: ASYNC110 - the broker has no event for this
             await asyncio.sleep(0.01)
-        # Offsets of a group that does not run can be written; `reset` is for one that runs as well.
+        # `write` is only for groups without running members; `reset` also works for groups with running members.
         ends = {queue: stats.max_offset for queue, stats in (await client.admin.topic_stats(topic)).items()}
         await client.groups.write(group, ends)
-        print(f"at the end: {await lag(client, group, topic)} to read")
+        print(f"lag at the end: {await lag(client, group, topic)}")
         await client.groups.reset(group, topic, middle)
         offset = await client.positions.committed(queue, group)
         print(f"reset to {queue.broker}:{queue.id} offset {offset}")

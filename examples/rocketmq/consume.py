@@ -1,6 +1,7 @@
-"""Consume as a member of a group, beside other members in Java or Python: they divide the queues and share the offsets.
+"""Consume as a member of a group. Members in Java and Python divide the queues and share the offsets.
 
-A message that cannot be handled is sent back: it comes again later, and at last goes to the group's dead letters.
+A message whose processing fails is sent back to the broker. It is delivered again later, and after too many failures the broker
+moves it to the group's dead letters.
 
 python examples/rocketmq/consume.py rocketmq://localhost:9876 orders my_group 100
 """
@@ -13,7 +14,7 @@ from mqbridge.library.received import ReceivedMessage
 
 
 def handle(message: ReceivedMessage) -> None:
-    """Print a message. One that begins with `bad` fails the first time."""
+    """Print a message. A payload that begins with `bad` raises ValueError on its first delivery."""
     payload = message.payload or b""
     if payload.startswith(b"bad") and message.delivery_count == 0:
         raise ValueError(payload)
@@ -21,8 +22,8 @@ def handle(message: ReceivedMessage) -> None:
 
 
 async def main(url: str, topic: str, group: str, count: str) -> None:
-    """Handle `count` messages."""
-    left = int(count)
+    """Process `count` messages."""
+    remaining = int(count)
     async with RocketMQClient(url) as client, client.consumer(topic, group) as consumer:
         print("joined", flush=True)
         async for message in consumer:
@@ -32,8 +33,8 @@ async def main(url: str, topic: str, group: str, count: str) -> None:
                 consumer.negative_acknowledge(message, delay_s=1)
                 continue
             consumer.acknowledge(message)
-            left -= 1
-            if not left:
+            remaining -= 1
+            if not remaining:
                 break
 
 

@@ -1,4 +1,4 @@
-"""Consume in order: each queue is locked at its broker while it is ours, so that no two members ever read it at the same time.
+"""Consume in order: each member locks its queues at the broker, so two members never read the same queue at the same time.
 
 python examples/rocketmq/orderly.py rocketmq://localhost:9876 orders my_group 100
 """
@@ -11,7 +11,7 @@ from mqbridge import RocketMQClient
 
 
 async def main(url: str, topic: str, group: str, count: str) -> None:
-    """Print the orders of each customer, in order, once there are `count` messages of the type `order`."""
+    """Receive `count` messages of the type `order`, then print the orders of each customer."""
     orders: defaultdict[str, list[str]] = defaultdict(list)
     async with (
         RocketMQClient(url) as client,

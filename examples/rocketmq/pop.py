@@ -1,4 +1,6 @@
-"""Work through a topic by POP (5.x): no queues are divided, each message is hidden while it is worked on and acknowledged alone.
+"""Consume with POP (RocketMQ 5): members share all queues, and each message is acknowledged individually.
+
+A received message is invisible to other members for a time. It is delivered again if it is not acknowledged in that time.
 
 python examples/rocketmq/pop.py rocketmq://localhost:9876 orders my_group 10
 """
@@ -10,7 +12,7 @@ from mqbridge import RocketMQClient
 
 
 async def main(url: str, topic: str, group: str, count: str) -> None:
-    """Handle `count` messages; the one with the payload `slow` takes longer than expected."""
+    """Process `count` messages. The payload `slow` takes longer, so its invisible time is extended."""
     async with RocketMQClient(url) as client, client.pop_consumer(topic, group, invisible_s=10, poll_s=1) as consumer:
         for _ in range(int(count)):
             message = await consumer.receive()

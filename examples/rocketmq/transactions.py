@@ -1,6 +1,7 @@
-"""Send messages that are seen only if the local transaction they belong to commits; here that is a row in SQLite.
+"""Send transactional messages: consumers see a message only if its local transaction commits, here an insert into SQLite.
 
-If it is killed between the two, a half message is left: the broker asks a producer of the group, and the row is the answer.
+The broker first stores a half message, which is invisible. If the producer is killed before it reports the outcome, the broker
+asks a producer of the same group, which looks up the row in the database.
 
 python examples/rocketmq/transactions.py rocketmq://localhost:9876 orders orders.db
 """
@@ -15,7 +16,7 @@ from mqbridge.rocketmq.library.transactions import Half, State
 
 
 class Orders:
-    """The local side. The transaction id is stored with the order, in one transaction."""
+    """The local database. It stores each order with the id of its RocketMQ transaction."""
 
     def __init__(self, path: str) -> None:
         self.database = sqlite3.connect(path)
@@ -24,7 +25,7 @@ class Orders:
         )
 
     def place(self, message: OutgoingMessage, transaction_id: str) -> State:
-        """Runs when the half message is stored: COMMIT shows it, ROLLBACK drops it."""
+        """Insert the order of a stored half message. COMMIT makes the message visible, ROLLBACK drops it."""
         try:
             with self.database:
                 self.database.execute("INSERT INTO orders VALUES (?, ?)", (transaction_id, int(message.payload or b"")))
@@ -33,14 +34,14 @@ class Orders:
         return State.COMMIT
 
     def check(self, half: Half) -> State:
-        """The broker asks for the outcome; the answer is in the database, not in this process."""
+        """Return the outcome of a transaction for which the broker asks."""
         query = "SELECT 1 FROM orders WHERE transaction_id = ?"
-        found = self.database.execute(query, (half.transaction_id,)).fetchone()
-        return State.COMMIT if found else State.ROLLBACK
+        row = self.database.execute(query, (half.transaction_id,)).fetchone()
+        return State.COMMIT if row else State.ROLLBACK
 
 
 async def main(url: str, topic: str, path: str) -> None:
-    """Send three orders, the second of which is not valid."""
+    """Send three orders. The second one violates the constraint of the table, so it is rolled back."""
     orders = Orders(path)
     async with (
         RocketMQClient(url) as client,

@@ -1,8 +1,8 @@
-"""Count words into SQLite so that each message counts once, even if this program is killed at any moment and started again.
+"""Count words in SQLite so that each message counts exactly once, even if this program is killed and started again.
 
-The offset at which reading continues is stored in the same transaction as the counts. The position that the Broker remembers does
-not matter: at each start every partition is taken at the stored offset. A second process that still believes it holds a partition
-fails at the `WHERE`, because the stored offset has moved on.
+Each transaction stores the counts together with the offset of the next message to read. Every partition starts at this offset,
+not at the one that the Broker stores. If another process takes over a partition, the stored offset advances, and the `WHERE`
+clause stops the process that has lost the partition.
 
     python examples/tubemq/exactly_once.py tubemq://localhost:8715 orders my_group counts.db
 """
@@ -23,33 +23,33 @@ CREATE TABLE IF NOT EXISTS offsets (partition TEXT PRIMARY KEY, next INTEGER NOT
 
 
 class Results:
-    """The counts and the offsets, changed together."""
+    """Database of the counts and the next offsets."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path)
         self._database.executescript(TABLES)
 
-    async def offset(self, ref: PartitionRef) -> int | None:
-        """Return the offset at which to read a partition; None if it was never read."""
+    async def next_offset(self, ref: PartitionRef) -> int | None:
+        """Return the offset at which to start a partition; None if it was never read."""
         row = self._database.execute("SELECT next FROM offsets WHERE partition = ?", [str(ref.key)]).fetchone()
         return None if row is None else int(row[0])
 
     def store(self, ref: PartitionRef, words: list[str], start: int, end: int) -> None:
-        """Count the words of a pack that went from offset `start` to `end`."""
+        """Count the words of a pack with the offsets from `start` to `end` (exclusive), in one transaction."""
         with self._database:
             self._database.execute("INSERT OR IGNORE INTO offsets VALUES (?, ?)", [str(ref.key), start])
             changed = self._database.execute(
                 "UPDATE offsets SET next = ? WHERE partition = ? AND next <= ?", [end, str(ref.key), start]
             )
             if changed.rowcount != 1:
-                raise SystemExit(f"another process has read on in {ref}")
+                raise SystemExit(f"another process has taken over partition {ref.name}")
             self._database.executemany(
                 "INSERT INTO words VALUES (?, 1) ON CONFLICT (word) DO UPDATE SET count = count + 1", [(word,) for word in words]
             )
 
 
 async def read(partition: HeldPartition, results: Results) -> None:
-    """Read a partition while this member holds it."""
+    """Count the words of a partition until it is assigned to another member."""
     try:
         while True:
             pack = await partition.fetch()
@@ -57,7 +57,7 @@ async def read(partition: HeldPartition, results: Results) -> None:
             try:
                 end = await partition.commit(consumed=True)  # only the Broker knows where a pack ends
             except ClusterError:
-                continue  # the next fetch returns this pack again
+                continue  # the next `fetch` returns this pack again
             results.store(partition.ref, words, pack.offset, end)
             print(f"{partition.ref.name} {pack.offset} {end}", flush=True)
     except LaneRevoked:
@@ -65,11 +65,11 @@ async def read(partition: HeldPartition, results: Results) -> None:
 
 
 async def main(url: str, topic: str, group: str, path: str) -> None:
-    """Read until killed."""
+    """Read all partitions that are assigned to this member, until the program is stopped."""
     results = Results(path)
     async with (
         TubeMQClient(url, heartbeat_s=0.5) as client,
-        client.pack_consumer(topic, group, offsets=results.offset) as consumer,
+        client.pack_consumer(topic, group, offsets=results.next_offset) as consumer,
         asyncio.TaskGroup() as tasks,
     ):
         async for partition in consumer.assignments():
@@ -78,9 +78,9 @@ async def main(url: str, topic: str, group: str, path: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
+    parser.add_argument("url", help="tubemq://HOST:PORT, or several Masters: tubemq://HOST:PORT,HOST:PORT")
     parser.add_argument("topic")
     parser.add_argument("group")
-    parser.add_argument("database")
+    parser.add_argument("database", help="SQLite file")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.url, arguments.topic, arguments.group, arguments.database))

@@ -1,4 +1,4 @@
-"""Send a thousand lines as one message, in InLong's TDMsg format, and unpack them.
+"""Send a thousand lines as one message in InLong's TDMsg format, then receive and unpack it.
 
 python examples/tubemq/packed.py tubemq://localhost:8715 orders my_group
 """
@@ -12,7 +12,7 @@ from mqbridge.tubemq.wire.tdmsg import Item, is_packed, pack, unpack
 
 
 async def main(url: str, topic: str, group: str) -> None:
-    """Send the message and receive it."""
+    """Send the packed message, and receive it."""
     async with TubeMQClient(url) as client:
         async with client.producer(topic) as producer:
             lines = [Item(b"line %d" % number, b"m=0&iname=example") for number in range(1000)]
@@ -30,7 +30,7 @@ async def main(url: str, topic: str, group: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
+    parser.add_argument("url", help="tubemq://HOST:PORT, or several Masters: tubemq://HOST:PORT,HOST:PORT")
     parser.add_argument("topic")
     parser.add_argument("group")
     arguments = parser.parse_args()

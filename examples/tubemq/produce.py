@@ -1,4 +1,4 @@
-"""Send messages: one that is awaited, then many side by side.
+"""Send messages: one and wait for its receipt, then many concurrently.
 
 python examples/tubemq/produce.py tubemq://localhost:8715 orders
 """
@@ -15,7 +15,7 @@ async def main(url: str, topic: str) -> None:
         receipt = await producer.send(b"first", msg_type="greeting", properties={"source": "example"})
         print(f"stored in partition {receipt.partition} as message {receipt.message_id}")
 
-        # The orders of a customer are stored in the order of the calls.
+        # Messages with the same key are stored in the order of the calls.
         by_customer = [producer.send(b"order %d" % number, key=f"customer-{number % 10}") for number in range(100)]
         # Messages without a key go to any partition whose Broker accepts them.
         anywhere = [producer.send(b"event %d" % number) for number in range(100)]
@@ -25,7 +25,7 @@ async def main(url: str, topic: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
+    parser.add_argument("url", help="tubemq://HOST:PORT, or several Masters: tubemq://HOST:PORT,HOST:PORT")
     parser.add_argument("topic")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.url, arguments.topic))

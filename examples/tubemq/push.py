@@ -1,4 +1,4 @@
-"""The fast way: have a function called for each pack of messages as the Brokers send them, until enough have come.
+"""Consume with a callback for each pack of messages that a Broker sends: the fastest way.
 
 python examples/tubemq/push.py tubemq://localhost:8715 orders my_group --count 1000
 """
@@ -13,7 +13,7 @@ from mqbridge.tubemq.library.pack_puller import push
 
 
 async def main(url: str, topic: str, group: str, count: int) -> None:
-    """Count messages and bytes."""
+    """Count messages and bytes until at least `count` messages were received."""
     messages = size = 0
     enough = asyncio.Event()
 
@@ -25,16 +25,16 @@ async def main(url: str, topic: str, group: str, count: int) -> None:
             enough.set()
 
     async with TubeMQClient(url) as client, client.pack_consumer(topic, group) as consumer:
-        pushing = asyncio.create_task(push(consumer, handle))
-        await asyncio.wait([pushing, asyncio.create_task(enough.wait())], return_when=asyncio.FIRST_COMPLETED)
-        await consumer.close()  # confirms the packs that were handled, and ends `push`
-        await pushing
+        push_task = asyncio.create_task(push(consumer, handle))
+        await asyncio.wait([push_task, asyncio.create_task(enough.wait())], return_when=asyncio.FIRST_COMPLETED)
+        await consumer.close()  # confirms the handled packs and ends `push`
+        await push_task
     print(f"{messages} messages in {size} bytes")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="tubemq://host:8715, several Masters separated by commas")
+    parser.add_argument("url", help="tubemq://HOST:PORT, or several Masters: tubemq://HOST:PORT,HOST:PORT")
     parser.add_argument("topic")
     parser.add_argument("group")
     parser.add_argument("--count", type=int, default=1000)

@@ -24,7 +24,8 @@ HEADER = f"""## The cost of TLS
 Payloads of {CORPUS.payload:,} B with five properties, in {CORPUS.partitions} partitions. Each direction is measured between
 clusters without TLS, and then between clusters with TLS on every connection: Pulsar with tokens and authorization, RocketMQ
 5.3.3 with mutual TLS and signatures (access control 2.0), TubeMQ with mutual TLS. The official TubeMQ client has no TLS, so the
-Java bridge encrypts only its connections to the other cluster. The row `ratio` is the gateway's figure divided by the Java bridge's.
+Java bridge encrypts only its connections to the other cluster. The row `ratio` is the gateway's figure divided by the Java
+bridge's.
 
 | direction | bridge | messages/s | with TLS | ratio | CPU-s per million | with TLS | ratio |
 |---|---|---|---|---|---|---|---|"""

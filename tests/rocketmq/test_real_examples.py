@@ -130,7 +130,7 @@ async def test_pop(rocketmq: RocketMQ) -> None:
 async def test_administer(rocketmq: RocketMQ) -> None:
     topic = f"made-{uuid4().hex[:8]}"
     assert await run("administer.py", url(rocketmq), topic, new_group()) == [
-        "masters: broker-a", "at the end: 0 to read", "reset to broker-a:0 offset 5",
+        "masters: broker-a", "lag at the end: 0", "reset to broker-a:0 offset 5",
     ]  # fmt: skip
 
 
@@ -143,7 +143,7 @@ async def test_query(rocketmq: RocketMQ) -> None:
             await asyncio.sleep(0.05)
     found, place = await run("query.py", url(rocketmq), topic, "order-1")
     assert re.fullmatch(r"0:0 b'hello' [0-9A-F]{32}", found)
-    assert re.fullmatch(r"  [0-9A-F]{32}: the same; 1 with its id", place)
+    assert re.fullmatch(r"  [0-9A-F]{32}: found; 1 with its unique id", place)
 
 
 def test_no_example_is_left_out() -> None:

@@ -1,8 +1,8 @@
-"""An adapter for mqbridge that keeps topics as folders of JSON lines: an example to copy from.
+"""Example of an mqbridge adapter for another system. Its topics are folders with files of JSON lines.
 
-    FOLDER/TOPIC/0.jsonl       one file per partition, one line per message; a position is (line number,)
-    FOLDER/.groups/GROUP.json  how far a group has read
+    FOLDER/TOPIC/0.jsonl       partition 0: one line per message; a position is (line number,)
+    FOLDER/.groups/GROUP.json  committed offsets of a group
 
-Read it in this order: `records` (what a message is in this system), `storage` (the "client": files and groups), `cluster` (the
-contract's methods). One process at a time may write a partition or consume as a group; any number may read.
+Read the modules in this order: `records` (the mapping), `storage` (the client: files and groups), `cluster` (the methods of the
+contract). Only one process at a time may write to a partition, or consume as a group. Any number of processes may read.
 """

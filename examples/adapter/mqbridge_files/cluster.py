@@ -1,4 +1,4 @@
-"""The contract (`mqbridge.adapter`) over the files; `ADAPTER` registers it."""
+"""The classes of the adapter contract (`mqbridge.adapter`). `ADAPTER` describes the adapter to mqbridge."""
 
 import asyncio
 import logging
@@ -29,40 +29,41 @@ from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folde
 log = logging.getLogger(__name__)
 
 BATCH_LINES = 500
+"""Maximum number of lines in a batch."""
 POLL_S = 0.05
-"""How often a reader that is at the end looks for more lines: other processes may write them."""
+"""Interval at which a reader at the end looks for new lines, which other processes may write."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class FilesConfig(ClusterModel):
-    """A folder of topics."""
+    """Configuration of a cluster: its folder."""
 
-    path: Path = Field(description="The folder; it is created where it is not there.")
+    path: Path = Field(description="The folder of the topics; it is created if it does not exist.")
 
     @classmethod
     def from_url(cls, url: str) -> "FilesConfig":
-        """`files:///var/topics`."""
+        """Return the configuration for a URL such as `files:///var/topics`."""
         return cls(path=Path(url.removeprefix("files://")))
 
 
 class NoOptions(BaseModel):
-    """Nothing to set on either end of a route."""
+    """Options of a source or a target of a route: there are none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FilesCluster:
-    """One client of a folder."""
+    """Client of one folder."""
 
     capabilities = Capabilities()
     operations = None
-    """What people ask of groups; optional. `topics`, `consume`, `explain` and `peek --first` do without."""
+    """Optional operations for commands about groups. `topics`, `consume`, `explain` and `peek --first` do not need them."""
 
     def __init__(self, name: str, config: FilesConfig) -> None:
         self.name, self._config = name, config
 
     async def connect(self) -> None:
-        """Open the folder. Raises ClusterError."""
+        """Create the folder if it does not exist. Raises ClusterError."""
         try:
             open_folder(self._config.path)
         except OSError as error:
@@ -70,108 +71,108 @@ class FilesCluster:
 
     @property
     def folder(self) -> Folder:
-        """The folder, created when it is first asked for."""
+        """The folder, which is created on first use."""
         return open_folder(self._config.path)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Nothing is open between calls."""
+        """Do nothing: no file stays open between calls."""
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
-        """All topics."""
+        """Return the names of all topics."""
         return self.folder.topics()
 
     async def describe(self, topic: str) -> Topic | None:
-        """The topic, or None."""
-        found = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []
-        return Topic(topic, tuple(map(str, range(len(found))))) if found else None
+        """Return the topic and its partitions, or None if it does not exist."""
+        files = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []
+        return Topic(topic, tuple(map(str, range(len(files))))) if files else None
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create or grow; members of groups learn of new partitions at once."""
+        """Create a topic or add partitions to it, and assign the new partitions to members of groups at once."""
         await self.check_create(topic, partitions)
         try:
             self.folder.create(topic, partitions)
         except OSError as error:
-            raise ClusterError(f"topic {topic!r} cannot be made: {error}", Failure.FATAL) from error
+            raise ClusterError(f"topic {topic!r} cannot be created: {error}", Failure.FATAL) from error
         for group in self.folder.groups.values():
-            group.deal()
+            group.rebalance()
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """What can be said beforehand: whether the name is one."""
+        """Check the topic name and the number of partitions. Raises ConfigError."""
         if not _NAME.fullmatch(topic) or partitions < 1:
-            raise ConfigError(f"topic {topic!r} cannot be made", hint="Use letters, digits, . _ - and a partition or more")
+            raise ConfigError(f"topic {topic!r} cannot be created", hint="Use letters, digits, . _ - and at least one partition")
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next line by partition."""
+        """Return the first and the next line number of each partition."""
         return {str(number): Bounds((0,), (file.count,)) for number, file in enumerate(self._existing(topic))}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """How far the group has read."""
+        """Return the committed offsets of a group in a topic."""
         self._existing(topic)
         return {str(number): (line,) for (name, number), line in self._group(group).offsets.items() if name == topic}
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Lines of one file."""
+        """Yield the lines of a partition from `begin` to `end` (exclusive); without `end` wait for new lines forever."""
         files = self._existing(topic)
         if partition not in map(str, range(len(files))):
             raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
         source = Partition(self.name, topic, partition, int(partition))
-        (at,) = begin
-        while end is None or at < end[0]:
-            batch = read_batch(files[int(partition)], source, at, BATCH_LINES if end is None else end[0] - at)
+        (line,) = begin
+        while end is None or line < end[0]:
+            batch = read_batch(files[int(partition)], source, line, BATCH_LINES if end is None else end[0] - line)
             if batch is not None:
                 yield batch
-                at += batch.count
+                line += batch.count
             elif end is None:
                 await asyncio.sleep(POLL_S)
             else:
                 return
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """A unit is a line."""
+        """Return the range between two positions as a range of lines, the units of this system."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> "FilesInbound":
-        """Join a group."""
+        """Join a group as a member."""
         await self.check_inbound(spec)
         return FilesInbound(self, self._group(spec.group), spec)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Any name can be a group's; the topics have to be there."""
+        """Check that the topics exist. Any valid name can be used as a group."""
         for topic in spec.topics:
             self._existing(topic)
 
     async def outbound(self, spec: OutboundSpec) -> "FilesOutbound":
-        """Open a way into a topic."""
+        """Open an outbound for a topic."""
         return FilesOutbound(self, spec, self._existing(spec.topic))
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there."""
+        """Check that the topic exists. Raises ClusterError."""
         self._existing(spec.topic)
 
     def _existing(self, topic: str) -> list[PartitionFile]:
-        """The partitions of a topic. Raises ClusterError when there is none."""
+        """Return the partitions of a topic. Raises ClusterError if it does not exist."""
         files = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []
         if not files:
-            raise ClusterError(f"there is no topic {topic!r} in {self._config.path}; create it", Failure.FATAL)
+            raise ClusterError(f"topic {topic!r} does not exist in {self._config.path}; create it", Failure.FATAL)
         return files
 
     def _group(self, name: str) -> Group:
         if not _NAME.fullmatch(name):
-            raise ClusterError(f"{name!r} is no name of a group; use letters, digits, . _ -", Failure.FATAL)
+            raise ClusterError(f"{name!r} is not a valid group name; use letters, digits, . _ -", Failure.FATAL)
         return self.folder.group(name)
 
 
-def read_batch(file: PartitionFile, source: Partition, first: int, most: int, run: int = 0) -> Batch | None:
-    """The next lines as a batch, decoded when somebody asks for the messages; None where there are none yet.
+def read_batch(file: PartitionFile, source: Partition, first: int, max_lines: int, run: int = 0) -> Batch | None:
+    """Read up to `max_lines` lines from the line `first` as a batch; return None if there are no lines yet.
 
-    Raises ClusterError when the file cannot be read: it may be back later.
+    The lines are decoded on the first access to the messages. Raises ClusterError, which is retried, if the file cannot be read.
     """
     try:
-        lines = file.lines(first, min(most, BATCH_LINES))
+        lines = file.lines(first, min(max_lines, BATCH_LINES))
     except OSError as error:
         raise ClusterError(f"{source} cannot be read: {error}") from error
     if not lines:
@@ -190,7 +191,7 @@ def read_batch(file: PartitionFile, source: Partition, first: int, most: int, ru
 
 
 class FilesInbound:
-    """A member of a group."""
+    """Member of a group. It yields a lane for each assigned partition."""
 
     individual_ack = False
 
@@ -202,24 +203,24 @@ class FilesInbound:
         group.join(self, self._wanted, self._assign)
 
     def _wanted(self) -> list[Key]:
-        """The partitions that the topics have now."""
+        """Return all partitions that the topics have now."""
         return [(topic, number) for topic in self._spec.topics for number in range(len(self._cluster.folder.partitions(topic)))]
 
     def _assign(self, key: Key) -> "FilesLane":
         topic, number = key
         file = self._cluster.folder.partitions(topic)[number]
-        if key not in self._group.offsets:  # committed at once: what comes after the start is never skipped
+        if key not in self._group.offsets:  # commit the start at once, so that a restart with `latest` skips nothing
             self._group.commit(key, file.count if self._start(topic, number) is Start.LATEST else 0)
         lane = FilesLane(self, self._group, key, file, Partition(self._cluster.name, topic, str(number), number))
         self._assigned.put_nowait(lane)
         return lane
 
     def _start(self, topic: str, number: int) -> Start:
-        """What comes later is read from its beginning."""
+        """Return where to start a partition. Partitions created after joining are read from their beginning."""
         return self._spec.start_of(topic, str(number)) if (topic, number) in self._at_first else Start.EARLIEST
 
     async def lanes(self) -> AsyncIterator["FilesLane"]:
-        """Lanes as they are assigned."""
+        """Yield lanes as their partitions are assigned, until `close`."""
         while (lane := await self._assigned.get()) is not None:
             if not lane.revoked.is_set():
                 yield lane
@@ -231,10 +232,10 @@ class FilesInbound:
 
 
 class FilesLane:
-    """One partition while it is ours.
+    """Reader of one partition while it is assigned to this member.
 
-    A reject goes back and begins a new run. What was handed out before counts only up to where the new run begins: the rest is
-    delivered again.
+    `reject` moves the lane back and begins a new run. After that, a batch of an earlier run can be acknowledged only if it ends at or
+    before the position where the new run began: later messages are delivered again.
     """
 
     def __init__(self, member: FilesInbound, group: Group, key: Key, file: PartitionFile, partition: Partition) -> None:
@@ -247,11 +248,14 @@ class FilesLane:
 
     @property
     def caught_up(self) -> bool:
-        """Every line is handed out."""
+        """True if every line of the partition was received."""
         return self._next >= self._file.count
 
     async def receive(self) -> Batch:
-        """The next lines, when there is room for them; whoever asks counts the ones before."""
+        """Wait until there are lines and the read-ahead budget has room for them; return them as a batch. Raises LaneRevoked.
+
+        The call also releases the memory of the previous batch, which the gateway now counts in its own budget.
+        """
         self._read_ahead.release()
         while not self.revoked.is_set():
             batch = read_batch(self._file, self.partition, self._next, BATCH_LINES, self._run)
@@ -268,19 +272,19 @@ class FilesLane:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self.revoked.wait()
-        raise LaneRevoked(f"{self.partition} was taken away or released")
+        raise LaneRevoked(f"{self.partition} was revoked or released")
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Everything up to the end of the batch is stored."""
+        """Commit the end of the batch: everything before it is stored."""
         self._read_ahead.release_batch(batch.next)
         if self._counts(batch):
             try:
                 self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
             except OSError as error:
-                log.warning("%s: the offset cannot be written, trying again with the next one: %s", self.partition, error)
+                log.warning("%s: the offset cannot be written, retrying with the next acknowledgement: %s", self.partition, error)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Go back to the beginning of the batch, after the delay."""
+        """Move back to the beginning of the batch, after the delay."""
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -292,21 +296,21 @@ class FilesLane:
         return not self.revoked.is_set() and (batch.handle == self._run or batch.next[0] <= self._run_begin)
 
     async def seek(self, position: Position) -> None:
-        """Not offered (`Capabilities.seek`)."""
-        raise ClusterError(f"{self.partition} cannot be moved", Failure.FATAL)
+        """Not supported (see `Capabilities.seek`). Raises ClusterError."""
+        raise ClusterError(f"{self.partition}: seek is not supported", Failure.FATAL)
 
-    def end(self) -> None:
-        """The partition is no longer ours."""
+    def revoke(self) -> None:
+        """End the lane: its partition was revoked or released."""
         self.revoked.set()
         self._read_ahead.release()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Give it back; what is acknowledged is written already."""
+        """Release the partition. Acknowledged offsets are already stored."""
         self._group.release(self)
 
 
 class FilesOutbound:
-    """A way into one topic. A send is written before it returns, so nothing can overtake anything."""
+    """Outbound to one topic. `send` writes the lines before it returns, so no message can overtake another."""
 
     formats = ()
 
@@ -316,7 +320,7 @@ class FilesOutbound:
         self.partitions = len(files)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Store what can be stored; a disk that takes nothing needs a person."""
+        """Write all messages that can be encoded. An error of the file system is FATAL, because somebody must repair it."""
         if self._closed:
             return closed_outbound_future(f"topic {self._spec.topic!r}")
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -340,18 +344,18 @@ class FilesOutbound:
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Every send is done when it returns: there is nothing to take back."""
+        """Do nothing: every send is complete when it returns."""
 
     def partition_of(self, key: bytes) -> int:
-        """CRC32 of the key modulo the partitions."""
+        """Return the partition of a key: its CRC32 modulo the number of partitions."""
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Read back what is stored: its origins tell."""
+        """Return the last position of `source` that each partition has stored, from the origins of the stored messages."""
         return await last_stored(self._cluster, self._spec.topic, {n: str(n) for n in range(self.partitions)}, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Nothing is in flight."""
+        """Close the outbound. No send is in flight."""
         self._closed = True
 
 

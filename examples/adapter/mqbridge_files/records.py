@@ -1,4 +1,4 @@
-"""The mapping: a message as one line of JSON, with every field that differs from its default."""
+"""The mapping. A message is stored as one line of JSON with the fields that differ from their defaults."""
 
 from base64 import b64decode, b64encode
 from typing import Any
@@ -12,40 +12,43 @@ from mqbridge.message import Message, Position, format_position
 MAX_LINE_BYTES = 16 << 20
 _DEFAULTS = Message(None).as_dict()
 _BINARY = {"payload", "ordering_key", "attributes"}
-"""Fields of bytes: a string where they are UTF-8, which people can read, else `{"base64": ...}`."""
+"""Fields that are stored as readable strings if they are valid UTF-8, else as `{"base64": ...}`, like all other bytes."""
 _NOT_STORED = {
     "position": (RECOMPUTED, "the number of the line"),
     "delivery_count": (DROPPED, "it counts the deliveries of the source"),
-    "defect": (DROPPED, "a message that could not be read is refused"),
+    "defect": (DROPPED, "a message with a defect is rejected"),
 }
 
 TABLE = FieldTable(
-    "files", "files", tuple(FieldRule(name, name, *_NOT_STORED.get(name, (NATIVE, "as it is"))) for name in Message.__slots__)
+    "files", "files", tuple(FieldRule(name, name, *_NOT_STORED.get(name, (NATIVE, "unchanged"))) for name in Message.__slots__)
 )
 
 
 def encode(message: Message, prefix: str | None) -> bytes:
-    """The line; the origin is stamped where there is a prefix for it. Raises MappingError for what must be refused."""
+    """Encode a message as a line. With a `prefix`, also store the origin of the message: the prefix and its position.
+
+    Raises MappingError if the message must be rejected.
+    """
     try:
         line = orjson.dumps(_record(message, prefix), option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError as error:
-        raise MappingError(f"it cannot be written as JSON: {error}") from error
+        raise MappingError(f"the message cannot be written as JSON: {error}") from error
     if len(line) > MAX_LINE_BYTES:
-        raise MappingError(f"the line would have {len(line)} bytes, at most {MAX_LINE_BYTES} are taken")
+        raise MappingError(f"the line has {len(line)} bytes, the maximum is {MAX_LINE_BYTES}")
     return line
 
 
 def decode(line: bytes, position: Position) -> Message:
-    """The message of a line. A line that cannot be read becomes a message with a defect: others behind it can."""
+    """Decode a line. An invalid line becomes a message with a defect, so the lines behind it can still be read."""
     try:
         fields = {name: _from_json(name, value) for name, value in orjson.loads(line).items()}
         return Message(**(_DEFAULTS | fields | {"position": position}))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return Message(line, position=position, defect=f"the line is no message: {error}")
+        return Message(line, position=position, defect=f"the line is not a valid message: {error}")
 
 
 def preview(message: Message, prefix: str | None, _now_ms: int) -> list[tuple[str, str | bytes]]:
-    """What would be written, field by field: for `mqbridge explain`. Raises MappingError."""
+    """Return the fields as they would be stored, for `mqbridge explain`. Raises MappingError."""
     record = _record(message, prefix)
     properties = [(f"property {name}", value) for name, value in record.pop("properties", ())]
     return [(name, value if isinstance(value, str) else orjson.dumps(value)) for name, value in record.items()] + properties
@@ -53,7 +56,7 @@ def preview(message: Message, prefix: str | None, _now_ms: int) -> list[tuple[st
 
 def _record(message: Message, prefix: str | None) -> dict[str, Any]:
     if message.defect is not None:
-        raise MappingError(f"it could not be read: {message.defect}")
+        raise MappingError(f"the message could not be decoded: {message.defect}")
     fields = message.as_dict()
     if prefix is not None:
         fields |= {"origin": prefix + format_position(message.position), "hops": message.hops + 1}

@@ -1,6 +1,6 @@
-"""The files: partitions of lines, and groups with their offsets and members. Knows nothing of messages.
+"""The client: files of lines as partitions, and groups with offsets and members. It does not interpret the lines.
 
-File access is short and local, so it is done where it is needed; a client of a server would await it.
+File access is local and short, so the methods simply block. The methods of a network client would be coroutines.
 """
 
 import json
@@ -11,16 +11,16 @@ from typing import Protocol
 
 
 class PartitionFile:
-    """The lines of one partition, with an index of where each begins."""
+    """The file of one partition, with an index of its lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._begins = [0]
-        """Where each line begins, and at last where the next one will."""
+        """Byte offset of each line, followed by that of the next line to be written."""
 
     @property
     def count(self) -> int:
-        """How many complete lines there are now. What stands behind the last line break is still being written."""
+        """Number of complete lines. Bytes after the last line break belong to a line that is still being written."""
         if self.path.stat().st_size > self._begins[-1]:
             with self.path.open("rb") as file:
                 file.seek(self._begins[-1])
@@ -29,9 +29,9 @@ class PartitionFile:
                         self._begins.append(self._begins[-1] + len(line))
         return len(self._begins) - 1
 
-    def lines(self, first: int, most: int) -> list[bytes]:
-        """Up to that many lines from the line `first` on."""
-        end = min(first + most, self.count)
+    def lines(self, first: int, max_lines: int) -> list[bytes]:
+        """Return up to `max_lines` lines, beginning with the line number `first`."""
+        end = min(first + max_lines, self.count)
         if end <= first:
             return []
         with self.path.open("rb") as file:
@@ -39,9 +39,9 @@ class PartitionFile:
             return file.read(self._begins[end] - self._begins[first]).splitlines(keepends=True)
 
     def append(self, lines: Sequence[bytes]) -> int:
-        """Store all of these or none; the number of the first. Raises OSError."""
+        """Append all of these lines or none; return the number of the first one. Raises OSError."""
         first = self.count
-        os.truncate(self.path, self._begins[-1])  # a writer that was killed may have left half a line
+        os.truncate(self.path, self._begins[-1])  # remove the incomplete line of a killed writer, if any
         try:
             with self.path.open("ab") as file:
                 file.writelines(lines)
@@ -54,26 +54,28 @@ class PartitionFile:
 
 
 Key = tuple[str, int]
-"""A topic and the number of a partition."""
+"""Topic and partition number."""
 
 
 class Lane(Protocol):
-    """What a group knows of a lane: to whom it belongs, and how to say that it does no longer."""
+    """The part of a lane that a group uses."""
 
     @property
     def member(self) -> object:
-        """The member that has it."""
+        """The member that reads the partition."""
 
-    def end(self) -> None:
-        """It was taken away or released."""
+    def revoke(self) -> None:
+        """Tell the lane that its partition was revoked or released."""
 
 
 Wanted = Callable[[], Sequence[Key]]
+"""Function of a member that returns the partitions that it wants now."""
 Assign = Callable[[Key], Lane]
+"""Function of a member that creates the lane of a partition."""
 
 
 class Group:
-    """How far a group has read, and which of its members has which partition. All members are in this process."""
+    """Committed offsets of a group, and the assignment of partitions to its members. All members are in this process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,7 +86,7 @@ class Group:
             self.offsets = {(topic, number): line for topic, number, line in json.loads(path.read_text())}
 
     def commit(self, key: Key, line: int) -> None:
-        """The group has everything before this line; written at once, and replaced as a whole."""
+        """Store `line` as the next line to read. The file of the group is replaced at once and atomically."""
         self.offsets[key] = line
         self._path.parent.mkdir(exist_ok=True)
         new = self._path.with_suffix(".new")
@@ -92,36 +94,37 @@ class Group:
         new.replace(self._path)
 
     def join(self, member: object, wanted: Wanted, assign: Assign) -> None:
-        """Become a member: `wanted` says which partitions it wants, `assign` makes a lane of one that it gets."""
+        """Add a member. `wanted` returns the partitions of its topics; `assign` creates the lane of an assigned partition."""
         self._members[member] = (wanted, assign)
-        self.deal()
+        self.rebalance()
 
     def leave(self, member: object) -> None:
-        """Its partitions go to the others."""
+        """Remove a member, and assign its partitions to the others."""
         self._members.pop(member, None)
         for key in [key for key, lane in self._lanes.items() if lane.member is member]:
-            self._lanes.pop(key).end()
-        self.deal()
+            self._lanes.pop(key).revoke()
+        self.rebalance()
 
     def release(self, lane: Lane) -> None:
-        """This lane ends; its partition is dealt again when members or partitions come or go."""
+        """Revoke one lane. Its partition is assigned again at the next `rebalance`."""
         for key in [key for key, held in self._lanes.items() if held is lane]:
-            self._lanes.pop(key).end()
+            self._lanes.pop(key).revoke()
 
-    def deal(self) -> None:
-        """Deal every partition in turn to the members that want it; who has one that is due to another loses it."""
+    def rebalance(self) -> None:
+        """Assign each partition to one of the members that want it, in turn; revoke it from a member that must give it up."""
         wanted = {member: set(wanted()) for member, (wanted, _) in self._members.items()}
         for key in sorted(set().union(*wanted.values())):
-            wanting = [member for member, keys in wanted.items() if key in keys]
-            due, lane = wanting[key[1] % len(wanting)], self._lanes.get(key)
-            if lane is None or lane.member is not due:
+            candidates = [member for member, keys in wanted.items() if key in keys]
+            owner, lane = candidates[key[1] % len(candidates)], self._lanes.get(key)
+            if lane is None or lane.member is not owner:
                 if lane is not None:
-                    lane.end()
-                self._lanes[key] = self._members[due][1](key)
+                    lane.revoke()
+                assign = self._members[owner][1]
+                self._lanes[key] = assign(key)
 
 
 class Folder:
-    """Everything below one folder."""
+    """The topics and groups below one folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,24 +132,24 @@ class Folder:
         self.groups: dict[str, Group] = {}
 
     def topics(self) -> list[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return sorted(path.name for path in self.path.iterdir() if path.is_dir() and not path.name.startswith("."))
 
     def partitions(self, topic: str) -> list[PartitionFile]:
-        """The partitions of a topic in order; none where there is no such topic."""
+        """Return the partitions of a topic in order; an empty list if the topic does not exist."""
         count = len(list((self.path / topic).glob("*.jsonl"))) if topic else 0
         for number in range(count):
             self._partitions.setdefault((topic, number), PartitionFile(self.path / topic / f"{number}.jsonl"))
         return [self._partitions[topic, number] for number in range(count)]
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create a topic, or grow it."""
+        """Create a topic, or add partitions to it."""
         (self.path / topic).mkdir(parents=True, exist_ok=True)
         for number in range(partitions):
             (self.path / topic / f"{number}.jsonl").touch()
 
     def group(self, name: str) -> Group:
-        """The group; a new one has read nothing."""
+        """Return a group. A new group has no offsets."""
         return self.groups.setdefault(name, Group(self.path / ".groups" / f"{name}.json"))
 
 
@@ -154,6 +157,6 @@ _folders: dict[Path, Folder] = {}
 
 
 def open_folder(path: Path) -> Folder:
-    """The folder; all clusters of this process share it, and so its groups."""
+    """Return the folder. All clusters of this process share it and its groups."""
     path.mkdir(parents=True, exist_ok=True)
     return _folders.setdefault(path.resolve(), Folder(path.resolve()))

@@ -1,4 +1,4 @@
-"""What the conformance suite needs to know of this adapter: `MQBRIDGE_CONFORMANCE=files_harness:FilesHarness`."""
+"""Harness of the conformance suite for this adapter: `MQBRIDGE_CONFORMANCE=files_harness:FilesHarness`."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.conformance.harness import BuiltIn
 
 
 class FilesHarness(BuiltIn):
-    """A new folder for every test. `BuiltIn` is for systems whose topics are created through the contract."""
+    """Gives every test a new folder. `BuiltIn` is the harness for systems whose topics are created through the contract."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("files", ADAPTER, FilesConfig(path=folder / "topics"), 5 << 20, finds_times=False)
