@@ -1,5 +1,5 @@
-# Three stages: the compiled module is built where Rust is, on the Debian that it will run on; packages are installed where pip may
-# leave what it likes; the image that runs holds neither compiler nor pip cache.
+# Image of the gateway. One stage builds the compiled module, with Rust and the Debian version of the final image. Another stage
+# installs the Python packages. The final image contains neither a compiler nor a pip cache.
 FROM rust:1-slim AS rust
 
 FROM python:3.11-slim AS native
@@ -29,7 +29,7 @@ USER mqbridge
 WORKDIR /var/lib/mqbridge
 VOLUME /var/lib/mqbridge
 EXPOSE 8098
-# `docker stop` sends SIGTERM, which drains; give it longer than the drain timeout: docker stop -t 60.
+# After the SIGTERM of `docker stop` the gateway delivers the messages in flight. Wait longer than `shutdown_timeout`: docker stop -t 60.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
   CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8098/health/ready', timeout=2)"
 ENTRYPOINT ["mqbridge"]

@@ -1,19 +1,19 @@
-# Two commands for a fresh machine: `make quickstart` (needs only Python 3.11+) and `make test` (sets up everything it needs).
+# On a new machine start with `make quickstart`, which needs only Python 3.11 or newer, or with `make test`, which installs all it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLUSTER_TESTS := cluster or sdk or spark
-# Tests wait more than they work: two runs side by side, each with servers of its own, take turns at the files.
+# Tests mostly wait, so JOBS processes run them concurrently, each with servers of its own. All tests of a file run in one process.
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos bench docs wheel \
   generate lock clean
 
-help:            ## this list
+help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
-# --- setting up -------------------------------------------------------------------------------------------------------
+# --- setup -------------------------------------------------------------------------------------------------------
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -28,25 +28,25 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml requirements.lock
 	@touch $@
 
 $(VENV)/.packages: $(VENV)/.runtime
-	@echo "==> installing what checks and tests need"
+	@echo "==> installing the packages for checks and tests"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,spark]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.packages | native
 	@touch $@
 
-# The compiled module is built anew when its sources change. NATIVE=0 leaves it as it is, or absent.
+# The compiled module is built again when its sources change. With NATIVE=0 it is neither built nor removed.
 NATIVE ?= 1
 native: $(VENV)/.packages
 	@[ "$(NATIVE)" = 0 ] || why=$$(sh native/cargo.sh); \
 	  if [ "$(NATIVE)" = 0 ]; then :; \
 	  elif [ -z "$$why" ]; then $(MAKE) --no-print-directory $(VENV)/.native; \
-	  else echo "==> going on without the compiled module: $$why. With Rust from https://rustup.rs 'make setup' builds it"; fi
+	  else echo "==> continuing without the compiled module: $$why. To build it, install Rust from https://rustup.rs, then: make setup"; fi
 
 $(VENV)/.native: $(VENV)/.packages $(shell find native/src native/Cargo.* native/pyproject.toml native/mqbridge_native.pyi)
-	@echo "==> building the compiled module (a minute, the first time)"
+	@echo "==> building the compiled module (takes a minute the first time)"
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release --locked --manifest-path native/Cargo.toml \
-	  || { echo "==> the compiled module cannot be built here. Everything works without it: make NATIVE=0 $(or $(filter-out $@,$(MAKECMDGOALS)),setup)"; exit 2; }
+	  || { echo "==> the compiled module cannot be built here. It is optional; to continue without it: make NATIVE=0 $(or $(filter-out $@,$(MAKECMDGOALS)),setup)"; exit 2; }
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.runtime
@@ -54,21 +54,21 @@ $(VENV)/.spark: $(VENV)/.runtime
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[spark]'
 	@touch $@
 
-setup: $(VENV)/.dev ## a .venv with the mqbridge command and everything for development
+setup: $(VENV)/.dev ## create .venv with the mqbridge command and all development tools
 	@echo "==> ready. Next: make quickstart, make check, make test; or: source $(VENV)/bin/activate && mqbridge --help"
 
-# --- the main job, in one minute --------------------------------------------------------------------------------------
+# --- demonstrations, one minute each --------------------------------------------------------------------------------------
 
-quickstart: $(VENV)/.runtime ## the gateway between embedded topics: live progress, then proof that nothing was lost
+quickstart: $(VENV)/.runtime ## run the gateway between two embedded logs, and verify that no message was lost
 	@$(BIN)/mqbridge quickstart
 
-quickstart-spark: $(VENV)/.spark ## a topic written, counted per minute and mirrored with Spark; needs Java 17, which it installs where it may
+quickstart-spark: $(VENV)/.spark ## write, count and mirror a topic with Spark; needs Java 17, which it tries to install
 	@sh tests/prerequisites.sh java
 	@$(BIN)/mqbridge spark quickstart
 
 # --- quality ----------------------------------------------------------------------------------------------------------
 
-check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages current; rustfmt, clippy and cargo test where cargo is
+check: $(VENV)/.dev ## run ruff, mypy and import rules, check that generated files are current; with cargo also rustfmt, clippy and cargo test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -84,74 +84,74 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
 	@echo "==> all checks passed"
 
-test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (half an hour on two cores, the first time more)
+test: $(VENV)/.dev ## run the checks and the tests, with real TubeMQ, Pulsar and RocketMQ servers (half an hour on two cores, longer the first time)
 	@sh tests/prerequisites.sh
-	@echo "==> fetching the real servers (once; kept in the cache)"
+	@echo "==> downloading the real servers (only once; they are cached)"
 	@$(BIN)/python -m tests.kit.clusters fetch
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not (long or thorough)"
-	@echo "==> all tests passed. Next: make quickstart, or make test-thorough (more of the same), make test-long (the full-size runs), make bench"
+	@echo "==> all tests passed. Next: make quickstart, or make test-thorough (slower tests), make test-long (full-size runs), make bench"
 
-test-fast: $(VENV)/.dev ## what needs no Java: three or four minutes
+test-fast: $(VENV)/.dev ## run the tests that need no Java (three or four minutes)
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not ($(CLUSTER_TESTS) or long or thorough)"
 
-test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, second brokers, mixed groups with Java, large state (a quarter of an hour)
+test-thorough: $(VENV)/.dev ## run the slower tests that `make test` skips: faults, second brokers, groups shared with Java, large state (15 minutes)
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
-	@echo "==> properties once more, with examples that are drawn (make test tries the same ones every time)"
+	@echo "==> property tests with new random examples (make test always uses the same examples)"
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "hypothesis and not ($(CLUSTER_TESTS) or long)" --hypothesis-profile drawn
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
 MESSAGES := 5000000
 TESTS := tests
-test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers; TESTS=tests/spark MESSAGES=500000 for the mirrors on Spark
+test-long: $(VENV)/.dev ## run the full-size acceptance tests on real servers; TESTS=tests/spark MESSAGES=500000 for the mirrors on Spark
 	@sh tests/prerequisites.sh
 	@MQBRIDGE_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -m long -s $(TESTS)
 
 FUZZ_SECONDS ?= 60
-fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of bytes; FUZZ_SECONDS=60 each, FUZZ_ARGS='--only rocketmq'
+fuzz: $(VENV)/.dev ## fuzz every decoder, guided by coverage; FUZZ_SECONDS=60 per decoder, FUZZ_ARGS='--only rocketmq'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[fuzz]' \
-	  || echo "==> no fuzzer can be installed here; what that means is said below"
+	  || echo "==> the fuzzer cannot be installed here; see the messages below"
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 FUZZ_BYTES ?= 100000000
 FUZZ_NATIVE = MQBRIDGE_FUZZ_BYTES=$(FUZZ_BYTES) cargo $(1) test --quiet --locked --release --no-default-features --test fuzz
 SANITIZED := x86_64-unknown-linux-gnu
-fuzz-native:     ## damaged bytes through every decoder of the compiled module, also under AddressSanitizer; FUZZ_BYTES=100000000 each
+fuzz-native:     ## fuzz every decoder of the compiled module, also with AddressSanitizer; FUZZ_BYTES=100000000 per decoder
 	@cd native && $(call FUZZ_NATIVE,) -- targets --nocapture
-	@if [ "$$(uname -sm)" = "Linux x86_64" ] && cargo +nightly --version >/dev/null 2>&1; then echo "==> the same under AddressSanitizer, with debug assertions"; cd native \
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && cargo +nightly --version >/dev/null 2>&1; then echo "==> once more with AddressSanitizer and debug assertions"; cd native \
 	  && export RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
 	  && $(call FUZZ_NATIVE,+nightly) --target $(SANITIZED) --target-dir target/sanitized -- targets --nocapture; \
-	else echo "==> not under AddressSanitizer, which needs nightly Rust on x86-64 Linux: rustup toolchain install nightly"; fi
+	else echo "==> skipping AddressSanitizer, which needs nightly Rust on x86-64 Linux: rustup toolchain install nightly"; fi
 
 SECONDS := 60
-chaos: $(VENV)/.dev ## faults drawn from a seed against two instances on real servers; SEED=7 (or 1-10) SECONDS=60 DIRECTION=pulsar-rocketmq (or all)
+chaos: $(VENV)/.dev ## run two gateway instances on real servers with random faults; SEED=7 (or 1-10) SECONDS=60 DIRECTION=pulsar-rocketmq (or all)
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
 
-bench: $(VENV)/.dev ## the figures of docs/explanation/benchmarks.md and docs/explanation/profile.md, beside the official Java clients and Spark's Kafka connector
+bench: $(VENV)/.dev ## measure the figures of docs/explanation/benchmarks.md and profile.md, also for the official Java clients and Spark's Kafka connector
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]' \
-	  || echo "==> pulsar-client and py-spy cannot be installed here: its figures and the profile are left out"
+	  || echo "==> pulsar-client and py-spy cannot be installed here: skipping that client and the profile"
 	@$(BIN)/python -m tests.bench --write
 	@! test -x $(BIN)/py-spy || $(BIN)/python -m tests.bench profile rocketmq-pulsar ordinary --write
 
-wheel: $(VENV)/.python ## a wheel of mqbridge in dist/, for `pipx install`; pure Python, the compiled module is in `make wheels`
+wheel: $(VENV)/.python ## build a pure Python wheel of mqbridge in dist/, for `pipx install`; for the compiled module see `make wheels`
 	@rm -rf build
 	@echo "==> building the wheel"
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@rm -rf build
 	@echo "==> done. Next: pipx install $$(ls dist/mqbridge-*.whl)"
 
-wheels: $(VENV)/.packages ## wheels of the compiled module in dist/ for Linux and macOS, as far as Rust has them; tries the one for this machine
+wheels: $(VENV)/.packages ## build wheels of the compiled module in dist/ for the installed Rust targets of Linux and macOS, and test the one for this machine
 	@why=$$(sh native/cargo.sh); [ -z "$$why" ] || { echo "==> no wheels: $$why"; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[wheels]'
 	@$(BIN)/python native/wheels.py
 
 # --- generated files --------------------------------------------------------------------------------------------------
 
-generate: $(VENV)/.dev ## protobuf modules and reference pages
+generate: $(VENV)/.dev ## generate the protobuf modules and the reference pages
 	@$(BIN)/python proto/generate.py
 	@$(BIN)/python -m mqbridge.config.reference --write
 	@$(BIN)/python -m mqbridge.gateway.metrics.page --write
@@ -161,9 +161,9 @@ generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python docs/explanation/architecture.py --write
 	@$(BIN)/python -m tests.fuzz.seeds --write
 
-lock: $(VENV)/.dev ## renew requirements.lock
+lock: $(VENV)/.dev ## update the versions in requirements.lock
 	@$(BIN)/pip-compile --quiet --extra dev --extra spark --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
 	  --output-file requirements.lock pyproject.toml
 
-clean:           ## remove what was built
+clean:           ## remove all build results and caches
 	@rm -rf $(VENV) build dist *.egg-info native/target .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target

@@ -234,8 +234,8 @@ class FilesInbound:
 class FilesLane:
     """Reader of one partition while it is assigned to this member.
 
-    `reject` moves the lane back and begins a new run. After that, a batch of an earlier run can be acknowledged only if it ends at or
-    before the position where the new run began: later messages are delivered again.
+    `reject` moves the lane back and begins a new run. After that, a batch of an earlier run can be acknowledged only if it
+    ends at or before the position where the new run began: later messages are delivered again.
     """
 
     def __init__(self, member: FilesInbound, group: Group, key: Key, file: PartitionFile, partition: Partition) -> None:
