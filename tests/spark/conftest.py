@@ -1,4 +1,4 @@
-"""One Spark session per test process, and the marker of tests that need one."""
+"""The Spark session that the tests of a process share, and the marker of the tests that use it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Who asks for the session needs Java; a test that starts a Spark of its own carries the marker itself."""
+    """Mark tests that use the fixture `spark`, which needs Java. Tests that start another Spark have the marker in their code."""
     if "spark" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")
 def spark_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkJvm]:
-    """The JVM behind `spark`; its `log` holds what Spark and the Python workers said."""
+    """The JVM of the fixture `spark`. Its `log` contains the output of Spark and of the Python workers."""
     with SparkJvm(tmp_path_factory.mktemp("spark")) as jvm:
         yield jvm
 
 
 @pytest.fixture(scope="session")
 def spark(spark_jvm: SparkJvm) -> SparkSession:
-    """The session that the tests of this process share: local[2], RocksDB, UTC. Nobody stops it."""
+    """The session that the tests of this process share: local[2], RocksDB, UTC. A test must not stop it."""
     return spark_jvm.session

@@ -1,4 +1,4 @@
-"""A cluster in memory whose messages lie in packs, for readers that are tested without Spark."""
+"""An in-memory cluster that stores messages in packs, for tests of readers without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ REF = ClusterRef("fake", "log", LogSettings(path="unused.db"))
 
 @dataclass
 class FakePartition:
-    """Packs from `first` on, each with so many messages of `size` bytes; positions are packs."""
+    """A partition whose positions are the numbers of packs.
+
+    packs  number of messages of each stored pack
+    first  position of the first stored pack
+    size   bytes of each message
+    """
 
     packs: list[int] = field(default_factory=list)
     first: int = 0
@@ -35,77 +40,83 @@ class FakePartition:
 
     @property
     def next(self) -> int:
+        """The number of the next pack."""
         return self.first + len(self.packs)
 
 
 class FakeCluster:
-    """The next questions raise `errors`, where None is an answer; `asked` counts questions."""
+    """Raises `errors` in the next requests, one in each; None lets a request succeed. `request_counts` counts all requests."""
 
     name = "fake"
     capabilities = Capabilities()
     operations = None
 
     def __init__(self, **topics: Sequence[FakePartition]) -> None:
-        self.held = {topic: dict(enumerate(partitions)) for topic, partitions in topics.items()}
-        self.asked: Counter[str] = Counter()
+        self.partitions_by_topic = {topic: dict(enumerate(partitions)) for topic, partitions in topics.items()}
+        self.request_counts: Counter[str] = Counter()
         self.errors: list[Exception | None] = []
-        self.per_batch = 3
+        self.packs_per_batch = 3
 
-    def _ask(self, what: str) -> None:
-        self.asked[what] += 1
+    def _begin_request(self, kind: str) -> None:
+        self.request_counts[kind] += 1
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error
 
     async def topics(self) -> list[str]:
-        self._ask("topics")
-        return list(self.held)
+        self._begin_request("topics")
+        return list(self.partitions_by_topic)
 
     async def describe(self, topic: str) -> Topic | None:
-        return Topic(topic, tuple(map(str, self.held[topic]))) if topic in self.held else None
+        return Topic(topic, tuple(map(str, self.partitions_by_topic[topic]))) if topic in self.partitions_by_topic else None
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        self._ask("bounds")
-        if topic not in self.held:
+        self._begin_request("bounds")
+        if topic not in self.partitions_by_topic:
             raise ClusterError(f"no {topic}", Failure.FATAL)
-        return {str(name): Bounds((one.first,), (one.next,)) for name, one in reversed(self.held[topic].items())}
+        # In reverse order: users of a cluster must not depend on the order.
+        return {
+            str(index): Bounds((partition.first,), (partition.next,))
+            for index, partition in reversed(self.partitions_by_topic[topic].items())
+        }
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        self._ask("measure")
+        self._begin_request("measure")
         return unit_ranges_from_offsets(begin, end)
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        self._ask("read")
-        held = self.held.get(topic, {}).get(int(partition))
-        if held is None:
+        self._begin_request("read")
+        stored = self.partitions_by_topic.get(topic, {}).get(int(partition))
+        if stored is None:
             raise ClusterError(f"no {partition} of {topic}", Failure.FATAL)
-        at, until = begin[0], held.next if end is None else min(end[0], held.next)
-        if at < held.first:
-            raise GapError(f"it begins at {held.first}", (held.first,))
-        while at < until:
-            behind = min(at + self.per_batch, until)
-            rows = [(pack, row) for pack in range(at, behind) for row in range(held.packs[pack - held.first])]
-            messages = [Message(bytes(held.size), position=(pack,)) for pack, _ in rows]
+        first, until = begin[0], stored.next if end is None else min(end[0], stored.next)
+        if first < stored.first:
+            raise GapError(f"it begins at {stored.first}", (stored.first,))
+        while first < until:
+            following = min(first + self.packs_per_batch, until)
+            packs = [pack for pack in range(first, following) for _ in range(stored.packs[pack - stored.first])]
+            messages = [Message(bytes(stored.size), position=(pack,)) for pack in packs]
             source = Partition(self.name, topic, partition, int(partition))
-            yield Batch(source, messages, count=len(rows), size=len(rows) * held.size, first=(at,), next=(behind,))
-            self._ask("went on")
-            at = behind
+            size = len(messages) * stored.size
+            yield Batch(source, messages, count=len(messages), size=size, first=(first,), next=(following,))
+            self._begin_request("next batch")
+            first = following
 
 
 def use_fake_cluster(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> Connect:
-    """Every question goes to this cluster, on the loop of the test."""
+    """Send all requests of sources to this cluster, on the event loop of the test."""
 
     @asynccontextmanager
-    async def reached() -> AsyncIterator[Any]:
+    async def connected() -> AsyncIterator[Any]:
         yield cluster
 
     class BackgroundLoop:
-        cluster = staticmethod(lambda _: reached())
+        cluster = staticmethod(lambda _: connected())
 
     monkeypatch.setattr(cluster_queries, "background_loop", BackgroundLoop)
-    return reached
+    return connected
 
 
-def settings(where: Usage = Usage.STREAM, **options: str) -> SourceSettings:
-    """Of a source that reads the topic `orders`, unless the options say otherwise."""
-    choice = {} if options.keys() & {"subscribePattern", "assign"} else {"subscribe": "orders"}
-    return source_settings(parse_options(choice | options, where), REF, where)
+def settings(usage: Usage = Usage.STREAM, **options: str) -> SourceSettings:
+    """Return the settings of a source. It reads the topic `orders` unless the options select other topics."""
+    selection = {} if options.keys() & {"subscribePattern", "assign"} else {"subscribe": "orders"}
+    return source_settings(parse_options(selection | options, usage), REF, usage)

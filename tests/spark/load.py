@@ -1,7 +1,7 @@
-"""What a mirror is judged by: topics filled fast with numbered messages, and a reader that compares what arrived with that.
+"""Fills topics with numbered messages, and checks that a copy of the topic has each message once, in order and unchanged.
 
-Partition p of the target is fed by partition p of the source. A message begins with its partition and number, and the rest
-follows from them; both sides keep a running checksum per partition, of every payload and every number in its property, in order.
+Partition p of the source is copied to partition p of the target. A payload begins with its partition and number, from which the
+other bytes are computed. For each partition, both sides compute a checksum of all payloads and number properties in order.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.message import Batch, Message, Share
 from tests.e2e.support import opened
 
-HEAD = struct.Struct(">II")
+PAYLOAD_PREFIX = struct.Struct(">II")
+"""Partition and number."""
 NUMBER = "number"
-"""A property: properties travel by another way than payloads."""
+"""The property with the number. It is checked too, because properties and payloads are copied by different code."""
 FILLER = random.Random(12).randbytes(64 << 10)
 BATCH = 500
-WINDOW = 6
-"""Batches in flight per partition while filling."""
-SHOWN = 3
+MAX_BATCHES_IN_FLIGHT = 6
+"""Per partition, while a topic is filled."""
+MAX_SHOWN_ERRORS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A topic of a cluster."""
+class TopicRef:
+    """A topic, with the system and the settings of its cluster."""
 
     system: str
     settings: dict[str, Any]
-    topic: str
+    name: str
 
 
 @dataclass(slots=True)
-class Tally:
-    """One partition: how many messages, and their checksum."""
+class SentMessages:
+    """The number and the checksum of the messages of one partition."""
 
     count: int = 0
     checksum: int = 0
@@ -53,93 +54,102 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Arrived(Tally):
-    """One target partition, and what is wrong with it."""
+class ReceivedMessages(SentMessages):
+    """The messages of one target partition, with the errors in their order."""
 
     repeated: int = 0
+    """Number of messages that were received before."""
     next: int = 0
-    wrong: list[str] = field(default_factory=list)
+    """The number that the next message must have."""
+    errors: list[str] = field(default_factory=list)
 
-    def see(self, partition: int, message: Message) -> None:
+    def receive(self, partition: int, message: Message) -> None:
+        """Add the next message of the partition."""
         payload = message.payload or b""
-        source, number = HEAD.unpack_from(payload) if len(payload) >= HEAD.size else (-1, -1)
+        source, number = PAYLOAD_PREFIX.unpack_from(payload) if len(payload) >= PAYLOAD_PREFIX.size else (-1, -1)
         self.add(payload, message.property(NUMBER) or "")
         if source == partition and number == self.next:
             self.next += 1
         elif source == partition and number < self.next:
             self.repeated += 1
         else:
-            self.wrong.append(f"{source}/{number} came where {partition}/{self.next} was due")
+            self.errors.append(f"out-of-order message {source}/{number}, expected {partition}/{self.next}")
             self.next = max(self.next, number + 1)
 
 
-def body(partition: int, number: int, size: int) -> bytes:
-    """The payload of a message."""
+def make_payload(partition: int, number: int, size: int) -> bytes:
+    """Return the payload of a message."""
     begin = number * 61 % (len(FILLER) - size)
-    return HEAD.pack(partition, number) + FILLER[begin : begin + size - HEAD.size]
+    return PAYLOAD_PREFIX.pack(partition, number) + FILLER[begin : begin + size - PAYLOAD_PREFIX.size]
 
 
-def shares(total: int, partitions: int) -> list[int]:
-    """Uneven shares of so many messages."""
+def uneven_counts(total: int, partitions: int) -> list[int]:
+    """Divide a number of messages among partitions, so that each partition has another number. Return the numbers."""
     counts = [total // partitions + (p - partitions // 2) * 10 for p in range(partitions)]
     counts[0] += total - sum(counts)
     return counts
 
 
-async def fill(place: Place, counts: Sequence[int], size: int = 1024, begin: Sequence[Tally] | None = None) -> list[Tally]:
-    """Send `counts[p]` messages to partition p, in order, numbered on from `begin`; what was sent, by partition."""
-    tallies = [Tally(one.count, one.checksum) for one in begin or [Tally() for _ in counts]]
-    async with opened(place.system, place.settings) as cluster:
-        outbound = await cluster.outbound(OutboundSpec(place.topic, stamp_origin=False))
+async def fill(
+    topic: TopicRef, counts: Sequence[int], size: int = 1024, begin: Sequence[SentMessages] | None = None
+) -> list[SentMessages]:
+    """Send `counts[p]` messages to partition p in order. Return all messages that were sent, by partition.
+
+    `begin`: what was sent to the topic before; the numbers continue there.
+    """
+    sent = [SentMessages(earlier.count, earlier.checksum) for earlier in begin or [SentMessages() for _ in counts]]
+    async with opened(topic.system, topic.settings) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(topic.name, stamp_origin=False))
         assert outbound.partitions == len(counts)
 
-        async def fill_partition(partition: int, tally: Tally, end: int) -> None:
-            waiting: deque[asyncio.Future[Receipt]] = deque()
-            while tally.count < end:
+        async def fill_partition(partition: int, sent_messages: SentMessages, end: int) -> None:
+            receipts: deque[asyncio.Future[Receipt]] = deque()
+            while sent_messages.count < end:
                 batch = []
-                for number in range(tally.count, min(tally.count + BATCH, end)):
-                    payload, text = body(partition, number, size), str(number)
+                for number in range(sent_messages.count, min(sent_messages.count + BATCH, end)):
+                    payload, text = make_payload(partition, number, size), str(number)
                     batch.append(Message(payload, ((NUMBER, text),)))
-                    tally.add(payload, text)
-                waiting.append(outbound.send(partition, Share(Batch.of(batch))))
-                if len(waiting) >= WINDOW:
-                    assert not (await waiting.popleft()).failures
-            for receipt in await asyncio.gather(*waiting):
+                    sent_messages.add(payload, text)
+                receipts.append(outbound.send(partition, Share(Batch.of(batch))))
+                if len(receipts) >= MAX_BATCHES_IN_FLIGHT:
+                    assert not (await receipts.popleft()).failures
+            for receipt in await asyncio.gather(*receipts):
                 assert not receipt.failures
 
-        await asyncio.gather(*(fill_partition(p, tally, tally.count + counts[p]) for p, tally in enumerate(tallies)))
+        await asyncio.gather(*(fill_partition(p, messages, messages.count + counts[p]) for p, messages in enumerate(sent)))
         await outbound.close()
-    return tallies
+    return sent
 
 
-async def arrived(place: Place) -> list[Arrived]:
-    """Everything that a topic holds, by partition."""
-    async with opened(place.system, place.settings) as cluster:
-        described = await cluster.describe(place.topic)
-        assert described is not None, f"there is no topic {place.topic}"
-        bounds = await cluster.bounds(place.topic)
-        found = [Arrived() for _ in described.partitions]
+async def read_topic(topic: TopicRef) -> list[ReceivedMessages]:
+    """Read all messages of a topic. Return them by partition."""
+    async with opened(topic.system, topic.settings) as cluster:
+        described = await cluster.describe(topic.name)
+        assert described is not None, f"there is no topic {topic.name}"
+        bounds = await cluster.bounds(topic.name)
+        received = [ReceivedMessages() for _ in described.partitions]
 
         async def read(cluster: Cluster, index: int, name: str) -> None:
-            async for batch in cluster.read(place.topic, name, bounds[name].first, bounds[name].next):
+            async for batch in cluster.read(topic.name, name, bounds[name].first, bounds[name].next):
                 for message in batch.messages:
-                    found[index].see(index, message)
+                    received[index].receive(index, message)
 
         await asyncio.gather(*(read(cluster, index, name) for index, name in enumerate(described.partitions)))
-    return found
+    return received
 
 
-def assert_equal(found: Sequence[Arrived], sent: Sequence[Tally]) -> None:
-    """Nothing lost, doubled, damaged or out of order."""
+def assert_equal(received: Sequence[ReceivedMessages], sent: Sequence[SentMessages]) -> None:
+    """Assert that no message is lost, repeated, damaged or out of order."""
     problems = [
-        f"partition {index}: {one.count} of {all_.count} messages, {one.repeated} of them repeated, checksum {one.checksum:08x} "
-        f"for {all_.checksum:08x}; {len(one.wrong)} out of place: {one.wrong[:SHOWN]}"
-        for index, (one, all_) in enumerate(zip(found, sent, strict=True))
-        if one.wrong or one.repeated or (one.count, one.checksum) != (all_.count, all_.checksum)
+        f"partition {index}: {actual.count} of {expected.count} messages, {actual.repeated} of them repeated, checksum "
+        f"{actual.checksum:08x}, expected {expected.checksum:08x}; {len(actual.errors)} out of order: "
+        f"{actual.errors[:MAX_SHOWN_ERRORS]}"
+        for index, (actual, expected) in enumerate(zip(received, sent, strict=True))
+        if actual.errors or actual.repeated or (actual.count, actual.checksum) != (expected.count, expected.checksum)
     ]
     assert not problems, "\n".join(problems)
 
 
-async def judge(place: Place, sent: Sequence[Tally]) -> None:
-    """Read the target back and compare it with what was sent."""
-    assert_equal(await arrived(place), sent)
+async def assert_topic_has(topic: TopicRef, sent: Sequence[SentMessages]) -> None:
+    """Read a topic, and assert that it has exactly the messages that were sent."""
+    assert_equal(await read_topic(topic), sent)

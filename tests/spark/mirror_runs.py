@@ -13,7 +13,7 @@ from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.spark import MASTER, SparkProgram, settings
 from tests.kit.tubemq import TubeMQ
-from tests.spark.load import Place
+from tests.spark.load import TopicRef
 from tests.spark.waiting import PATIENCE_S, wait_for
 
 PARTITIONS = 4
@@ -21,12 +21,12 @@ ROUTE = "mirrored"
 NAMESPACE = "mirrors"
 
 
-def source_place(cluster: RocketMQ | TubeMQ, topic: str = "") -> Place:
+def source_topic(cluster: RocketMQ | TubeMQ, topic: str = "") -> TopicRef:
     """Return a topic of this cluster as a source; without a name, a new topic."""
     if isinstance(cluster, RocketMQ):
-        return Place("rocketmq", {"name_servers": cluster.name_server}, topic or cluster.take_topic(PARTITIONS))
+        return TopicRef("rocketmq", {"name_servers": cluster.name_server}, topic or cluster.take_topic(PARTITIONS))
     tubemq_settings = {"masters": cluster.masters, "admin_url": cluster.admin_url, "heartbeat": "2s"}
-    return Place("tubemq", tubemq_settings, topic or cluster.take_topic(PARTITIONS))
+    return TopicRef("tubemq", tubemq_settings, topic or cluster.take_topic(PARTITIONS))
 
 
 def settle(cluster: RocketMQ | TubeMQ) -> None:
@@ -35,22 +35,22 @@ def settle(cluster: RocketMQ | TubeMQ) -> None:
         cluster.settle()
 
 
-def target_place(pulsar: Pulsar, name: str) -> Place:
+def new_target_topic(pulsar: Pulsar, name: str) -> TopicRef:
     """Create a topic in a namespace with deduplication. It retains its messages until the test reads them back."""
     namespace = f"public/{NAMESPACE}"
     if namespace not in pulsar.admin("GET", "namespaces/public"):
         pulsar.create_namespace("public", NAMESPACE)
         pulsar.admin("POST", f"namespaces/{namespace}/deduplication", body=True)
     topic = pulsar.keep(pulsar.create_topic(name, PARTITIONS, namespace=namespace))
-    return Place("pulsar", {"service_url": pulsar.service_url, "admin_url": pulsar.admin_url}, topic)
+    return TopicRef("pulsar", {"service_url": pulsar.service_url, "admin_url": pulsar.admin_url}, topic)
 
 
 @dataclass
 class Mirror:
     """One mirror: its source and target topics, and its folder with configuration, checkpoint and logs."""
 
-    source: Place
-    target: Place
+    source: TopicRef
+    target: TopicRef
     folder: Path
     through: str = "pump"
     batch: str = "2MB"
@@ -62,8 +62,8 @@ class Mirror:
         self.folder.mkdir(parents=True, exist_ok=True)
         route = {
             "name": ROUTE,
-            "from": {"cluster": "from", "topic": self.source.topic, "group": "mirrors", "start": "earliest"},
-            "to": {"cluster": "to", "topic": self.target.topic},
+            "from": {"cluster": "from", "topic": self.source.name, "group": "mirrors", "start": "earliest"},
+            "to": {"cluster": "to", "topic": self.target.name},
         }
         clusters = {
             "from": {"system": self.source.system, **self.source.settings},

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.support import opened
 from tests.kit.spark import SparkProgram
 from tests.kit.spark_cluster import SparkCluster
-from tests.spark.load import Place, fill, judge, shares
+from tests.spark.load import TopicRef, assert_topic_has, fill, uneven_counts
 from tests.spark.mirror_runs import PARTITIONS, Mirror
 from tests.spark.waiting import wait_for
 
@@ -54,15 +54,15 @@ def test_a_job_outlives_a_worker(cluster: SparkCluster, tmp_path: Path) -> None:
 
 async def test_a_mirror_outlives_a_worker(cluster: SparkCluster, tmp_path: Path) -> None:
     settings = {"path": str(tmp_path / "log.db")}
-    source, target = (Place("log", settings, topic) for topic in ("source", "target"))
+    source, target = (TopicRef("log", settings, topic) for topic in ("source", "target"))
     async with opened("log", settings) as log:
-        for place in (source, target):
-            await log.create(place.topic, PARTITIONS)
-    sent = await fill(source, shares(MESSAGES, PARTITIONS))
+        for topic in (source, target):
+            await log.create(topic.name, PARTITIONS)
+    sent = await fill(source, uneven_counts(MESSAGES, PARTITIONS))
     mirror = Mirror(source, target, tmp_path, batch="512KB", master=cluster.master_url)
     with mirror.start() as driver:
         await asyncio.to_thread(mirror.wait_in_batch, 3, driver)
         cluster.kill_worker(1)
         cluster.start_worker(1)
         await asyncio.to_thread(driver.wait)
-    await judge(target, sent)
+    await assert_topic_has(target, sent)

@@ -21,8 +21,8 @@ from tests.kit.rocketmq import RocketMQ
 from tests.kit.spark import SparkProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.tubemq import TubeMQ
-from tests.spark.load import fill, judge, shares
-from tests.spark.mirror_runs import PARTITIONS, Mirror, settle, source_place, target_place
+from tests.spark.load import assert_topic_has, fill, uneven_counts
+from tests.spark.mirror_runs import PARTITIONS, Mirror, new_target_topic, settle, source_topic
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.thorough]
 
@@ -46,14 +46,14 @@ async def test_each_message_is_stored_once_while_each_process_is_killed(
     system: str, total: int, batch: int, tmp_path: Path
 ) -> None:
     with servers(system) as (cluster, pulsar, spark):
-        source, target = source_place(cluster), target_place(pulsar, f"faults-{time.time_ns()}")
-        sent = await timed(total, "filled the source", fill(source, shares(total, PARTITIONS), SIZE))
+        source, target = source_topic(cluster), new_target_topic(pulsar, f"faults-{time.time_ns()}")
+        sent = await timed(total, "filled the source", fill(source, uneven_counts(total, PARTITIONS), SIZE))
         settle(cluster)
         mirror = Mirror(source, target, tmp_path, batch=str(batch), master=spark.master_url)
         await timed(
             total, "mirrored", asyncio.to_thread(mirror_through_faults, mirror, total * SIZE // batch, cluster, pulsar, spark)
         )
-        await timed(total, "read back", judge(target, sent))
+        await timed(total, "read back", assert_topic_has(target, sent))
 
 
 def mirror_through_faults(mirror: Mirror, batches: int, cluster: RocketMQ | TubeMQ, pulsar: Pulsar, spark: SparkCluster) -> None:

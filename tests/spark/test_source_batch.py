@@ -1,4 +1,4 @@
-"""What a batch read is planned to read, over a cluster in memory."""
+"""The tasks that a batch read plans, with an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.spark.fake_cluster import FakeCluster, FakePartition, settings, use_f
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """Partitions of 100 and 0 packs, with 4 messages of 100 bytes each, the first one from pack 20 on."""
-    found = FakeCluster(orders=[FakePartition([4] * 100, first=20), FakePartition()])
-    use_fake_cluster(monkeypatch, found)
-    return found
+    """Two partitions: one with the packs 20 to 119, which have 4 messages of 100 bytes each, and an empty one."""
+    cluster = FakeCluster(orders=[FakePartition([4] * 100, first=20), FakePartition()])
+    use_fake_cluster(monkeypatch, cluster)
+    return cluster
 
 
 async def tasks(**options: str) -> list[RangeTask]:
@@ -27,39 +27,39 @@ async def tasks(**options: str) -> list[RangeTask]:
 
 
 async def ranges(**options: str) -> list[tuple[Position, Position]]:
-    return [(one.begin, one.end) for one in await tasks(**options)]
+    return [(task.begin, task.end) for task in await tasks(**options)]
 
 
-async def test_a_task_for_each_partition_that_holds_anything() -> None:
+async def test_each_partition_with_messages_has_a_task() -> None:
     assert await tasks() == [RangeTask(("orders", "0"), (20,), (120,))]
 
 
-async def test_exact_ends() -> None:
+async def test_tasks_begin_and_end_at_given_positions() -> None:
     exact = {"startingOffsets": '{"orders": {"0": 30, "1": -2}}', "endingOffsets": '{"orders": {"0": "40"}}'}
     assert await ranges(**exact) == [((30,), (40,))]
     assert await ranges(startingOffsets='{"orders": {"0": 40}}', endingOffsets='{"orders": {"0": 40}}') == []
 
 
 @pytest.mark.parametrize(
-    ("options", "problem", "otherwise"),
+    ("options", "problem", "stored_range"),
     [
         ({"startingOffsets": '{"orders": {"0": 5}}'}, "at 5, but retention deleted messages: it stores 20 to 120", (20, 120)),
         ({"endingOffsets": '{"orders": {"0": 500}}'}, "at 500, but .*: it stores 20 to 120", (20, 120)),
         ({"startingOffsets": '{"orders": {"0": 500}}'}, "at 500, but .*: it stores 20 to 120", None),
     ],
 )
-async def test_positions_that_are_not_held(
-    options: dict[str, str], problem: str, otherwise: tuple[int, int] | None, caplog: pytest.LogCaptureFixture
+async def test_positions_that_are_not_stored_are_a_loss_or_replaced(
+    options: dict[str, str], problem: str, stored_range: tuple[int, int] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GapError, match=f"partition '0' of topic 'orders' .*{problem}.*failOnDataLoss"):
         await tasks(**options)
     with caplog.at_level(logging.WARNING):
-        found = await ranges(**options, failOnDataLoss="false")
-    assert found == ([] if otherwise is None else [((otherwise[0],), (otherwise[1],))])
+        planned = await ranges(**options, failOnDataLoss="false")
+    assert planned == ([] if stored_range is None else [((stored_range[0],), (stored_range[1],))])
     assert "reading continues with the stored messages" in caplog.text
 
 
-async def test_topics_that_are_not_there() -> None:
+async def test_missing_topics_and_unsupported_options_are_errors() -> None:
     with pytest.raises(ClusterError, match="no topic 'missing'"):
         await tasks(subscribe="orders,missing")
     with pytest.raises(ConfigError, match="no topic matches"):
@@ -68,16 +68,16 @@ async def test_topics_that_are_not_there() -> None:
         await tasks(startingTimestamp="5")
 
 
-async def test_parts_have_about_as_many_messages_as_is_asked_for() -> None:
-    """400 messages in 100 packs: how many are in a pack is known from a sample."""
+async def test_ranges_are_split_into_tasks_of_about_the_given_size() -> None:
+    """400 messages in 100 packs: a sample shows how many messages a pack has."""
     parts = await tasks(maxRecordsPerPartition="100")
-    assert [(one.begin[0], one.end[0], one.is_part) for one in parts] == [
+    assert [(task.begin[0], task.end[0], task.is_part) for task in parts] == [
         (20, 45, True), (45, 70, True), (70, 95, True), (95, 120, True),
     ]  # fmt: skip
     assert len(await tasks(minPartitions="7")) == 7
     assert len(await tasks(minPartitions="1000")) == 100
 
 
-async def test_ranges_have_indexes_and_estimates() -> None:
+async def test_tasks_of_ranges_have_a_partition_index_and_estimates() -> None:
     (task,) = await tasks(mode="ranges")
     assert (task.index, task.rows, task.size) == (0, 400, 40_000)

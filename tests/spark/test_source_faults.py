@@ -51,7 +51,7 @@ async def read(cluster: FakeCluster, begin: Position, end: Position, **options: 
 @pytest.mark.parametrize("is_whole_topic", [True, False])
 async def test_a_partition_that_was_deleted_before_its_task_ran_is_a_loss(cluster: FakeCluster, is_whole_topic: bool) -> None:
     """Without this a query that may go on without it would repeat the batch for ever."""
-    cluster.held.clear() if is_whole_topic else cluster.held["orders"].pop(1)
+    cluster.partitions_by_topic.clear() if is_whole_topic else cluster.partitions_by_topic["orders"].pop(1)
     with pytest.raises(GapError, match=r"partition '1' .* from 0 to 10 failed: .* does not exist any more.*failOnDataLoss"):
         await read(cluster, (0,), (10,), retryTimeout="100ms")
     assert await read(cluster, (0,), (10,), retryTimeout="100ms", failOnDataLoss="false") == []
@@ -59,8 +59,8 @@ async def test_a_partition_that_was_deleted_before_its_task_ran_is_a_loss(cluste
 
 @pytest.mark.parametrize("is_whole_topic", [True, False])
 async def test_a_partition_that_was_deleted_before_its_ranges_were_planned(cluster: FakeCluster, is_whole_topic: bool) -> None:
-    cluster.held["bills"] = {0: FakePartition([4] * 10)}
-    cluster.held.pop("orders") if is_whole_topic else cluster.held["orders"].pop(1)
+    cluster.partitions_by_topic["bills"] = {0: FakePartition([4] * 10)}
+    cluster.partitions_by_topic.pop("orders") if is_whole_topic else cluster.partitions_by_topic["orders"].pop(1)
     strict, lenient = (settings(retryTimeout="100ms", failOnDataLoss=word, mode="ranges") for word in ("true", "false"))
     ranges = {B: ((0,), (10,)), ("bills", "0"): ((0,), (10,))}
     with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* does not exist any more"):
@@ -69,10 +69,10 @@ async def test_a_partition_that_was_deleted_before_its_ranges_were_planned(clust
 
 
 async def test_a_partition_that_comes_back_is_planned(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = cluster.held.pop("orders")
+    gone = cluster.partitions_by_topic.pop("orders")
 
     def delay(_: backoff.Backoff) -> float:
-        cluster.held["orders"] = gone
+        cluster.partitions_by_topic["orders"] = gone
         return 0.0
 
     monkeypatch.setattr(backoff.Backoff, "delay", delay)
@@ -130,8 +130,8 @@ async def test_a_time_behind_the_end_of_a_busy_topic_is_no_loss(cluster: FakeClu
 
     class Operations:
         async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-            cluster.held["orders"][0].packs += [4] * 5
-            return {str(name): (one.next,) for name, one in cluster.held["orders"].items()}
+            cluster.partitions_by_topic["orders"][0].packs += [4] * 5
+            return {str(name): (one.next,) for name, one in cluster.partitions_by_topic["orders"].items()}
 
     cluster.operations = Operations()  # type: ignore[assignment]
     planner = StreamPlanner(settings(startingTimestamp="4102444800000", failOnDataLoss=fails))
@@ -159,13 +159,13 @@ def test_a_first_batch_that_is_repeated_while_a_partition_is_missing(
     end = first.latestOffset(start, ALL)
     planned = first.partitions(start, end)
     assert len(planned) == 2
-    gone = cluster.held["orders"].pop(1)
+    gone = cluster.partitions_by_topic["orders"].pop(1)
     second = MessageStreamReader(made)
     again = second.initialOffset()
     assert again["topics"] == {"orders": {"0": "0"}}
     with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* does not exist any more"):
         second.partitions(again, end)
-    cluster.held["orders"][1] = gone
+    cluster.partitions_by_topic["orders"][1] = gone
     assert second.partitions(again, end) == planned
 
 
@@ -173,7 +173,7 @@ async def test_a_position_before_a_deleted_part_of_the_store_that_was_read_is_no
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in streams: the offsets of a stream may be given to a batch read."""
-    cluster.held["orders"][1].first = 4
+    cluster.partitions_by_topic["orders"][1].first = 4
     real = FakeCluster.read
     monkeypatch.setattr(
         FakeCluster, "read", lambda self, topic, name, begin, end=None: real(self, topic, name, max(begin, (4,)), end)
@@ -201,7 +201,7 @@ async def test_a_partition_whose_target_is_made_late_begins_where_the_query_bega
     start = await planner.initial_offsets()
     assert start == {A: (100,)}
     targets.missing = frozenset()
-    cluster.held["orders"][1].packs += [4]
+    cluster.partitions_by_topic["orders"][1].packs += [4]
     assert await planner.end_offsets(start, ALL) == start, "brings the beginning into the checkpoint"
     assert await planner.end_offsets(start, ALL) == {A: (100,), B: (10,)}, "the latest, as for the others"
 
@@ -228,11 +228,11 @@ async def test_partitions_that_are_assigned_stay_what_they_were_while_the_query_
     assigned = settings(assign='{"orders": [1]}', startingOffsets="earliest", metadataInterval="0ms", newTopicsInterval="0ms")
     planner = StreamPlanner(assigned)
     start = await planner.initial_offsets()
-    gone = cluster.held["orders"].pop(1)
+    gone = cluster.partitions_by_topic["orders"].pop(1)
 
     async def comes_back() -> None:
         await asyncio.sleep(0.05)
-        cluster.held["orders"][1] = gone
+        cluster.partitions_by_topic["orders"][1] = gone
 
     back = asyncio.create_task(comes_back())
     assert await planner.end_offsets(start, ALL) == {B: (10,)}
@@ -245,7 +245,7 @@ async def test_partitions_that_are_assigned_stay_what_they_were_while_the_query_
 @pytest.mark.parametrize("empty", [0, 20, 5000])
 async def test_a_limit_holds_where_the_first_units_hold_nothing(cluster: FakeCluster, empty: int) -> None:
     """On TubeMQ partitions share an index, so thousands of its entries may be of others."""
-    cluster.held["orders"] = {0: FakePartition([0] * empty + [4] * 10_000)}
+    cluster.partitions_by_topic["orders"] = {0: FakePartition([0] * empty + [4] * 10_000)}
     planner = StreamPlanner(settings(startingOffsets="earliest", maxBytesPerTrigger="40000"))
     start = await planner.initial_offsets()
     end = await planner.end_offsets(start, ReadMaxBytes(40_000))

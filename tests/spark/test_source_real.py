@@ -19,8 +19,8 @@ from mqbridge.spark.source.settings import SourceSettings, source_settings
 from mqbridge.spark.source.tasks import RangeTask, plan_tasks
 from tests.e2e.support import opened
 from tests.spark.fake_cluster import use_fake_cluster
-from tests.spark.load import Arrived, Place, assert_equal, fill, shares
-from tests.spark.mirror_runs import PARTITIONS, settle, source_place, target_place
+from tests.spark.load import ReceivedMessages, TopicRef, assert_equal, fill, uneven_counts
+from tests.spark.mirror_runs import PARTITIONS, new_target_topic, settle, source_topic
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -29,54 +29,54 @@ LIMIT = 1500
 
 
 @pytest.fixture(params=["rocketmq", "tubemq", "pulsar"])
-def place(request: pytest.FixtureRequest) -> Place:
+def topic(request: pytest.FixtureRequest) -> TopicRef:
     if request.param == "pulsar":
-        return target_place(request.getfixturevalue("pulsar"), f"source-{time.time_ns()}")
-    return source_place(request.getfixturevalue(request.param))
+        return new_target_topic(request.getfixturevalue("pulsar"), f"source-{time.time_ns()}")
+    return source_topic(request.getfixturevalue(request.param))
 
 
 async def test_batches_and_parts_have_every_message_once(
-    place: Place, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    topic: TopicRef, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = await fill(place, shares(MESSAGES, PARTITIONS), 300)
-    if place.system != "pulsar":
-        settle(request.getfixturevalue(place.system))
-    async with opened(place.system, place.settings) as cluster:
-        reach = use_fake_cluster(monkeypatch, cluster)
-        settings = settings_of(place, maxOffsetsPerTrigger=str(LIMIT), startingOffsets="earliest")
+    sent = await fill(topic, uneven_counts(MESSAGES, PARTITIONS), 300)
+    if topic.system != "pulsar":
+        settle(request.getfixturevalue(topic.system))
+    async with opened(topic.system, topic.settings) as cluster:
+        connect = use_fake_cluster(monkeypatch, cluster)
+        settings = settings_of(topic, maxOffsetsPerTrigger=str(LIMIT), startingOffsets="earliest")
         planner = StreamPlanner(settings)
         await planner.freeze()
         ends = [await planner.initial_offsets()]
         while (end := await planner.end_offsets(ends[-1], ReadMaxRows(LIMIT))) != ends[-1]:
             ends.append(end)
-        found, sizes = [Arrived() for _ in sent], []
+        found, sizes = [ReceivedMessages() for _ in sent], []
         for begin, end in pairwise(ends):
             ranges = {key: (begin[key], end[key]) for key in end if begin[key] < end[key]}
             sizes.append(
-                sum([await read(found, settings, task, reach) for task in await plan_tasks(planner.queries, settings, ranges)])
+                sum([await read(found, settings, task, connect) for task in await plan_tasks(planner.queries, settings, ranges)])
             )
         assert_equal(found, sent)
         assert len(sizes) >= MESSAGES // LIMIT
         assert max(sizes) <= 2 * LIMIT, "limits are estimates where messages are packed"
 
-        cut = settings_of(place, minPartitions=str(3 * PARTITIONS), startingOffsets="earliest")
-        found = [Arrived() for _ in sent]
+        cut = settings_of(topic, minPartitions=str(3 * PARTITIONS), startingOffsets="earliest")
+        found = [ReceivedMessages() for _ in sent]
         whole = {key: (ends[0][key], ends[-1][key]) for key in ends[-1]}
         tasks = await plan_tasks(planner.queries, cut, whole)
         for task in tasks:
-            await read(found, cut, task, reach)
+            await read(found, cut, task, connect)
         assert_equal(found, sent)
         assert len(tasks) == 3 * PARTITIONS
 
 
-def settings_of(place: Place, **options: str) -> SourceSettings:
-    ref = ClusterRef("source", place.system, load_adapters()[place.system].cluster_model(**place.settings))
-    return source_settings(parse_options({"subscribe": place.topic} | options, Usage.STREAM), ref, Usage.STREAM)
+def settings_of(topic: TopicRef, **options: str) -> SourceSettings:
+    ref = ClusterRef("source", topic.system, load_adapters()[topic.system].cluster_model(**topic.settings))
+    return source_settings(parse_options({"subscribe": topic.name} | options, Usage.STREAM), ref, Usage.STREAM)
 
 
-async def read(found: Sequence[Arrived], settings: SourceSettings, task: RangeTask, reach: Connect) -> int:
+async def read(found: Sequence[ReceivedMessages], settings: SourceSettings, task: RangeTask, connect: Connect) -> int:
     count = 0
-    async for batch in RangeReader(settings, task, reach).batches():
+    async for batch in RangeReader(settings, task, connect).batches():
         messages: Sequence[Message] = batch.messages
         for message in messages:
             found[batch.partition.index].see(batch.partition.index, message)

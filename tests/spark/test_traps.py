@@ -1,4 +1,4 @@
-"""What Spark does with Python sources and sinks that their authors do not expect, and what has to come out all the same."""
+"""Unexpected ways in which Spark uses Python sources and sinks, and the result that must be correct all the same."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from mqbridge.spark.data_source import MqbridgeDataSource
 from tests.e2e.support import opened
 from tests.kit.spark import run_available
-from tests.spark.load import Place, Tally, arrived, fill, judge
+from tests.spark.load import SentMessages, TopicRef, assert_topic_has, fill, read_topic
 from tests.spark.waiting import PATIENCE_S, wait_for
 
 PARTITIONS = 12
-"""More than ten: in text the eleventh comes before the third."""
-EACH = 200
+"""More than ten, because in the order of texts "10" is before "2"."""
+MESSAGES_PER_PARTITION = 200
 IDLE_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 
 
-class Looks(StreamingQueryListener):
-    """Counts how often a query found nothing to do."""
+class IdleCounter(StreamingQueryListener):
+    """Counts how often a query found no new messages."""
 
     count = 0
 
@@ -43,53 +43,53 @@ class Looks(StreamingQueryListener):
 
 
 class World:
-    """A log with a topic to read and one to write, behind an adapter from outside."""
+    """A log with a source and a target topic, which Spark reaches through the adapter `outside/moody_log`."""
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.settings = {"path": str(folder / "log.db")}
-        self.source, self.target = (Place("log", self.settings, topic) for topic in ("source", "target"))
+        self.source, self.target = (TopicRef("log", self.settings, topic) for topic in ("source", "target"))
         self.checkpoint = folder / "checkpoint"
-        self.asked = folder / "asked"
-        self.asked.touch()
+        self.request_file = folder / "requests"
+        self.request_file.touch()
         self.config = folder / "mqbridge.yaml"
-        moody = {"system": "moody", **self.settings, "asked": str(self.asked)}
+        moody = {"system": "moody", **self.settings, "request_file": str(self.request_file)}
         self.config.write_text(yaml.safe_dump({"clusters": {"moody": moody}}))
         self._spark = spark
         spark.dataSource.register(MqbridgeDataSource)
 
-    async def fill(self, begin: list[Tally] | None = None) -> list[Tally]:
+    async def fill(self, begin: list[SentMessages] | None = None) -> list[SentMessages]:
         async with opened("log", self.settings) as cluster:
-            for place in (self.source, self.target):
-                await cluster.create(place.topic, PARTITIONS)
-        return await fill(self.source, [EACH] * PARTITIONS, 64, begin)
+            for topic in (self.source, self.target):
+                await cluster.create(topic.name, PARTITIONS)
+        return await fill(self.source, [MESSAGES_PER_PARTITION] * PARTITIONS, 64, begin)
 
     def rows(self, **options: str) -> DataFrame:
-        """The stream of the source topic."""
-        said = {"config": str(self.config), "subscribe": "source", "startingOffsets": "earliest"} | options
-        return self._spark.readStream.format("mqbridge").options(**said).load()
+        """Return the stream of the source topic."""
+        all_options = {"config": str(self.config), "subscribe": "source", "startingOffsets": "earliest"} | options
+        return self._spark.readStream.format("mqbridge").options(**all_options).load()
 
-    def writing(self, **options: str):  # type: ignore[no-untyped-def]
-        """A query from the source topic into the target topic, not started."""
+    def write_query(self, **options: str):  # type: ignore[no-untyped-def]
+        """Return a query from the source topic to the target topic that is not started yet."""
         sink = {"config": str(self.config), "topic": "target", "checkpointLocation": str(self.checkpoint)}
         return self.rows(**options).drop("topic").writeStream.format("mqbridge").options(**sink)
 
-    def watching(self, **options: str) -> StreamingQuery:
-        """A running query that reads ranges and writes nothing."""
+    def start_idle_query(self, **options: str) -> StreamingQuery:
+        """Start a query that reads ranges and writes nothing."""
         checkpoint = {"checkpointLocation": str(self.checkpoint)}
         return self.rows(mode="ranges", **options).writeStream.format("noop").options(**checkpoint).start()
 
     def run(self, **options: str) -> list[dict[str, object]]:
-        """To the end of what there is, and what Spark says of each batch."""
-        return run_available(self.writing(**options), self.checkpoint)
+        """Copy all messages that are stored now. Return Spark's progress report of each batch."""
+        return run_available(self.write_query(**options), self.checkpoint)
 
-    def batches(self, what: str) -> list[int]:
-        """Numbers of the batches in a folder of the checkpoint, `offsets` (begun) or `commits` (finished)."""
-        folder = self.checkpoint / what
+    def batches(self, kind: str) -> list[int]:
+        """Return the numbers of the batches in a folder of the checkpoint: `offsets` (begun) or `commits` (finished)."""
+        folder = self.checkpoint / kind
         return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
 
-    def questions(self) -> int:
-        """How often the cluster was asked for bounds."""
-        return len(self.asked.read_text().splitlines())
+    def count_requests(self) -> int:
+        """Return how many requests for bounds the cluster has received."""
+        return len(self.request_file.read_text().splitlines())
 
 
 @pytest.fixture
@@ -97,25 +97,25 @@ def world(tmp_path: Path, spark: SparkSession) -> World:
     return World(tmp_path, spark)
 
 
-async def test_the_source_hears_of_the_last_batch_only_in_the_next_run(world: World) -> None:
-    """Spark commits a batch to the source after it planned the next one, and the last of a run never."""
+async def test_a_batch_that_spark_never_commits_to_the_source_is_not_repeated(world: World) -> None:
+    """Spark commits a batch to the source only after it planned the next batch, and never the last batch of a run."""
     sent = await world.fill()
-    batches = await asyncio.to_thread(world.run, maxOffsetsPerTrigger=str(EACH * PARTITIONS // 3))
+    batches = await asyncio.to_thread(world.run, maxOffsetsPerTrigger=str(MESSAGES_PER_PARTITION * PARTITIONS // 3))
     assert len(batches) >= 3
-    assert not [one for one in await asyncio.to_thread(world.run) if one["numInputRows"]]
+    assert not [report for report in await asyncio.to_thread(world.run) if report["numInputRows"]]
     sent = await world.fill(sent)
     await asyncio.to_thread(world.run)
-    await judge(world.target, sent)
+    await assert_topic_has(world.target, sent)
 
 
-async def test_the_same_offsets_in_another_order_are_nothing_new(world: World) -> None:
-    """Spark compares offsets as text. The cluster names its partitions in another order at every question."""
+async def test_bounds_in_another_order_begin_no_batch(world: World) -> None:
+    """Spark compares offsets as text, and this cluster reports its partitions in another order in each response."""
     await world.fill()
-    query = world.watching(metadataInterval="20ms")
+    query = world.start_idle_query(metadataInterval="20ms")
     try:
         await asyncio.to_thread(wait_for, lambda: world.batches("commits") == [0], "the first batch")
-        asked = world.questions()
-        await asyncio.to_thread(wait_for, lambda: world.questions() > asked + 20, "asking again and again")
+        requests = world.count_requests()
+        await asyncio.to_thread(wait_for, lambda: world.count_requests() > requests + 20, "20 more requests")
         assert world.batches("offsets") == [0]
     finally:
         query.stop()
@@ -124,54 +124,54 @@ async def test_the_same_offsets_in_another_order_are_nothing_new(world: World) -
     )
 
 
-async def test_an_idle_query_does_not_ask_the_cluster_all_the_time(world: World, spark: SparkSession) -> None:
-    """Spark asks an idle source some 80 times a second."""
+async def test_an_idle_query_sends_no_requests_within_the_metadata_interval(world: World, spark: SparkSession) -> None:
+    """Spark calls an idle source about 80 times per second."""
     await world.fill()
-    looks = Looks()
+    idle_counter = IdleCounter()
     spark.conf.set(IDLE_INTERVAL, "10ms")
-    spark.streams.addListener(looks)
-    query = world.watching(metadataInterval="1h")
+    spark.streams.addListener(idle_counter)
+    query = world.start_idle_query(metadataInterval="1h")
     try:
         await asyncio.to_thread(wait_for, lambda: world.batches("commits") == [0], "the first batch")
-        before, looks.count = world.questions(), 0
-        await asyncio.to_thread(wait_for, lambda: looks.count > 20, "idling")
-        assert world.questions() <= before + 1
+        before, idle_counter.count = world.count_requests(), 0
+        await asyncio.to_thread(wait_for, lambda: idle_counter.count > 20, "20 calls of the idle source")
+        assert world.count_requests() <= before + 1
     finally:
         query.stop()
-        spark.streams.removeListener(looks)
+        spark.streams.removeListener(idle_counter)
         spark.conf.unset(IDLE_INTERVAL)
 
 
-async def test_a_batch_that_was_written_and_not_noted_is_not_written_again(world: World) -> None:
-    """The driver may end between the sink's commit and Spark's note of it: the same batch comes again, under the same number."""
+async def test_a_batch_that_was_stored_but_not_committed_in_the_checkpoint_is_not_stored_again(world: World) -> None:
+    """If the driver ends between the sink's commit and Spark's entry in the checkpoint, the batch is repeated with its number."""
     sent = await world.fill()
-    await asyncio.to_thread(world.run, maxOffsetsPerTrigger=str(EACH * PARTITIONS // 3))
+    await asyncio.to_thread(world.run, maxOffsetsPerTrigger=str(MESSAGES_PER_PARTITION * PARTITIONS // 3))
     last = world.batches("commits")[-1]
     for name in (str(last), f".{last}.crc"):
         (world.checkpoint / "commits" / name).unlink(missing_ok=True)
     await asyncio.to_thread(world.run)
     assert last in world.batches("commits")
-    await judge(world.target, sent)
+    await assert_topic_has(world.target, sent)
 
 
-async def test_a_query_that_is_stopped_in_the_middle_goes_on_there(world: World) -> None:
-    """Stopping kills the Python processes that write: no exception, no `finally`; the batch comes again in the next run."""
+async def test_a_query_that_is_stopped_during_a_batch_continues_without_repeated_messages(world: World) -> None:
+    """A stop kills the writing Python processes without an exception or `finally`. The next run repeats the batch."""
     sent = await world.fill()
-    query = world.writing().start()
+    query = world.write_query().start()
     deadline = time.monotonic() + PATIENCE_S
-    while not sum(one.count for one in await arrived(world.target)):
+    while not sum(messages.count for messages in await read_topic(world.target)):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
     await asyncio.to_thread(query.stop)
     await asyncio.to_thread(world.run)
-    await judge(world.target, sent)
+    await assert_topic_has(world.target, sent)
 
 
 @pytest.mark.parametrize("column", ["position", "source"])
-async def test_a_commit_needs_nothing_of_the_writer_that_wrote(world: World, column: str) -> None:
-    """Spark makes a writer anew for each batch and again for its commit; without a source rows are written all the same."""
+async def test_a_batch_without_position_or_source_can_be_committed(world: World, column: str) -> None:
+    """Spark creates one writer for each batch and another one for its commit, so the commit cannot use state of the first."""
     sent = await world.fill()
     sink = {"config": str(world.config), "topic": "target"}
     rows = world.rows().drop("topic", column)
     await asyncio.to_thread(run_available, rows.writeStream.format("mqbridge").options(**sink), world.checkpoint)
-    assert sum(one.count for one in await arrived(world.target)) == sum(one.count for one in sent)
+    assert sum(messages.count for messages in await read_topic(world.target)) == sum(messages.count for messages in sent)

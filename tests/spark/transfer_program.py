@@ -18,7 +18,7 @@ from mqbridge.message import Batch, Message, Partition
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.spark.transfer.transfer import Transfer
-from tests.spark.load import NUMBER, body
+from tests.spark.load import NUMBER, make_payload
 
 SOURCE = Partition("there", "orders", "0", 0)
 BATCH = 100
@@ -27,7 +27,7 @@ SIZE = 1024
 
 def message(number: int) -> Message:
     """Return the message at position `number` of the source."""
-    return Message(body(0, number, SIZE), ((NUMBER, str(number)),), position=(number,))
+    return Message(make_payload(0, number, SIZE), ((NUMBER, str(number)),), position=(number,))
 
 
 async def batches(count: int) -> AsyncIterator[Batch]:

@@ -1,16 +1,16 @@
-"""Waiting for what processes of Spark bring about."""
+"""Waits for effects of Spark's processes."""
 
 import time
 from collections.abc import Callable
 
 PATIENCE_S = 240.0
-"""A JVM and its Python workers are up in 5 s on two idle cores, and in a minute where four others want them."""
+"""A JVM and its Python workers start within 5 s on two idle cores, and within a minute if four others start at the same time."""
 POLL_S = 0.05
 
 
-def wait_for(holds: Callable[[], bool], what: str = "it", patience_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds; AssertionError when it does not in time."""
+def wait_for(condition: Callable[[], bool], event: str = "it", patience_s: float = PATIENCE_S) -> None:
+    """Wait until the condition is true. Raises AssertionError, which names the event, after `patience_s`."""
     deadline = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not happen within {patience_s:g} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"{event} did not happen within {patience_s:g} s"
         time.sleep(POLL_S)

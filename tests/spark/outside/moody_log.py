@@ -1,6 +1,6 @@
-"""An adapter from outside: the embedded log, which answers in any order and writes down what it is asked.
+"""An adapter of another package: the embedded log, but bounds are in random order, and a file records the requests for them.
 
-The folder of this file is on the path of Spark's Python processes, where the entry point beside it is found.
+The folder of this file is on the path of Spark's Python processes, which find the adapter by the entry point in this folder.
 """
 
 import random
@@ -15,25 +15,25 @@ from mqbridge.log.store.settings import LogSettings
 
 
 class MoodySettings(LogSettings):
-    """Of the log, and a file for the names of questions, a line each."""
+    """The settings of the log, and a file that gets a line for each request."""
 
-    asked: Path
+    request_file: Path
 
 
 class MoodyCluster(LogCluster):
-    """The log, with moods."""
+    """The log, with bounds in random order."""
 
     def __init__(self, name: str, config: MoodySettings) -> None:
         super().__init__(name, config)
-        self._asked = config.asked
+        self._request_file = config.request_file
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Those of the log, shuffled."""
-        with self._asked.open("a") as file:
+        """Record the request, and return the bounds in random order."""
+        with self._request_file.open("a") as file:
             file.write("bounds\n")
-        found = list((await super().bounds(topic)).items())
-        random.shuffle(found)
-        return dict(found)
+        items = list((await super().bounds(topic)).items())
+        random.shuffle(items)
+        return dict(items)
 
 
 ADAPTER = replace(LOG, system="moody", cluster_model=MoodySettings, make_cluster=MoodyCluster)

@@ -14,8 +14,8 @@ import pytest
 from tests.kit.guard import guard
 from tests.kit.pulsar import Pulsar
 from tests.kit.spark import REPOSITORY
-from tests.spark.load import Place, Tally, arrived
-from tests.spark.mirror_runs import target_place
+from tests.spark.load import SentMessages, TopicRef, read_topic
+from tests.spark.mirror_runs import new_target_topic
 from tests.spark.transfer_program import message
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
@@ -25,9 +25,9 @@ LIMIT_S = 120.0
 
 
 @contextmanager
-def run_attempt(target: Place, mode: str) -> Iterator[subprocess.Popen[bytes]]:
+def run_attempt(target: TopicRef, mode: str) -> Iterator[subprocess.Popen[bytes]]:
     settings = target.settings
-    argv = [settings["service_url"], settings["admin_url"], target.topic, str(MESSAGES), mode]
+    argv = [settings["service_url"], settings["admin_url"], target.name, str(MESSAGES), mode]
     with subprocess.Popen([sys.executable, "-m", "tests.spark.transfer_program", *argv], cwd=REPOSITORY) as process:
         guard().process(process.pid)
         try:
@@ -36,24 +36,24 @@ def run_attempt(target: Place, mode: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-async def wait_until_stored(target: Place, min_messages: int) -> None:
+async def wait_until_stored(target: TopicRef, min_messages: int) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while (await arrived(target))[0].count < min_messages:
+        while (await read_topic(target))[0].count < min_messages:
             await asyncio.sleep(0.01)
 
 
-async def assert_each_stored_once(target: Place) -> None:
-    sent = Tally()
+async def assert_each_stored_once(target: TopicRef) -> None:
+    sent = SentMessages()
     for number in range(MESSAGES):
         sent.add(message(number).payload or b"", str(number))
-    stored = (await arrived(target))[0]
-    assert not stored.wrong
+    stored = (await read_topic(target))[0]
+    assert not stored.errors
     assert (stored.repeated, stored.count, stored.checksum) == (0, sent.count, sent.checksum)
 
 
 @pytest.mark.parametrize("earlier_attempts", ["killed", "still running"])
 async def test_an_attempt_continues_where_an_earlier_one_stopped(pulsar: Pulsar, earlier_attempts: str) -> None:
-    target = target_place(pulsar, f"attempts-{time.time_ns()}")
+    target = new_target_topic(pulsar, f"attempts-{time.time_ns()}")
     with ExitStack() as stack:
         for number, mode in enumerate(["first", "again"]):
             process = stack.enter_context(run_attempt(target, mode))
