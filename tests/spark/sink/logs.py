@@ -1,4 +1,4 @@
-"""An embedded log on disk, whose topics the tests fill and read."""
+"""An embedded log on disk. Tests fill and read its topics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Log:
-    """One log. Every call opens and closes it, because other processes open it too."""
+    """One log. Every call opens and closes the log, because other processes open it too."""
 
     def __init__(self, path: Path) -> None:
         self.url = f"log://{path}"
@@ -24,15 +24,15 @@ class Log:
         self._run(lambda cluster: cluster.create(topic, partitions))
 
     def fill(self, topic: str, messages: Sequence[Sequence[Message]]) -> None:
-        """Create the topic, and store these messages of each partition in it."""
+        """Create a topic and store messages in it, one list of messages per partition."""
         self._run(lambda cluster: _fill(cluster, topic, messages))
 
     def read(self, topic: str) -> list[list[Message]]:
-        """Return all messages of each partition."""
+        """Return all messages of a topic, one list per partition."""
         return self._run(lambda cluster: _read(cluster, topic))
 
     def payloads(self, topic: str) -> list[list[bytes | None]]:
-        """Return all payloads of each partition."""
+        """Return all payloads of a topic, one list per partition."""
         return [[message.payload for message in messages] for messages in self.read(topic)]
 
     def _run(self, use: Callable[[Cluster], Awaitable[T]]) -> T:

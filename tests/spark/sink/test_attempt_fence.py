@@ -1,4 +1,4 @@
-"""Two attempts at one task never send at the same time, even if one of them is slow."""
+"""Attempts at one task: an earlier attempt never sends after a later one has sent, even if one of them is slow."""
 
 import asyncio
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from tests.spark.transfer.flaky import run_in_virtual_time
 
 
 class SlowFiles:
-    """Claim files in memory, with a delay for each request."""
+    """Claim files in memory, with a delay for each request. `listings` counts the calls of `names`."""
 
     def __init__(self, delay_s: float = 0.1) -> None:
         self.file_names: set[str] = set()
@@ -33,6 +33,7 @@ class SlowFiles:
 
 
 def now() -> float:
+    """Return the virtual time in seconds since the test began."""
     return asyncio.get_running_loop().time()
 
 
@@ -99,7 +100,7 @@ def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> Non
 
 
 def test_work_that_sends_nothing_is_cancelled_in_time_even_with_slow_files() -> None:
-    """The work checks just after the watch wanted to, so the next check of the watch does nothing."""
+    """The work checks the claims so late that the watch's next check does nothing. Only the check after that finds the claim."""
 
     async def run() -> None:
         files = SlowFiles()
@@ -113,7 +114,7 @@ def test_work_that_sends_nothing_is_cancelled_in_time_even_with_slow_files() -> 
         files.file_names.add("claim-5-1.1-70")
         first = AttemptFence(SlowerFiles(), 5, 1, Attempt(1, 70))
         await asyncio.sleep(CHECK_INTERVAL_S)
-        ended: list[float] = []
+        ended_at: list[float] = []
 
         async def work() -> None:
             try:
@@ -121,15 +122,15 @@ def test_work_that_sends_nothing_is_cancelled_in_time_even_with_slow_files() -> 
                 await first.check()
                 await asyncio.sleep(3600)
             finally:
-                ended.append(now())
+                ended_at.append(now())
 
         work_task = spawn(run_while_latest(first, work()), "work", quiet=True)
         await asyncio.sleep(0.2)
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
-        later_attempt_began = now()
+        later_attempt_began_at = now()
         with pytest.raises(ClusterError, match="another attempt"):
             await work_task
-        assert ended[0] < later_attempt_began
+        assert ended_at[0] < later_attempt_began_at
 
     run_in_virtual_time(run)
 
@@ -139,20 +140,20 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
         files = SlowFiles()
         first = AttemptFence(files, 5, 1, Attempt(1, 70))
         await first.begin()
-        ended = asyncio.Event()
+        has_ended = asyncio.Event()
 
         async def work() -> None:
             try:
                 await asyncio.sleep(3600)
             finally:
-                ended.set()
+                has_ended.set()
 
         work_task = spawn(run_while_latest(first, work()), "work", quiet=True)
         await asyncio.sleep(1)
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
         with pytest.raises(ClusterError, match="another attempt"):
             await work_task
-        assert ended.is_set()
+        assert has_ended.is_set()
 
         async def return_at_once() -> int:
             return 7

@@ -1,4 +1,4 @@
-"""Only the latest attempt continues, even if the next run of the batch divides it among tasks differently."""
+"""Only attempts of the latest run continue, even if that run divides the batch among tasks differently."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.spark.sink import attempt_fence as module
+from mqbridge.spark.sink import attempt_fence
 from mqbridge.spark.sink.attempt_fence import Attempt, AttemptFence
 
 
@@ -26,7 +26,8 @@ class MemoryFiles:
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.0)
+    """Let repeated attempts begin at once, and every check read the claims."""
+    monkeypatch.setattr(attempt_fence, "CHECK_INTERVAL_S", 0.0)
 
 
 async def test_tasks_of_one_run_do_not_fence_each_other() -> None:
@@ -40,10 +41,10 @@ async def test_tasks_of_one_run_do_not_fence_each_other() -> None:
 
 async def test_a_later_attempt_at_a_task_stops_the_earlier_one() -> None:
     files = MemoryFiles()
-    first, again = (AttemptFence(files, 7, 0, Attempt(1, number)) for number in (3, 5))
+    first, later = (AttemptFence(files, 7, 0, Attempt(1, number)) for number in (3, 5))
     assert not await first.begin()
-    assert await again.begin()
-    await again.check()
+    assert await later.begin()
+    await later.check()
     with pytest.raises(ClusterError, match="another attempt"):
         await first.check()
 
@@ -78,7 +79,7 @@ async def test_only_the_first_of_many_tasks_waits_for_the_earlier_run(monkeypatc
 
     files = MemoryFiles()
     assert not await AttemptFence(files, 7, 0, Attempt(1, 0)).begin()
-    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(attempt_fence.asyncio, "sleep", sleep)
     for task in range(8):
         assert await AttemptFence(files, 7, task, Attempt(2, task)).begin()
     assert len(waits) == 1

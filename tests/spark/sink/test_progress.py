@@ -20,8 +20,8 @@ class SparkModel(RuleBasedStateMachine):
     """A query with one task per batch over one source. A batch is a range of numbers, and is the same when it is repeated.
 
     The sink behaves like `StreamWriter`: each call has its own object, which knows only the file. A crash ends everything that
-    runs; then Spark plans again from its two logs. A task with a fresh batch sends all of it. A task that replays a batch looks
-    up what the target holds after a position, as `resume` does.
+    runs; then Spark plans again from its two logs. A task with a fresh batch sends all messages. A task that replays a batch
+    looks up which messages the target has after a position, as `transfer.resume` does.
     """
 
     def __init__(self) -> None:
@@ -127,16 +127,16 @@ class SparkModel(RuleBasedStateMachine):
         assert load_progress(self.files) == before
 
     @rule()
-    def write_half_a_file(self) -> None:
-        """Crash while the state is written: that leaves a draft file, which is never read."""
+    def crash_while_writing_progress(self) -> None:
+        """Crash while the progress is written. A draft file remains, which nobody reads."""
         path = Path(self.files.path)
         path.mkdir(exist_ok=True)
         (path / ".progress.half").write_bytes(b'{"version": 1, "comm')
 
     @precondition(lambda self: self.running is None and self.commits > 0)
     @rule()
-    def lose_the_state(self) -> None:
-        """Lose the file: the next task then searches the target from its beginning."""
+    def lose_the_progress_file(self) -> None:
+        """Lose the progress file. The next task then searches the target from its beginning."""
         self.files.remove({"progress"})
 
     def _stop(self) -> None:
@@ -153,7 +153,7 @@ class SparkModel(RuleBasedStateMachine):
 TestSparkModel = SparkModel.TestCase
 
 
-def test_the_state_is_read_back_and_commits_add_to_the_totals(tmp_path: Path) -> None:
+def test_saved_progress_is_loaded_again_and_commits_add_to_the_totals(tmp_path: Path) -> None:
     files = open_checkpoint_files(str(tmp_path))
     assert files is not None
     begun, stage = load_progress(files).begin(dict)
@@ -169,7 +169,7 @@ def test_the_state_is_read_back_and_commits_add_to_the_totals(tmp_path: Path) ->
     assert loaded.commit(1, {}, {"stored": 99}) == loaded, "a repeated commit changes nothing"
     assert loaded.decide(1, Stage.FRESH) is Stage.SKIP
     assert loaded.decide(2, Stage.FRESH) is Stage.FRESH
-    assert loaded.decide(9, Stage.FRESH) is Stage.REPLAY, "the file does not know the batches before"
+    assert loaded.decide(9, Stage.FRESH) is Stage.REPLAY, "the progress file does not know the previous batch"
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"version": 2}', b'{"version": 1, "committed": 1}', b"\xff"])

@@ -21,7 +21,8 @@ PARTITIONS, MESSAGES_EACH = 3, 200
 
 
 @pytest.fixture(scope="module")
-def spark_with(spark: SparkSession) -> SparkSession:
+def spark_with_mqbridge(spark: SparkSession) -> SparkSession:
+    """Return the session with `format("mqbridge")` registered."""
     from mqbridge.spark.data_source import MqbridgeDataSource
 
     spark.dataSource.register(MqbridgeDataSource)
@@ -31,9 +32,9 @@ def spark_with(spark: SparkSession) -> SparkSession:
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     """A log with the topic `orders`, to read from."""
-    filled = Log(tmp_path / "log")
-    filled.fill("orders", [[_order(partition, n) for n in range(MESSAGES_EACH)] for partition in range(PARTITIONS)])
-    return filled
+    log = Log(tmp_path / "log")
+    log.fill("orders", [[_order(partition, n) for n in range(MESSAGES_EACH)] for partition in range(PARTITIONS)])
+    return log
 
 
 def _order(partition: int, number: int) -> Message:
@@ -55,10 +56,12 @@ def expected_payloads(each: int = MESSAGES_EACH) -> list[list[bytes]]:
     return [[f"{partition}/{n}".encode() for n in range(each)] for partition in range(PARTITIONS)]
 
 
-def test_a_repeated_batch_write_stores_each_row_once_in_order(spark_with: SparkSession, log: Log) -> None:
+def test_a_repeated_batch_write_stores_each_row_once_in_order(spark_with_mqbridge: SparkSession, log: Log) -> None:
     log.create("copy", PARTITIONS)
     for _ in range(2):
-        read(spark_with, log).write.format(FORMAT).options(url=log.url, topic="copy", jobId="copying").mode("append").save()
+        read(spark_with_mqbridge, log).write.format(FORMAT).options(url=log.url, topic="copy", jobId="copying").mode(
+            "append"
+        ).save()
         assert log.payloads("copy") == expected_payloads()
     message = log.read("copy")[1][5]
     assert (message.key, message.msg_type, message.properties) == ("key 5", "a", (("n", "5"),))
@@ -66,9 +69,9 @@ def test_a_repeated_batch_write_stores_each_row_once_in_order(spark_with: SparkS
     assert message.origin.endswith("|orders|1|5")
 
 
-def test_rows_without_a_source_are_divided_by_key_in_the_topic_of_their_column(spark_with: SparkSession, log: Log) -> None:
+def test_rows_without_a_source_go_to_the_topic_of_their_column_by_key(spark_with_mqbridge: SparkSession, log: Log) -> None:
     rows = [(f"{n}".encode(), f"key {n}", f"topic {n % 2}") for n in range(50)]
-    frame = spark_with.createDataFrame(rows, "payload BINARY, key STRING, topic STRING")
+    frame = spark_with_mqbridge.createDataFrame(rows, "payload BINARY, key STRING, topic STRING")
     frame.write.format(FORMAT).options(url=log.url, createTopics="2").mode("append").save()
     for number in range(2):
         partitions = log.payloads(f"topic {number}")
@@ -77,10 +80,10 @@ def test_rows_without_a_source_are_divided_by_key_in_the_topic_of_their_column(s
         assert sorted(int(payload or b"") for partition in partitions for payload in partition) == list(range(number, 50, 2))
 
 
-def test_refused_rows_and_rows_without_a_topic_become_dead_letters(spark_with: SparkSession, log: Log) -> None:
+def test_refused_rows_and_rows_without_a_topic_become_dead_letters(spark_with_mqbridge: SparkSession, log: Log) -> None:
     log.create("copy", 2)
     rows = [(b"a", "copy", 1), (b"b", None, 0), (b"c", "copy", 9)]
-    frame = spark_with.createDataFrame(rows, "payload BINARY, topic STRING, partition INT")
+    frame = spark_with_mqbridge.createDataFrame(rows, "payload BINARY, topic STRING, partition INT")
     frame.coalesce(1).write.format(FORMAT).options(url=log.url, createTopics="2", deadLetterTopic="dead").mode("append").save()
     assert log.payloads("copy") == [[], [b"a"]]
     reasons = {message.payload: message.property("mqbridge.dead.reason") for message in log.read("dead")[0]}
@@ -90,28 +93,30 @@ def test_refused_rows_and_rows_without_a_topic_become_dead_letters(spark_with: S
     }
 
 
-def test_overwriting_and_rows_out_of_order_are_errors(spark_with: SparkSession, log: Log) -> None:
+def test_overwriting_and_rows_out_of_order_are_errors(spark_with_mqbridge: SparkSession, log: Log) -> None:
     log.create("copy", PARTITIONS)
-    writing = read(spark_with, log).write.format(FORMAT).options(url=log.url, topic="copy")
+    writer = read(spark_with_mqbridge, log).write.format(FORMAT).options(url=log.url, topic="copy")
     with pytest.raises(Exception, match="messages of a topic are never replaced"):
-        writing.mode("overwrite").save()
-    descending = read(spark_with, log).coalesce(1).sortWithinPartitions("position", ascending=False)
+        writer.mode("overwrite").save()
+    descending = read(spark_with_mqbridge, log).coalesce(1).sortWithinPartitions("position", ascending=False)
     with pytest.raises(Exception, match=r"do not ascend.*sortWithinPartitions"):
         descending.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
     assert log.payloads("copy") == [[]] * PARTITIONS
     with pytest.raises(Exception, match="Read without minPartitions"):
-        read(spark_with, log, minPartitions="9").write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
+        read(spark_with_mqbridge, log, minPartitions="9").write.format(FORMAT).options(url=log.url, topic="copy").mode(
+            "append"
+        ).save()
 
 
-def test_rows_of_a_source_in_several_tasks_fail_the_write(spark_with: SparkSession, log: Log) -> None:
+def test_rows_of_a_source_in_several_tasks_fail_the_write(spark_with_mqbridge: SparkSession, log: Log) -> None:
     log.create("copy", PARTITIONS)
-    spread = read(spark_with, log).repartition(2, "key").sortWithinPartitions("source", "position")
+    repartitioned = read(spark_with_mqbridge, log).repartition(2, "key").sortWithinPartitions("source", "position")
     with pytest.raises(Exception, match=r"were written by several tasks|another task has rows of its source"):
-        spread.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
+        repartitioned.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
 
 
-def failing_once(frame: DataFrame, marker: Path, at: str) -> DataFrame:
-    """Return the rows of the frame; the task of the row with payload `at` fails when it runs for the first time."""
+def with_row_that_fails_once(frame: DataFrame, marker: Path, at: str) -> DataFrame:
+    """Return the rows of the frame. The task with the payload `at` fails when it processes that row for the first time."""
     from pyspark.sql.functions import col, udf
 
     @udf("boolean")
@@ -125,13 +130,17 @@ def failing_once(frame: DataFrame, marker: Path, at: str) -> DataFrame:
     return frame.where(fail_once(col("payload")))
 
 
-def test_a_stream_that_fails_and_is_restarted_stores_each_row_once(spark_with: SparkSession, log: Log, tmp_path: Path) -> None:
+def test_a_stream_that_fails_and_is_restarted_stores_each_row_once(
+    spark_with_mqbridge: SparkSession, log: Log, tmp_path: Path
+) -> None:
     log.create("copy", PARTITIONS)
     checkpoint = tmp_path / "checkpoint"
-    spark_with.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
+    spark_with_mqbridge.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
 
     def run() -> None:
-        frame = failing_once(stream(spark_with, log, maxOffsetsPerTrigger="240"), tmp_path / "marker", "1/150")
+        frame = with_row_that_fails_once(
+            stream(spark_with_mqbridge, log, maxOffsetsPerTrigger="240"), tmp_path / "marker", "1/150"
+        )
         run_available(frame.writeStream.format(FORMAT).options(url=log.url, topic="copy"), checkpoint)
 
     with pytest.raises(Exception, match="a task fails"):
@@ -153,7 +162,9 @@ def test_a_stream_that_fails_and_is_restarted_stores_each_row_once(spark_with: S
     assert not list((checkpoint / "mqbridge").glob("claim-[012]-*"))
 
 
-def test_a_stream_of_a_route_writes_two_targets_with_edits_and_filter(spark_with: SparkSession, log: Log, tmp_path: Path) -> None:
+def test_a_stream_of_a_route_writes_two_targets_with_edits_and_filter(
+    spark_with_mqbridge: SparkSession, log: Log, tmp_path: Path
+) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(f"""
 clusters:
@@ -168,7 +179,7 @@ routes:
     log.create("ord-one", PARTITIONS)
     log.create("two", 2)
     options = {"config": str(config), "route": "copying"}
-    rows = spark_with.readStream.format(FORMAT).options(**options, startingOffsets="earliest").load()
+    rows = spark_with_mqbridge.readStream.format(FORMAT).options(**options, startingOffsets="earliest").load()
     run_available(rows.writeStream.format(FORMAT).options(**options), tmp_path / "checkpoint")
     odd = [[payload for payload in partition if int(payload.split(b"/")[1]) % 2] for partition in expected_payloads()]
     assert log.payloads("ord-one") == odd

@@ -1,4 +1,4 @@
-"""Rows become batches by source and topic, and the transfers of a task run concurrently within its budget."""
+"""Rows are divided into batches by source and topic, and the transfers of a task run concurrently within its budget."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mqbridge.message import NO_SOURCE, Batch, Partition, Share
 from mqbridge.spark.arrow.rows import RowBuilder
 from mqbridge.spark.options import Usage, parse_options
 from mqbridge.spark.schema import format_source, message_schema
-from mqbridge.spark.sink import task as task_module
+from mqbridge.spark.sink import task as sink_task
 from mqbridge.spark.sink.driver import check_streams, written_topics
 from mqbridge.spark.sink.rows import RowReader, Stream
 from mqbridge.spark.sink.settings import SinkSettings, sink_settings
@@ -34,12 +34,12 @@ def rows_of(*batches: Batch, is_part: bool = False) -> pa.RecordBatch:
     return pa.Table.from_batches([builder.build(each) for each in batches]).combine_chunks().to_batches()[0]
 
 
-def with_column(rows: pa.RecordBatch, name: str, values: Sequence[Any]) -> pa.RecordBatch:
+def replace_column(rows: pa.RecordBatch, name: str, values: Sequence[Any]) -> pa.RecordBatch:
     index = rows.schema.get_field_index(name)
     return rows.set_column(index, name, pa.array(values, rows.schema.field(name).type))
 
 
-def reader(
+def make_reader(
     rows: pa.RecordBatch, *, by_topic: bool = False, partition_mode: PartitionMode = "auto", deduplicate: bool = True
 ) -> RowReader:
     return RowReader(rows.schema, by_topic=by_topic, partition_mode=partition_mode, deduplicate=deduplicate)
@@ -56,52 +56,52 @@ def test_mixed_rows_are_divided_by_source_in_order() -> None:
     first, second = batch([message(n) for n in range(4)]), batch([message(n) for n in range(4)], OTHER)
     rows = rows_of(first, second).take(pa.array([0, 4, 1, 5, 2, 6, 3, 7]))
     positions = [(n,) for n in range(4)]
-    assert positions_of(reader(rows).streams(rows)) == [(Stream(SOURCE, None), positions), (Stream(OTHER, None), positions)]
+    assert positions_of(make_reader(rows).streams(rows)) == [(Stream(SOURCE, None), positions), (Stream(OTHER, None), positions)]
 
 
 def test_rows_are_divided_by_the_column_topic_if_it_names_the_target() -> None:
     rows = rows_of(batch([message(n) for n in range(4)]))
-    rows = with_column(rows, "topic", ["x", "y", None, "x"])
-    assert positions_of(reader(rows, by_topic=True).streams(rows)) == [
+    rows = replace_column(rows, "topic", ["x", "y", None, "x"])
+    assert positions_of(make_reader(rows, by_topic=True).streams(rows)) == [
         (Stream(SOURCE, "x"), [(0,), (3,)]),
         (Stream(SOURCE, "y"), [(1,)]),
         (Stream(SOURCE, ""), [(2,)]),
     ]
-    assert [stream for stream, _ in reader(rows).streams(rows)] == [Stream(SOURCE, None)]
+    assert [stream for stream, _ in make_reader(rows).streams(rows)] == [Stream(SOURCE, None)]
 
 
 def test_the_column_partition_counts_if_it_differs_from_the_source_partition() -> None:
     rows = rows_of(batch([message(n) for n in range(3)]))
 
     def handles(values: Sequence[int | None], **options: Any) -> list[object]:
-        changed = with_column(rows, "partition", values)
-        return [stream_batch.handle for _, stream_batch in reader(changed, **options).streams(changed)]
+        changed = replace_column(rows, "partition", values)
+        return [stream_batch.handle for _, stream_batch in make_reader(changed, **options).streams(changed)]
 
     assert handles([1, 1, 1]) == [None]
     assert handles([0, 0, 0]) == [BatchPartition(0)]
     assert handles([1, 0, None]) == [RowPartitions([None, 0, None])]
     assert handles([1, 1, 1], partition_mode="column") == [BatchPartition(1)]
     assert handles([0, 0, 0], partition_mode="rule") == [None]
-    no_source = with_column(rows, "source", [None] * 3).drop_columns(["topic"])
-    (stream_batch,) = [stream_batch for _, stream_batch in reader(no_source).streams(no_source)]
+    no_source = replace_column(rows, "source", [None] * 3).drop_columns(["topic"])
+    (stream_batch,) = [stream_batch for _, stream_batch in make_reader(no_source).streams(no_source)]
     assert (stream_batch.partition, stream_batch.handle) == (NO_SOURCE, BatchPartition(1))
 
 
 def test_rows_of_a_source_must_ascend_across_record_batches() -> None:
     first, second = rows_of(batch([message(1), message(2)])), rows_of(batch([message(2), message(3)]))
-    ordered = reader(first)
+    ordered = make_reader(first)
     list(ordered.streams(first))
     with pytest.raises(ConfigError, match="position 2 follows 2, so the sink cannot know which of them are stored"):
         list(ordered.streams(second))
-    unordered = reader(first, deduplicate=False)
+    unordered = make_reader(first, deduplicate=False)
     assert [len(list(unordered.streams(rows))) for rows in (second, first)] == [1, 1]
 
 
 def test_rows_of_a_part_of_a_range_are_an_error_with_deduplication() -> None:
     rows = rows_of(batch([message(1)]), is_part=True)
     with pytest.raises(ConfigError, match="deduplicate=false"):
-        list(reader(rows).streams(rows))
-    assert len(list(reader(rows, deduplicate=False).streams(rows))) == 1
+        list(make_reader(rows).streams(rows))
+    assert len(list(make_reader(rows, deduplicate=False).streams(rows))) == 1
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_rows_of_a_part_of_a_range_are_an_error_with_deduplication() -> None:
 )
 def test_held_bytes_include_all_fields_of_the_rows(fields: dict[str, Any]) -> None:
     rows = rows_of(batch([message(n, **fields) for n in range(20)]), batch([message(n) for n in range(20)], OTHER))
-    large, small = (stream_batch.held_bytes for _, stream_batch in reader(rows).streams(rows))
+    large, small = (stream_batch.held_bytes for _, stream_batch in make_reader(rows).streams(rows))
     assert large > 20 * 50_000
     assert small < 20 * 1000
 
@@ -135,8 +135,8 @@ def test_a_task_writes_several_sources_and_topics_concurrently() -> None:
         cluster = await cluster_of(settings)
         writer = TaskWriter(settings, "job", cluster.find, None)
         rows = rows_of(*(batch([message(n) for n in range(20)], Partition("there", "orders", str(i), i)) for i in range(4)))
-        rows = with_column(rows, "topic", ["x", "y"] * 40)
-        await writer.write(list(reader(rows, by_topic=True).streams(rows)))
+        rows = replace_column(rows, "topic", ["x", "y"] * 40)
+        await writer.write(list(make_reader(rows, by_topic=True).streams(rows)))
         result = await writer.finish()
         assert list(map(len, cluster.stored("x"))) == list(map(len, cluster.stored("y"))) == [20, 20]
         assert result.counts.stored == result.counts.received == 80
@@ -148,7 +148,7 @@ def test_a_task_writes_several_sources_and_topics_concurrently() -> None:
 
 
 def test_the_number_of_open_transfers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "MAX_STREAMS", 3)
+    monkeypatch.setattr(sink_task, "MAX_STREAMS", 3)
 
     async def run() -> None:
         settings = settings_of(topic="copy")
@@ -253,7 +253,7 @@ def test_a_task_stops_sending_when_the_gate_raises() -> None:
 
 
 def test_a_task_without_new_rows_stops_resending_when_the_watch_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its target is down, its batches have passed the gate, and no more rows arrive: the gate is not called any more."""
+    """The target is down, the batches have passed the gate, and no more rows arrive. So nobody calls the gate any more."""
 
     async def run() -> None:
         settings = settings_of(topic="copy", writeTimeout="10m")
@@ -312,7 +312,7 @@ def test_the_bytes_that_a_task_buffers_are_bounded_while_nothing_is_stored() -> 
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_columns_or_the_options_must_name_a_topic() -> None:
+def test_a_column_or_an_option_must_name_the_topic() -> None:
     payload_only = StructType([StructField("payload", StringType())])
     with pytest.raises(ConfigError, match="no topic is named"):
         settings_of(payload_only)

@@ -1,4 +1,4 @@
-"""The writers, made, pickled and called as Spark does it, but without Spark: in this process, with the embedded log."""
+"""The writers without Spark: the tests create, pickle and call them as Spark does, with the embedded log."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class SparkCalls:
         if checkpoint is not None:
             self._options["checkpointlocation"] = str(checkpoint)
         self._monkeypatch = monkeypatch
-        self._id = 0
+        self._last_attempt_id = 0
 
     def make(self) -> StreamWriter:
-        """Make a writer as on the driver, for a batch or for a commit."""
+        """Create a writer as Spark does on the driver, for a batch or for a commit."""
         writer = make_stream_writer(self._options, SCHEMA, overwrite=False)
         assert isinstance(writer, StreamWriter)
         return writer
@@ -46,18 +46,16 @@ class SparkCalls:
         assert pickle.loads(pickle.dumps(writer)).__dict__.keys() == pickle.loads(first).__dict__.keys(), "Spark pickles it twice"
         return first
 
-    def write(
-        self, pickled: bytes, batch_id: int, partition: int, numbers: range, attempt: int = 0, new_id: bool = True
-    ) -> WriterCommitMessage:
-        """Run a task as in a worker: write messages with these numbers."""
-        self._id += new_id
-        task = TaskId(partition, attempt, self._id, batch_id, "query")
+    def write(self, pickled: bytes, batch_id: int, partition: int, numbers: range, attempt: int = 0) -> WriterCommitMessage:
+        """Run a task as Spark does in a worker: write messages with these numbers."""
+        self._last_attempt_id += 1
+        task = TaskId(partition, attempt, self._last_attempt_id, batch_id, "query")
         self._monkeypatch.setattr(TaskId, "current", classmethod(lambda _: task))
         rows = rows_of(batch([message(n) for n in numbers], SOURCES[partition]))
         return pickle.loads(pickle.dumps(pickle.loads(pickled).write(iter([rows]))))  # type: ignore[no-any-return]
 
     def commit(self, batch_id: int, *messages: WriterCommitMessage | None) -> None:
-        """Commit a batch as on the driver, in another process."""
+        """Commit a batch as Spark does on the driver, with another copy of the writer."""
         self.make().commit(list(messages), batch_id)
 
 
@@ -81,10 +79,11 @@ def counts(task_message: WriterCommitMessage) -> tuple[int, int]:
 
 
 def numbers_of(log: Log) -> list[list[int]]:
+    """Return the numbers of the messages in the topic `copy`, one list per partition."""
     return [[int(payload or b"") for payload in partition] for partition in log.payloads("copy")]
 
 
-def state(checkpoint: Path) -> dict[str, object]:
+def progress_of(checkpoint: Path) -> dict[str, object]:
     (file,) = (checkpoint / "mqbridge").glob("progress.*")
     progress = json.loads(file.read_text())
     return {name: progress[name] for name in ("committed", "begun")}
@@ -93,48 +92,48 @@ def state(checkpoint: Path) -> dict[str, object]:
 def test_the_progress_file_decides_whether_a_batch_is_fresh_replayed_or_skipped(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks, checkpoint = SparkCalls(log, tmp_path / "checkpoint", monkeypatch), tmp_path / "checkpoint"
-    begun = tasks.begin()
-    assert state(checkpoint) == {"committed": -1, "begun": 0}
-    assert counts(tasks.write(begun, 0, 0, range(10))) == (10, 0)
-    tasks.make().abort([None, None], 0)  # then the driver crashes
-    assert state(checkpoint) == {"committed": -1, "begun": 0}
+    spark, checkpoint = SparkCalls(log, tmp_path / "checkpoint", monkeypatch), tmp_path / "checkpoint"
+    pickled = spark.begin()
+    assert progress_of(checkpoint) == {"committed": -1, "begun": 0}
+    assert counts(spark.write(pickled, 0, 0, range(10))) == (10, 0)
+    spark.make().abort([None, None], 0)  # then the driver crashes
+    assert progress_of(checkpoint) == {"committed": -1, "begun": 0}
 
-    repeated = tasks.begin()
-    first, second = tasks.write(repeated, 0, 0, range(10)), tasks.write(repeated, 0, 1, range(10))
+    repeated = spark.begin()
+    first, second = spark.write(repeated, 0, 0, range(10)), spark.write(repeated, 0, 1, range(10))
     assert (counts(first), counts(second)) == ((0, 10), (10, 0))
-    tasks.commit(0, first, second)
-    assert state(checkpoint) == {"committed": 0, "begun": 0}
+    spark.commit(0, first, second)
+    assert progress_of(checkpoint) == {"committed": 0, "begun": 0}
     assert numbers_of(log) == [list(range(10))] * 2
     assert [path.name for path in (checkpoint / "mqbridge").iterdir() if path.name.startswith("claim-0")]
 
     # Spark crashed before it wrote its own commit, so it repeats batch 0.
-    skipped = tasks.begin()
-    assert counts(tasks.write(skipped, 0, 0, range(10))) == (0, 0)
-    tasks.commit(0, *[TaskMessage(), TaskMessage()])
-    following = tasks.begin()
-    assert counts(tasks.write(following, 1, 0, range(10, 20))) == (10, 0)
+    skipped = spark.begin()
+    assert counts(spark.write(skipped, 0, 0, range(10))) == (0, 0)
+    spark.commit(0, *[TaskMessage(), TaskMessage()])
+    following = spark.begin()
+    assert counts(spark.write(following, 1, 0, range(10, 20))) == (10, 0)
     assert not [path.name for path in (checkpoint / "mqbridge").iterdir() if path.name.startswith("claim-0")]
     assert numbers_of(log) == [list(range(20)), list(range(10))]
 
 
 def test_a_repeated_attempt_skips_messages_that_are_stored(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = SparkCalls(log, tmp_path, monkeypatch)
-    begun = tasks.begin()
-    tasks.write(begun, 0, 0, range(6))
-    assert counts(tasks.write(begun, 0, 0, range(10), attempt=1)) == (4, 6)
+    spark = SparkCalls(log, tmp_path, monkeypatch)
+    pickled = spark.begin()
+    spark.write(pickled, 0, 0, range(6))
+    assert counts(spark.write(pickled, 0, 0, range(10), attempt=1)) == (4, 6)
     # A repeated stage counts its attempts from 0 again: only the claims show that the attempt is a repeated one.
-    assert counts(tasks.write(begun, 0, 0, range(10))) == (0, 10)
+    assert counts(spark.write(pickled, 0, 0, range(10))) == (0, 10)
     assert numbers_of(log)[0] == list(range(10))
 
 
-def test_an_earlier_attempt_is_stopped(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = SparkCalls(log, tmp_path, monkeypatch)
-    earlier = tasks.begin()
-    later = tasks.begin()
-    tasks.write(later, 0, 0, range(6))
+def test_an_earlier_attempt_stops_when_a_later_one_has_begun(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = SparkCalls(log, tmp_path, monkeypatch)
+    earlier = spark.begin()
+    later = spark.begin()
+    spark.write(later, 0, 0, range(6))
     with pytest.raises(Exception, match="another attempt at task 0 of this batch has begun"):
-        tasks.write(earlier, 0, 0, range(10))
+        spark.write(earlier, 0, 0, range(10))
     assert numbers_of(log)[0] == list(range(6))
 
 
@@ -142,21 +141,21 @@ def test_without_a_checkpoint_each_batch_searches_the_target(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     del tmp_path
-    tasks = SparkCalls(log, None, monkeypatch)
+    spark = SparkCalls(log, None, monkeypatch)
     for batch_id in (0, 0, 1):
-        written = tasks.write(tasks.begin(), batch_id, 0, range(10 * batch_id, 10 * batch_id + 10))
-        tasks.commit(batch_id, written)
+        written = spark.write(spark.begin(), batch_id, 0, range(10 * batch_id, 10 * batch_id + 10))
+        spark.commit(batch_id, written)
     assert numbers_of(log)[0] == list(range(20))
     assert "does not know its checkpointLocation" in caplog.text
 
 
 def test_with_a_lost_progress_file_a_batch_searches_the_target(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = SparkCalls(log, tmp_path, monkeypatch)
-    tasks.commit(0, tasks.write(tasks.begin(), 0, 0, range(10)))
-    tasks.write(tasks.begin(), 1, 0, range(10, 14))
+    spark = SparkCalls(log, tmp_path, monkeypatch)
+    spark.commit(0, spark.write(spark.begin(), 0, 0, range(10)))
+    spark.write(spark.begin(), 1, 0, range(10, 14))
     for path in (tmp_path / "mqbridge").iterdir():
         path.unlink()
-    assert counts(tasks.write(tasks.begin(), 1, 0, range(10, 20))) == (6, 4)
+    assert counts(spark.write(spark.begin(), 1, 0, range(10, 20))) == (6, 4)
     assert numbers_of(log)[0] == list(range(20))
 
 
@@ -164,30 +163,30 @@ def test_the_progress_of_another_query_is_ignored(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A user deletes Spark's files of a checkpoint, but not the sink's folder: batch ids begin at 0 again."""
-    tasks = SparkCalls(log, tmp_path, monkeypatch)
+    spark = SparkCalls(log, tmp_path, monkeypatch)
     (tmp_path / "metadata").write_text('{"id":"one"}')
     for batch_id in range(2):
-        tasks.commit(batch_id, tasks.write(tasks.begin(), batch_id, 0, range(10 * batch_id, 10 * batch_id + 10)))
-    assert counts(tasks.write(tasks.begin(), 1, 0, range(10, 20))) == (0, 0), "the same query"
+        spark.commit(batch_id, spark.write(spark.begin(), batch_id, 0, range(10 * batch_id, 10 * batch_id + 10)))
+    assert counts(spark.write(spark.begin(), 1, 0, range(10, 20))) == (0, 0), "the same query"
 
     (tmp_path / "metadata").write_text('{"id":"two"}')
-    begun = tasks.begin()
-    assert counts(tasks.write(begun, 0, 0, range(20, 26))) == (6, 0)
-    repeated = tasks.write(tasks.begin(), 0, 0, range(20, 30))
+    pickled = spark.begin()
+    assert counts(spark.write(pickled, 0, 0, range(20, 26))) == (6, 0)
+    repeated = spark.write(spark.begin(), 0, 0, range(20, 30))
     assert counts(repeated) == (4, 6)
-    tasks.commit(0, repeated)
-    tasks.commit(1, tasks.write(tasks.begin(), 1, 0, range(30, 40)))
+    spark.commit(0, repeated)
+    spark.commit(1, spark.write(spark.begin(), 1, 0, range(30, 40)))
     assert numbers_of(log)[0] == list(range(40))
     assert "ignoring the sink's progress: it belongs to query one, not to this query two" in caplog.text
 
 
 def test_a_commit_fails_if_two_tasks_wrote_rows_of_one_source(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = SparkCalls(log, tmp_path, monkeypatch)
-    begun = tasks.begin()
-    first, second = tasks.write(begun, 0, 0, range(5)), tasks.write(begun, 0, 1, range(5))
+    spark = SparkCalls(log, tmp_path, monkeypatch)
+    pickled = spark.begin()
+    first, second = spark.write(pickled, 0, 0, range(5)), spark.write(pickled, 0, 1, range(5))
     with pytest.raises(Exception, match="were written by several tasks"):
-        tasks.commit(0, first, first)
-    tasks.commit(0, first, second, None)
+        spark.commit(0, first, first)
+    spark.commit(0, first, second, None)
 
 
 def test_the_error_for_a_damaged_progress_file_says_what_to_do(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +196,7 @@ def test_the_error_for_a_damaged_progress_file_says_what_to_do(log: Log, tmp_pat
         SparkCalls(log, tmp_path, monkeypatch).begin()
 
 
-def test_all_attempts_of_a_batch_write_together_store_each_message_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_attempts_of_one_batch_write_store_each_message_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"url": log.url, "topic": "copy"}
 
     def write(pickled: bytes, numbers: range, attempt: int) -> WriterCommitMessage:
@@ -212,4 +211,4 @@ def test_all_attempts_of_a_batch_write_together_store_each_message_once(log: Log
     pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
     assert counts(write(pickled, range(6), 0)) == (6, 0), "another job without a name stores them again"
     pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
-    assert counts(write(pickled, range(6), 1)) == (6, 0), "also if its first attempt stored nothing"
+    assert counts(write(pickled, range(6), 1)) == (6, 0), "also if the first attempt stored nothing"

@@ -14,7 +14,7 @@ from tests.kit.spark import session_from_environment
 
 
 def main() -> None:
-    """Count the words of all files, one file per batch."""
+    """Count the words of all input files. Each batch reads one file."""
     master, source, work = sys.argv[1:]
     spark = session_from_environment(master)
     schema = "word STRING, number BIGINT, event_time TIMESTAMP"
@@ -22,12 +22,12 @@ def main() -> None:
     count = Fold(lambda _key, _value, so_far: (so_far or 0) + 1)
     counts = stream.transform(accumulate, "word", count, value="number", kind="int")
 
-    def keep(rows: DataFrame, batch: int) -> None:
-        made = Path(work) / f"_{batch}"
-        made.write_text(json.dumps({row["word"]: row["result"] for row in rows.collect()}))
-        made.rename(Path(work) / f"{batch}.json")
+    def write_counts(rows: DataFrame, batch: int) -> None:
+        draft = Path(work) / f"_{batch}"
+        draft.write_text(json.dumps({row["word"]: row["result"] for row in rows.collect()}))
+        draft.rename(Path(work) / f"{batch}.json")
 
-    writer = counts.writeStream.outputMode("update").foreachBatch(keep).option("checkpointLocation", f"{work}/checkpoint")
+    writer = counts.writeStream.outputMode("update").foreachBatch(write_counts).option("checkpointLocation", f"{work}/checkpoint")
     writer.trigger(availableNow=True).start().awaitTermination()
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-MESSAGE = pa.schema([("payload", pa.binary()), ("event_time", pa.timestamp("us", "UTC"))])
-ROW = pa.schema([("word", pa.string()), ("number", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))])
+MESSAGE_SCHEMA = pa.schema([("payload", pa.binary()), ("event_time", pa.timestamp("us", "UTC"))])
+ROW_SCHEMA = pa.schema([("word", pa.string()), ("number", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))])
 
 
 def at(seconds: float) -> datetime:
@@ -37,12 +37,12 @@ def seconds(moment: datetime) -> float:
 class Feed:
     """A folder of files, which a stream reads one by one in the order of their creation."""
 
-    def __init__(self, folder: Path, schema: pa.Schema = ROW) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema = ROW_SCHEMA) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
         self._schema = schema
         self._count = 0
-        self._began = time.time() - 3600
+        self._first_modified_at = time.time() - 3600
 
     def add(self, *rows: tuple[Any, ...]) -> None:
         """Write one batch of rows. Columns are in the order of the schema; times are in seconds after EPOCH."""
@@ -51,10 +51,10 @@ class Feed:
         table = pa.table(
             [pa.array(values, kind) for values, kind in zip(columns, self._schema.types, strict=True)], schema=self._schema
         )
-        hidden = self.folder / f"_{self._count:03}"
-        pq.write_table(table, hidden)
-        os.utime(hidden, (self._began + self._count,) * 2)  # Spark reads files by age; a difference of a millisecond is too small
-        hidden.rename(self.folder / f"{self._count:03}.parquet")
+        draft = self.folder / f"_{self._count:03}"
+        pq.write_table(table, draft)
+        os.utime(draft, (self._first_modified_at + self._count,) * 2)  # Spark reads the oldest file first: make them 1 s apart
+        draft.rename(self.folder / f"{self._count:03}.parquet")
         self._count += 1
 
     def stream(self, spark: SparkSession) -> DataFrame:
@@ -65,27 +65,27 @@ class Feed:
 
 
 class Results:
-    """The results of a query per batch. Use the same object after a restart of the query."""
+    """Runs a query, and records its result rows per batch. Use the same object after a restart of the query."""
 
     def __init__(self, folder: Path) -> None:
         self._checkpoint = folder / "checkpoint"
         self._batches: dict[int, list[Any]] = {}
 
     def run(self, frame: DataFrame, mode: str = "append") -> list[dict[str, Any]]:
-        """Run the query over the available input, and return its progress reports. A second call resumes from the checkpoint."""
+        """Run the query over the available input, and return its progress reports. A later call resumes from the checkpoint."""
 
-        def keep(rows: DataFrame, batch: int) -> None:
+        def record_batch(rows: DataFrame, batch: int) -> None:
             self._batches[batch] = rows.collect()
 
-        return run_available(frame.writeStream.outputMode(mode).foreachBatch(keep), self._checkpoint)
+        return run_available(frame.writeStream.outputMode(mode).foreachBatch(record_batch), self._checkpoint)
 
     def rows(self, *names: str) -> list[tuple[Any, ...]]:
         """Return these columns of all rows, in the order of the batches. Times are in seconds after EPOCH."""
-        return [tuple(plain(row[name]) for name in names) for batch in sorted(self._batches) for row in self._batches[batch]]
+        return [tuple(to_plain(row[name]) for name in names) for batch in sorted(self._batches) for row in self._batches[batch]]
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert times to seconds after EPOCH, and rows to tuples."""
     if isinstance(value, datetime):
         return seconds(value)
-    return tuple(plain(item) for item in value) if isinstance(value, tuple) else value
+    return tuple(to_plain(item) for item in value) if isinstance(value, tuple) else value

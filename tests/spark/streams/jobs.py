@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqbridge.spark.streams import StreamConfig, StreamJob, Topology
 from tests.kit.spark import QUERY_DEADLINE_S
-from tests.spark.streams.feed import MESSAGE, Feed
+from tests.spark.streams.feed import MESSAGE_SCHEMA, Feed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,9 +43,9 @@ class FileJob:
         self.feed(topic).add(*messages)
 
     def feed(self, topic: str) -> Feed:
-        """Return the folder of a topic, and create it if needed."""
+        """Return the feed that stands for a topic, and create it if needed."""
         if topic not in self._feeds:
-            self._feeds[topic] = Feed(self._folder / topic, MESSAGE)
+            self._feeds[topic] = Feed(self._folder / topic, MESSAGE_SCHEMA)
         return self._feeds[topic]
 
     def start(self) -> StreamJob:
@@ -70,10 +70,10 @@ class FileJob:
         return self.feed(topic).stream(spark)
 
     def _write(self, rows: DataFrame, topic: str, options: Mapping[str, str], mode: str) -> DataStreamWriter:
-        kept = self.written.setdefault(topic, [])
+        records = self.written.setdefault(topic, [])
 
-        def keep(batch: DataFrame, _number: int) -> None:
+        def record_batch(batch: DataFrame, _number: int) -> None:
             rows = [row.asDict() for row in batch.collect()]
-            kept.extend((row.get("key"), row["payload"]) for row in rows)
+            records.extend((row.get("key"), row["payload"]) for row in rows)
 
-        return rows.writeStream.foreachBatch(keep)
+        return rows.writeStream.foreachBatch(record_batch)

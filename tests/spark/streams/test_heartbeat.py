@@ -13,27 +13,31 @@ from mqbridge.spark.streams import Heartbeats, Time
 from mqbridge.spark.streams.heartbeat import IdleWatch
 
 
-class Query:
-    """A query without progress reports of its own."""
+class QueryWithoutReports:
+    """A stopped query, so that the thread of IdleWatch ends at once. The tests pass reports to `check`."""
 
     isActive = False
     lastProgress = None
 
 
-def report(end: int, *, state: int = 3, watermark: str = "2024-01-01T00:00:10.000Z", beats: int = 0) -> dict[str, Any]:
+def progress_report(
+    end: int, *, state: int = 3, watermark: str = "2024-01-01T00:00:10.000Z", heartbeats: int = 0
+) -> dict[str, Any]:
+    """Return a report of a query whose input ends at `end`, with `state` rows in its state and `heartbeats` heartbeats read."""
     sources = [
         {"description": "the input", "endOffset": {"a": end}},
-        {"description": "FileStreamSource[file:/x/beats]", "endOffset": beats},
+        {"description": "FileStreamSource[file:/x/beats]", "endOffset": heartbeats},
     ]
     return {"sources": sources, "stateOperators": [{"numRowsTotal": state}], "eventTime": {"watermark": watermark}}
 
 
 @pytest.fixture
-def beats(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "x" / "beats"
 
 
 def times(folder: Path) -> list[float]:
+    """Return the times of the heartbeats in the folder, in seconds after the beginning of 2024."""
     start = datetime(2024, 1, 1, tzinfo=UTC).timestamp()
     return [
         round(datetime.fromisoformat(json.loads(path.read_text())["event_time"]).timestamp() - start, 3)
@@ -41,26 +45,26 @@ def times(folder: Path) -> list[float]:
     ]
 
 
-def test_time_goes_on_from_the_watermark_while_nothing_comes(beats: Path) -> None:
-    watch = IdleWatch(Query(), Heartbeats(str(beats)), Time.seconds(2), Time.seconds(1))  # type: ignore[arg-type]
-    watch.check(report(1), 100.0)
-    watch.check(report(1), 101.9)
-    assert times(beats) == []
-    watch.check(report(1), 102.0)
-    assert times(beats) == [13.0], "the watermark, the lateness that Spark takes off again, and the idle time"
-    watch.check(report(1, watermark="2024-01-01T00:00:12.000Z", beats=1), 103.0)
-    watch.check(report(1, watermark="2024-01-01T00:00:12.000Z", beats=1), 104.5)
-    assert times(beats) == [13.0, 15.5], "a heartbeat is no input"
-    watch.check(report(2, watermark="2024-01-01T00:00:30.000Z"), 105.0)
-    watch.check(report(2, watermark="2024-01-01T00:00:30.000Z"), 106.9)
-    assert times(beats) == [13.0, 15.5], "input has come"
+def test_heartbeats_advance_the_watermark_by_the_idle_time(folder: Path) -> None:
+    watch = IdleWatch(QueryWithoutReports(), Heartbeats(str(folder)), Time.seconds(2), Time.seconds(1))  # type: ignore[arg-type]
+    watch.check(progress_report(1), 100.0)
+    watch.check(progress_report(1), 101.9)
+    assert times(folder) == []
+    watch.check(progress_report(1), 102.0)
+    assert times(folder) == [13.0], "the watermark, plus the lateness that Spark subtracts again, plus the idle time"
+    watch.check(progress_report(1, watermark="2024-01-01T00:00:12.000Z", heartbeats=1), 103.0)
+    watch.check(progress_report(1, watermark="2024-01-01T00:00:12.000Z", heartbeats=1), 104.5)
+    assert times(folder) == [13.0, 15.5], "a heartbeat is no input"
+    watch.check(progress_report(2, watermark="2024-01-01T00:00:30.000Z"), 105.0)
+    watch.check(progress_report(2, watermark="2024-01-01T00:00:30.000Z"), 106.9)
+    assert times(folder) == [13.0, 15.5], "new input: the idle time begins again"
 
 
-def test_no_heartbeat_without_state_or_watermark(beats: Path) -> None:
-    watch = IdleWatch(Query(), Heartbeats(str(beats)), Time.seconds(2), Time.seconds(1))  # type: ignore[arg-type]
-    watch.check(report(1), 0.0)
-    watch.check(report(1, state=0), 10.0)
-    watch.check(report(1, watermark="1970-01-01T00:00:00.000Z"), 20.0)
-    assert times(beats) == []
-    watch.check(report(1), 30.0)
-    assert times(beats) == [41.0]
+def test_no_heartbeat_without_state_or_watermark(folder: Path) -> None:
+    watch = IdleWatch(QueryWithoutReports(), Heartbeats(str(folder)), Time.seconds(2), Time.seconds(1))  # type: ignore[arg-type]
+    watch.check(progress_report(1), 0.0)
+    watch.check(progress_report(1, state=0), 10.0)
+    watch.check(progress_report(1, watermark="1970-01-01T00:00:00.000Z"), 20.0)
+    assert times(folder) == []
+    watch.check(progress_report(1), 30.0)
+    assert times(folder) == [41.0]

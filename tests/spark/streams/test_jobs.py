@@ -13,8 +13,8 @@ from tests.spark.waiting import wait_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVENT = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME}
-FIVE = WindowBuilder.tumblingWindow(Time.seconds(5))
+USE_EVENT_TIME = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME}
+FIVE_SECONDS = WindowBuilder.tumblingWindow(Time.seconds(5))
 
 
 class Longest:
@@ -35,13 +35,13 @@ class Longest:
         return Longest()
 
 
-def test_aggregates_without_window_go_on_after_a_restart(narrow: SparkSession, tmp_path: Path) -> None:
+def test_aggregates_without_window_continue_after_a_restart(narrow: SparkSession, tmp_path: Path) -> None:
     builder = StreamBuilder("unwindowed")
     words = builder.source("words", lambda source: source.decode())
     by_initial = words.keyBy(lambda word: word[0])
     by_initial.aggregate(Longest()).sink("longest", lambda key, data: json.dumps([key, data]).encode())
     by_initial.max(len).sink("max", lambda _, data: data.encode())
-    job = FileJob(narrow, tmp_path, builder.build(), EVENT)
+    job = FileJob(narrow, tmp_path, builder.build(), USE_EVENT_TIME)
     job.send("words", (b"ab", 0.0), (b"b", 1.0), (b"ac", 2.0))
     job.run()
     job.send("words", (b"abc", 3.0), (b"d", 4.0))
@@ -52,7 +52,9 @@ def test_aggregates_without_window_go_on_after_a_restart(narrow: SparkSession, t
         (b"b", b'["b", ["b", 1]]'),
         (b"d", b'["d", ["d", 1]]'),
     ]
-    assert sorted(job.written["max"]) == [(b"a", b"ab"), (b"a", b"abc"), (b"b", b"b"), (b"d", b"d")], "of equal ones the earlier"
+    assert sorted(job.written["max"]) == [(b"a", b"ab"), (b"a", b"abc"), (b"b", b"b"), (b"d", b"d")], (
+        "of equally long words, the earliest"
+    )
 
 
 def test_bad_records_become_dead_letters_and_a_window_follows_a_window(narrow: SparkSession, tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_bad_records_become_dead_letters_and_a_window_follows_a_window(narrow: S
     (
         builder.source("numbers", int, deadLetters="dead")
         .keyBy(lambda value: value % 2)
-        .window(FIVE)
+        .window(FIVE_SECONDS)
         .sum()
         .toRStream()
         .filter(lambda value: value > 1)
@@ -70,7 +72,7 @@ def test_bad_records_become_dead_letters_and_a_window_follows_a_window(narrow: S
         .toRStream()
         .print()
     )
-    job = FileJob(narrow, tmp_path, builder.build(), EVENT)
+    job = FileJob(narrow, tmp_path, builder.build(), USE_EVENT_TIME)
     job.send("numbers", (b"1", 0.0), (b"no number", 1.0), (b"4", 2.0), (b"3", 3.0), (b"1", 6.0), (b"6", 7.0))
     job.send("numbers", (b"0", 60.0))
     job.run()
@@ -86,7 +88,7 @@ def test_an_idle_stream_closes_its_windows(narrow: SparkSession, tmp_path: Path)
         WindowBuilder.tumblingWindow(Time.seconds(1))
     ).count().toRStream().print()
     properties = {
-        **EVENT,
+        **USE_EVENT_TIME,
         StreamConfig.ALLOW_LATENESS_MILLISECOND: 0,
         StreamConfig.IDLE_TIME_TO_FIRE_WINDOW: 400,
         StreamConfig.TRIGGER: "0 seconds",

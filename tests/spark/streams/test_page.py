@@ -1,4 +1,4 @@
-"""docs/how-to/spark-streams.md: every test that the page names exists, and every operator has a line."""
+"""docs/how-to/spark-streams.md: every test that the page names exists, and the page names every operator."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from mqbridge.spark.streams import GroupedStream, JoinedStream, RStream, StreamJ
 
 FOLDER = Path(__file__).parent
 PAGE = (FOLDER.parents[2] / "docs" / "how-to" / "spark-streams.md").read_text()
-JOINED_WORDS = {"where", "equalTo", "apply"}
+JOIN_METHODS = {"where", "equalTo", "apply"}
 """Methods of joins. The page describes them with the operator `join`, and the examples show them."""
 
 
@@ -18,9 +18,9 @@ def functions_of(path: Path) -> set[str]:
 
 
 def test_every_test_that_the_page_names_exists() -> None:
-    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
-    assert len(named) > 20
-    assert [f"{file}::{test}" for file, test in named if test not in functions_of(FOLDER / file)] == []
+    tests = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
+    assert len(tests) > 20
+    assert [f"{file}::{test}" for file, test in tests if test not in functions_of(FOLDER / file)] == []
 
 
 def test_every_line_of_the_table_names_a_test() -> None:
@@ -29,11 +29,13 @@ def test_every_line_of_the_table_names_a_test() -> None:
     assert [line for line in lines if "::test_" not in line] == []
 
 
-def test_every_word_of_the_streams_is_on_the_page() -> None:
-    words = {
+def test_every_operator_is_on_the_page() -> None:
+    operators = {
         name for kind in (RStream, GroupedStream, WindowStream, JoinedStream, StreamJob) for name in vars(kind) if name[0] != "_"
     }
     missing = {
-        word for word in words - JOINED_WORDS - {"isRunning", "awaitTermination", "apply"} if not re.search(rf"\b{word}\b", PAGE)
+        operator
+        for operator in operators - JOIN_METHODS - {"isRunning", "awaitTermination", "apply"}
+        if not re.search(rf"\b{operator}\b", PAGE)
     }
     assert missing == set()

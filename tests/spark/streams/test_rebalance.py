@@ -19,7 +19,7 @@ BATCHES = 14
 PROGRAM = Path(__file__).with_name("counting.py")
 
 
-def test_counts_stay_right_when_a_worker_and_then_the_driver_dies(tmp_path: Path) -> None:
+def test_counts_stay_correct_when_a_worker_and_then_the_driver_dies(tmp_path: Path) -> None:
     feed, work = Feed(tmp_path / "in"), tmp_path / "work"
     work.mkdir()
     expected: Counter[str] = Counter()
@@ -28,20 +28,20 @@ def test_counts_stay_right_when_a_worker_and_then_the_driver_dies(tmp_path: Path
         expected.update(words)
         feed.add(*[(word, 0, float(batch)) for word in words])
 
-    def done() -> int:
+    def count_completed_batches() -> int:
         return len(list(work.glob("*.json")))
 
     with SparkCluster() as cluster:
         arguments = (str(PROGRAM), cluster.master_url, str(feed.folder), str(work))
         with SparkProgram(tmp_path / "program", *arguments) as program:
-            wait_for(lambda: done() >= 3 and all(cluster.executors(number) for number in range(2)))
+            wait_for(lambda: count_completed_batches() >= 3 and all(cluster.executors(number) for number in range(2)))
             cluster.kill_worker(0)
-            wait_for(lambda: done() >= 6)
-        assert done() < BATCHES, "the driver was killed in the middle"
+            wait_for(lambda: count_completed_batches() >= 6)
+        assert count_completed_batches() < BATCHES, "the driver must be killed before the last batch"
         cluster.start_worker(0)
         with SparkProgram(tmp_path / "program", *arguments) as program:
             program.wait()
-    newest: dict[str, int] = {}
+    newest_counts: dict[str, int] = {}
     for batch in range(BATCHES):
-        newest |= json.loads((work / f"{batch}.json").read_text())
-    assert newest == expected
+        newest_counts |= json.loads((work / f"{batch}.json").read_text())
+    assert newest_counts == expected

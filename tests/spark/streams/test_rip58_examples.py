@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[3] / "examples" / "spark" / "streams"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "running")
-TOGETHER = 5
+CONCURRENT_JOBS = 5
 """The number of jobs that run at the same time."""
 
 
-def load(name: str) -> ModuleType:
+def load_example(name: str) -> ModuleType:
     sys.path.insert(0, str(FOLDER))
     try:
         spec = importlib.util.spec_from_file_location(f"rip58_{name}", FOLDER / f"{name}.py")
@@ -35,28 +35,29 @@ def load(name: str) -> ModuleType:
         sys.path.remove(str(FOLDER))
 
 
-def values(*items: tuple[Any, float]) -> list[Message]:
+def json_messages(*items: tuple[Any, float]) -> list[Message]:
+    """Return messages with these values as JSON, at these times in seconds after EPOCH."""
     return [(json.dumps(value).encode(), time) for value, time in items]
 
 
 WORDS = [(b"To be or not to be", 0.0), (b"be, BE", 1.0), (b"end", 60.0)]
-NUMBERS = values((4, 0.0), (7, 3.0), (-1, 4.0), (6, 6.5), (0, 7.0), (1, 60.0))
-USERS = values(
+NUMBERS = json_messages((4, 0.0), (7, 3.0), (-1, 4.0), (6, 6.5), (0, 7.0), (1, 60.0))
+USERS = json_messages(
     ({"name": "ann", "age": 3, "timestamp": 1704067200500}, 0.0),
     ({"name": "bob", "age": 0, "timestamp": 1704067201000}, 1.0),
     ({"name": "ann", "age": 3, "timestamp": 1704067203000}, 2.0),
     ({"name": "cid", "age": 5, "timestamp": 1704067207000}, 3.0),
     ({"name": "eve", "age": 1, "timestamp": 1704067290000}, 90.0),
 )
-NUMS = values(({"name": "ann", "num": 10}, 3.0), ({"name": "cid", "num": 30}, 40.0), ({"name": "eve", "num": 1}, 91.0))
-GRADES = values(
+NUMS = json_messages(({"name": "ann", "num": 10}, 3.0), ({"name": "cid", "num": 30}, 40.0), ({"name": "eve", "num": 1}, 91.0))
+GRADES = json_messages(
     ({"grade": "A", "score": 71.5, "name": "x"}, 0.0),
     ({"grade": "A", "score": 70, "name": "y"}, 4.0),
     ({"grade": "A", "score": 70, "name": "z"}, 1.0),
     ({"grade": "B", "score": 90, "name": "w"}, 6.0),
     ({"grade": "A", "score": 1, "name": "end"}, 60.0),
 )
-ORDERS = values(
+ORDERS = json_messages(
     ({"customer": "ann", "type": "food", "price": 2}, 1.0),
     ({"customer": "ann", "type": "food", "price": 3.5}, 12.0),
     ({"customer": "bob", "type": "drink", "price": 4}, 2.0),
@@ -74,6 +75,7 @@ TOPICS = {
 
 
 def line(key: Any, value: Any) -> str:
+    """Return the line that `print()` of a stream yields for an element."""
     return f"(key: {key}, data: {value})"
 
 
@@ -109,22 +111,22 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def jobs(narrow: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileJob]:
-    """Run all examples to their end, a few at the same time."""
-    made = {}
+    """Run all examples until they end, a few of them concurrently, and return their jobs by name."""
+    jobs_by_name = {}
     for name in NAMES:
-        module = load(name)
-        made[name] = FileJob(narrow, tmp_path_factory.mktemp(name), module.build(), module.PROPERTIES)
+        module = load_example(name)
+        jobs_by_name[name] = FileJob(narrow, tmp_path_factory.mktemp(name), module.build(), module.PROPERTIES)
         for topic, messages in TOPICS.items():
-            made[name].send(topic, *messages)
-    for index in range(0, len(NAMES), TOGETHER):
-        started = [(made[name], made[name].start()) for name in NAMES[index : index + TOGETHER]]
+            jobs_by_name[name].send(topic, *messages)
+    for index in range(0, len(NAMES), CONCURRENT_JOBS):
+        started = [(jobs_by_name[name], jobs_by_name[name].start()) for name in NAMES[index : index + CONCURRENT_JOBS]]
         for job, running in started:
             job.finish(running)
-    return made
+    return jobs_by_name
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_example_gives_what_it_says(jobs: dict[str, FileJob], name: str) -> None:
+def test_an_example_yields_the_expected_output(jobs: dict[str, FileJob], name: str) -> None:
     job = jobs[name]
     if name == "word_count_sink":
         written = sorted(job.written["wordCountSink"])

@@ -1,4 +1,4 @@
-"""State of queries: where it is stored, that another executor loads it, and how large it may be."""
+"""State of queries: where it is stored, that another session continues with it, and that it may be large."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_state_is_in_rocksdb_with_changelogs(spark: SparkSession, tmp_path: Path
     assert list((tmp_path / "checkpoint" / "state").rglob("*.changelog"))
 
 
-def test_another_session_goes_on_from_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_another_session_continues_from_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
 
     def joined(session: SparkSession) -> DataFrame:
@@ -46,8 +46,8 @@ def test_another_session_goes_on_from_the_checkpoint(spark: SparkSession, tmp_pa
     use_rocksdb(other)
     feed.add(("a", 3, 1.0))
     results.run(joined(other))
-    found = [(word, left[0], right[0]) for word, left, right in results.rows("word", "left", "right")]
-    assert sorted(found) == [("a", 1, 1), ("a", 3, 1), ("a", 3, 3), ("b", 2, 2)]
+    joined_rows = [(word, left[0], right[0]) for word, left, right in results.rows("word", "left", "right")]
+    assert sorted(joined_rows) == [("a", 1, 1), ("a", 3, 1), ("a", 3, 3), ("b", 2, 2)]
 
 
 @pytest.mark.long
@@ -62,24 +62,25 @@ def test_a_million_keys_survive_a_restart(spark: SparkSession, tmp_path: Path, k
     else:
         total = Fold(lambda _key, value, so_far: (so_far or 0) + value)
         frame = stream.transform(accumulate, "word", total, value="number", kind="bigint")
-    found: dict[int, Any] = {}
+    totals_by_batch: dict[int, Any] = {}
 
-    def keep(rows: DataFrame, batch: int) -> None:
-        found[batch] = rows.agg(F.count("*"), F.countDistinct("word"), F.sum("result")).first()
+    def record_totals(rows: DataFrame, batch: int) -> None:
+        """Record the number of rows, the number of keys, and the sum of the results of a batch."""
+        totals_by_batch[batch] = rows.agg(F.count("*"), F.countDistinct("word"), F.sum("result")).first()
 
     def run() -> list[dict[str, Any]]:
-        return run_available(frame.writeStream.outputMode("update").foreachBatch(keep), tmp_path / "checkpoint")
+        return run_available(frame.writeStream.outputMode("update").foreachBatch(record_totals), tmp_path / "checkpoint")
 
     feed.add(*[(f"key-{index}", index, 0.0) for index in range(KEYS)])
     run()
     feed.add(*[(f"key-{index}", index, 1.0) for index in range(0, KEYS, 10)])
     report = run()[-1]
     tenth = range(0, KEYS, 10)
-    assert found == {0: (KEYS, KEYS, sum(range(KEYS))), 1: (len(tenth), len(tenth), 2 * sum(tenth))}
+    assert totals_by_batch == {0: (KEYS, KEYS, sum(range(KEYS))), 1: (len(tenth), len(tenth), 2 * sum(tenth))}
     assert report["stateOperators"][0]["numRowsTotal"] == KEYS
 
 
-def test_keys_are_spread_and_counted_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_key_is_counted_in_one_state_partition(spark: SparkSession, tmp_path: Path) -> None:
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
     frame = feed.stream(spark).transform(
         accumulate, "word", Fold(lambda _key, _value, so_far: (so_far or 0) + 1), value="number", kind="int"

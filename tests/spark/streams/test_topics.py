@@ -1,4 +1,4 @@
-"""Jobs from topic to topic: `format("mqbridge")` as source and sink, on the embedded log."""
+"""Jobs that read topics and write topics: `format("mqbridge")` as source and sink, on the embedded log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_json(key: Any, data: Any) -> bytes:
     return json.dumps([key, data]).encode()
 
 
-def topology() -> Topology:
+def build_topology() -> Topology:
     builder = StreamBuilder("topics")
     lines = builder.source("lines", lambda payload: payload.decode())
     words = lines.flatMap(lambda line: re.findall(r"\w+", line.lower()))
@@ -74,7 +74,7 @@ def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> No
     start, minute = 1_704_067_200_000, 60_000
 
     def run() -> None:
-        job = StreamJob(topology(), properties, spark)
+        job = StreamJob(build_topology(), properties, spark)
         job.start()
         job.awaitTermination(QUERY_DEADLINE_S)
 
@@ -88,15 +88,15 @@ def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> No
     log.send("orders", 0, '{"name":"bob","price":8}', event_time=start + 3 * minute)
     run()
 
-    found = {topic: [json.loads(text) for text in log.payloads(topic)] for topic in TARGETS}
-    newest = {key: max(count for word, count in found["counts"] if word == key) for key, _ in found["counts"]}
+    written = {topic: [json.loads(text) for text in log.payloads(topic)] for topic in TARGETS}
+    newest = {key: max(count for word, count in written["counts"] if word == key) for key, _ in written["counts"]}
     assert newest == Counter(["to"] * 3 + ["be"] * 3 + ["or", "not", "end"])
-    assert sorted(found["windows"]) == [["be", 3], ["not", 1], ["or", 1], ["to", 2]]
-    assert sorted(found["latest"]) == [["ann", [3, 7]], ["ann", [5, 7]], ["bob", [4, 8]]]
-    assert sorted(found["joined"], key=str) == [["ann", [3, 7]], ["bob", [4, None]]]
+    assert sorted(written["windows"]) == [["be", 3], ["not", 1], ["or", 1], ["to", 2]]
+    assert sorted(written["latest"]) == [["ann", [3, 7]], ["ann", [5, 7]], ["bob", [4, 8]]]
+    assert sorted(written["joined"], key=str) == [["ann", [3, 7]], ["bob", [4, None]]]
 
 
-def test_dataframes_go_the_way_that_the_page_shows(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_dataframe_program_of_the_page_writes_its_sums(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
     log = Topics(tmp_path, spark)

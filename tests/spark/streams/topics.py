@@ -28,7 +28,7 @@ class Topics:
 
     def create(self, *topics: str, partitions: int = 1) -> None:
         for topic in topics:
-            self._reached(lambda cluster, topic=topic: cluster.create(topic, partitions))
+            self._run(lambda cluster, topic=topic: cluster.create(topic, partitions))
 
     def send(self, topic: str, partition: int, *payloads: str, event_time: int | None = None) -> None:
         async def use(cluster: Cluster) -> None:
@@ -38,13 +38,13 @@ class Topics:
             assert not receipt.failures
             await outbound.close()
 
-        self._reached(use)
+        self._run(use)
 
     def payloads(self, topic: str) -> list[str]:
         rows = self._spark.read.format("mqbridge").options(url=self.url, subscribe=topic).load().select("payload").collect()
         return [bytes(row.payload).decode() for row in rows]
 
-    def _reached(self, use: Callable[[Cluster], Awaitable[Any]]) -> None:
+    def _run(self, use: Callable[[Cluster], Awaitable[Any]]) -> None:
         async def run() -> None:
             async with opened("log", {"path": str(self._path), "retention": None}) as cluster:
                 await use(cluster)
