@@ -1,7 +1,7 @@
 """Broker of a memory cluster: its topics, consumer groups and injected faults.
 
-The broker rebalances a group at once: it assigns partitions round robin to the members. A member that loses a partition
-ends its lane.
+The broker rebalances a group immediately: it assigns partitions round robin to the members. A member that loses a partition
+ends the lane of that partition.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from mqbridge.message import Message
 from mqbridge.net.connectivity import Connectivity
 
 ADDRESS = "memory:0"
-"""Address that every memory cluster reports for its only server."""
+"""Address that every memory cluster reports to its `Connectivity` for its only server."""
 
 
 @dataclass(slots=True, eq=False)
 class StoredPartition:
-    """The stored messages of one partition; `first` is the offset of the oldest."""
+    """The stored messages of one partition; `first` is the offset of the oldest. `readers` are set when messages are added."""
 
     first: int = 0
     messages: list[Message] = field(default_factory=list)
@@ -39,7 +39,10 @@ class StoredPartition:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """Acknowledged offsets of a group in a partition: all below `committed`, and `acknowledged_ranges` (first to next) above."""
+    """Acknowledged offsets of a group in a partition: all below `committed`, and the ranges above it.
+
+    `acknowledged_ranges` maps the first offset of each range to the offset after its last one.
+    """
 
     committed: int
     acknowledged_ranges: dict[int, int] = field(default_factory=dict)
@@ -77,15 +80,15 @@ class Faults:
     """Injected faults; each stays active until a test resets it."""
 
     refuse: Callable[[Message], str | None] | None = None
-    """Return the reason why a message is refused, or None to store it."""
+    """Function that returns the reason why a message is refused, or None to store it."""
     transient: int = 0
-    """Number of attempts to store that fail before one succeeds."""
+    """Number of attempts to store a send that fail before one succeeds."""
     fatal: str | None = None
-    """Reason why every send fails."""
-    no_topics: str | None = None
-    """Reason why topics cannot be created or grown."""
-    no_groups: str | None = None
-    """Reason why groups cannot be joined."""
+    """Error text of every send, which fails with FATAL; None lets sends succeed."""
+    create_error: str | None = None
+    """Error text when a topic is created or grown; None allows it."""
+    join_error: str | None = None
+    """Error text when a group is joined; None allows it."""
     hold_receipts: bool = False
     """Store messages, but withhold their receipts until `Broker.release_receipts`."""
     receipt_delay_s: float = 0.0
@@ -98,21 +101,24 @@ class Broker:
     def __init__(self) -> None:
         self.topics: dict[str, list[StoredPartition]] = {}
         self.progress: dict[tuple[str, str, int], Progress] = {}
+        """Acknowledged offsets, by group, topic and partition number."""
         self.faults = Faults()
         self.connected = asyncio.Event()
         self.connected.set()
         self.withheld_receipts: list[Callable[[], None]] = []
+        """Functions that send the receipts which `Faults.hold_receipts` withholds."""
         self.clients: list[Connectivity] = []
         """Clients whose connectivity state follows `disconnect` and `reconnect`."""
         self._members: dict[str, list[Member]] = {}
         self._owners: dict[tuple[str, str, int], Member] = {}
+        """The member that reads a partition, by group, topic and partition number."""
 
     def release_receipts(self) -> None:
         """Send the withheld receipts, and withhold no more."""
         self.faults.hold_receipts = False
         receipts, self.withheld_receipts = self.withheld_receipts, []
-        for send in receipts:
-            send()
+        for send_receipt in receipts:
+            send_receipt()
 
     def disconnect(self) -> None:
         """Make the broker unreachable until `reconnect`: sends wait, and every lane ends."""
@@ -130,7 +136,7 @@ class Broker:
             client.record_response(ADDRESS)
             client.record_end(ADDRESS)
         for group in self._members:
-            self.balance(group)
+            self.rebalance(group)
 
     def revoke(self, topic: str, number: int) -> None:
         """End the lanes of one partition and assign it again at once; reading resumes at the acknowledged offset."""
@@ -138,10 +144,10 @@ class Broker:
             if (owned_topic, index) == (topic, number):
                 self.unassign(group, topic, number)
                 member.revoke(topic, number)
-                self.balance(group)
+                self.rebalance(group)
 
-    def gap(self, topic: str, number: int, first: int) -> None:
-        """Delete the messages below the offset `first`, even unread ones."""
+    def delete_below(self, topic: str, number: int, first: int) -> None:
+        """Delete the messages below the offset `first`, even unread ones: their readers get a GapError."""
         partition = self.topics[topic][number]
         del partition.messages[: first - partition.first]
         partition.first = first
@@ -153,15 +159,15 @@ class Broker:
 
     def create(self, topic: str, partitions: int) -> None:
         """Create or grow a topic."""
-        stored = self.topics.setdefault(topic, [])
-        stored.extend(StoredPartition() for _ in range(partitions - len(stored)))
+        stored_partitions = self.topics.setdefault(topic, [])
+        stored_partitions.extend(StoredPartition() for _ in range(partitions - len(stored_partitions)))
         for group in self._members:
-            self.balance(group)
+            self.rebalance(group)
 
     def join(self, group: str, member: Member) -> None:
         """Add a member to the group and rebalance."""
         self._members.setdefault(group, []).append(member)
-        self.balance(group)
+        self.rebalance(group)
 
     def leave(self, group: str, member: Member) -> None:
         """Remove a member; the others get its partitions."""
@@ -169,7 +175,7 @@ class Broker:
             members.remove(member)
             for key in [key for key, owner in self._owners.items() if owner is member]:
                 del self._owners[key]
-            self.balance(group)
+            self.rebalance(group)
 
     def assignments(self, group: str, topic: str) -> dict[str, list[int]]:
         """Return the assigned partitions of a topic by member; members are named by the order in which they joined."""
@@ -182,10 +188,10 @@ class Broker:
         }
 
     def unassign(self, group: str, topic: str, number: int) -> None:
-        """Leave this partition without an owner until the group is rebalanced."""
+        """Remove the owner of this partition; the next rebalance of the group assigns it again."""
         self._owners.pop((group, topic, number), None)
 
-    def balance(self, group: str) -> None:
+    def rebalance(self, group: str) -> None:
         """Assign the partitions of every topic round robin to the members that subscribe to it."""
         if not self.connected.is_set():
             return
@@ -205,10 +211,10 @@ _brokers: dict[str, Broker] = {}
 
 
 def broker(name: str) -> Broker:
-    """Return the broker of this name; create it at the first call."""
+    """Return the broker of this name; the first call creates it."""
     return _brokers.setdefault(name, Broker())
 
 
-def forget(name: str) -> None:
+def delete_broker(name: str) -> None:
     """Delete a broker with its topics and groups."""
     _brokers.pop(name, None)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mqbridge.cli.app import app
 from mqbridge.cli.process.logs import HANDLER
-from mqbridge.memory.broker import forget
+from mqbridge.memory.broker import delete_broker
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def orders(request: pytest.FixtureRequest, tmp_path: Path, invoke: Invoke) -> It
     options: list[Any] = ["-F", file]
     assert invoke("topics", "orders", "--create", 3, *options).code == 0
     yield options
-    forget(str(tmp_path))
+    delete_broker(str(tmp_path))
 
 
 def lines(data: str) -> list[Any]:

@@ -14,7 +14,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter
 from mqbridge.log.adapter import ADAPTER as LOG
 from mqbridge.memory.adapter import ADAPTER as MEMORY
-from mqbridge.memory.broker import broker, forget
+from mqbridge.memory.broker import broker, delete_broker
 from tests.conformance import network_faults
 from tests.strategies import CARRIED
 
@@ -111,7 +111,7 @@ class MemoryHarness(BuiltIn):
         return network_faults.memory(broker(self._broker))
 
     def close(self) -> None:
-        forget(self._broker)
+        delete_broker(self._broker)
 
 
 class LogHarness(BuiltIn):

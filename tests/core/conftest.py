@@ -9,4 +9,4 @@ from tests.core.world import World
 def world() -> Iterator[World]:
     world = World()
     yield world
-    world.forget()
+    world.delete_brokers()

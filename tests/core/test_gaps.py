@@ -133,7 +133,7 @@ async def test_a_healthy_rebalance_is_no_gap(world: World, tmp_path: Path, caplo
     async with running(config) as gateway:
         fill(world.a, "t", 1, 500, 20)
         await until(lambda: committed(world.a, "g-r") == 520)
-        world.a.gap("t", 0, 400)
+        world.a.delete_below("t", 0, 400)
         caplog.clear()
         world.a.revoke("t", 0)
         put(world.a, "t", 0, b"520")
@@ -148,7 +148,7 @@ async def test_messages_read_by_another_instance_are_no_gap(world: World, tmp_pa
     await run(config["one"])
     fill(world.a, "t", 1, 80, 20)
     await run(config["two"])
-    world.a.gap("t", 0, 60)
+    world.a.delete_below("t", 0, 60)
     fill(world.a, "t", 1, 5, 100)
     assert (await run(config["one"])).clean
     assert everything(world.b, "t") == list(range(105))
@@ -159,7 +159,7 @@ async def test_a_reset_of_the_group_or_a_new_group_clears_a_gap(world: World, tm
     fill(world.a, "t", 1, 20)
     await run(config)
     fill(world.a, "t", 1, 80, 20)
-    world.a.gap("t", 0, 60)
+    world.a.delete_below("t", 0, 60)
     assert list((await run(config)).routes[0].stopped) == ["a/t/0"]
     cluster = MemoryCluster("a", ADAPTERS["memory"].cluster_model(broker=f"{world.name}-a"))  # type: ignore[call-arg]
     await cluster.operations.move("t", "g-r", {"0": (60,)})
@@ -205,7 +205,7 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
         found = named(gateway, "r")
         await until(lambda: len(world.b.withheld_receipts) == 6)
         fill(world.a, "t", 2, 200, 100)
-        world.a.gap("t", 0, 120)
+        world.a.delete_below("t", 0, 120)
         await until(lambda: found.stopped or found.deliveries[PARTITION]._drain_timeout)
         world.b.release_receipts()
         await until(lambda: found.stopped)
@@ -215,7 +215,7 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
         assert released == []
         assert sum("stopped:" in record.message for record in caplog.records) == 1
         for _ in range(5):
-            world.a.balance("g-r")
+            world.a.rebalance("g-r")
         assert found.idle_for(asyncio.get_running_loop().time() + 3600) > 0, "it does not keep a gateway up that ends when idle"
         world.a.revoke("t", 0)  # it comes back, and stops again
         await until(lambda: sum("stopped:" in record.message for record in caplog.records) == 2)
@@ -227,7 +227,7 @@ async def test_a_stopped_partition_that_is_revoked_is_no_longer_shown(world: Wor
     config = world.config(route("r", "a/t", "b/t"))
     await run(config)
     fill(world.a, "t", 2, 100, 100)
-    world.a.gap("t", 0, 70)
+    world.a.delete_below("t", 0, 70)
     async with running(config, alone=False) as gateway:
         found = named(gateway, "r")
         await until(lambda: found.stopped)
@@ -257,6 +257,6 @@ async def test_a_gap_check_ends_when_its_partition_is_revoked(
             member.revoke("t", 0)
         await until(lambda: lane.revoked.is_set() and not named(gateway, "r").deliveries)
         world.a.unassign("g-r", "t", 0)
-        world.a.balance("g-r")
+        world.a.rebalance("g-r")
         await until(lambda: named(gateway, "r").deliveries)
     assert named(gateway, "r").error is None, "nor does the end of the session wait for it"

@@ -16,7 +16,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.memory.adapter import ADAPTER
-from mqbridge.memory.broker import Broker, broker, forget
+from mqbridge.memory.broker import Broker, broker, delete_broker
 from mqbridge.message import Message, split_origin
 from tests.patience import PATIENCE_S
 
@@ -29,7 +29,7 @@ def name() -> Iterator[str]:
     name = uuid.uuid4().hex
     yield name
     for suffix in ("-source", "-target"):
-        forget(name + suffix)
+        delete_broker(name + suffix)
 
 
 def put(made: Broker, topic: str, number: int, message: Message) -> None:
@@ -222,7 +222,7 @@ async def test_a_send_that_times_out_is_no_dead_letter(source: Broker, target: B
     target.faults.transient = 1_000_000
     letters = {"cluster": "a", "topic": "dead"}
     outcome = await run(settings(source, name, delivery={"retry": {"max_elapsed": "50ms"}, "dead_letter": letters}))
-    assert "in the time allowed" in (outcome.routes[0].error or "")
+    assert "before the deadline" in (outcome.routes[0].error or "")
     assert "delivered again" in (outcome.routes[0].error or "")
     assert stored(source, "dead") == [[]]
     assert committed(source) == 0
@@ -290,7 +290,7 @@ async def test_a_gap_stops_its_partition_alone(source: Broker, target: Broker, n
     await run(config)
     for number in range(COUNT, COUNT + 300):
         put(source, "orders", number % 3, Message(b"%d" % number))
-    source.gap("orders", 1, 1050)
+    source.delete_below("orders", 1, 1050)
     outcome = await run(config)
     assert not outcome.clean
     assert outcome.routes[0].error is None
@@ -308,10 +308,10 @@ async def test_a_gap_reported_by_the_source_stops_or_is_skipped(
     await run(settings(source, name))
     for number in range(COUNT, COUNT + 300):
         put(source, "orders", number % 3, Message(b"%d" % number))
-    source.gap("orders", 1, 1050)
+    source.delete_below("orders", 1, 1050)
     outcome = await run(settings(source, name))
     assert outcome.routes[0].error is None
-    assert "offsets 1000 to 1049 are gone" in outcome.routes[0].stopped["a/orders/1"]
+    assert "offsets 1000 to 1049 were deleted" in outcome.routes[0].stopped["a/orders/1"]
     assert "Set `on_gap: continue`" in outcome.routes[0].stopped["a/orders/1"]
     assert [len(partition) for partition in stored(target)] == [1100, 1000, 1100]
     again = await run(settings(source, name, delivery={"on_gap": "continue"}))
@@ -328,7 +328,7 @@ async def test_a_gap_that_the_checkpoint_shows_and_the_source_reports_counts_onc
     await run(config)
     for number in range(COUNT, COUNT + 300):
         put(source, "orders", number % 3, Message(b"%d" % number))
-    source.gap("orders", 1, 1050)
+    source.delete_below("orders", 1, 1050)
     outcome = await run(config)
     assert outcome.clean
     assert outcome.routes[0].counters.gaps == 1
@@ -349,7 +349,7 @@ async def test_sends_in_flight_are_acknowledged_before_a_gap_is_skipped(source: 
             await asyncio.sleep(0.01)
         # Lost before it was read; a lane sees the gap only after all messages before it.
         source.topics["few"][0].append([Message(b"%d" % number, position=(number,)) for number in range(100, 400)])
-        source.gap("few", 0, 300)
+        source.delete_below("few", 0, 300)
         while not gateway.routes[0].counters.gaps:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ import pytest_asyncio
 from mqbridge.memory.adapter import ADAPTER
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.operations import MemoryOperations
-from mqbridge.memory.broker import forget
+from mqbridge.memory.broker import delete_broker
 from mqbridge.message import Message, Partition, Position, origin_prefix
 from mqbridge.stored_positions import last_stored
 from tests.patience import PATIENCE_S
@@ -28,7 +28,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
         origin = f"{origin_prefix(SOURCE)}3" if number == 7 else None
         made.broker.topics["t"][0].append([Message(b"%d" % number, position=(number,), origin=origin)])
     yield made
-    forget("readback")
+    delete_broker("readback")
 
 
 async def found(cluster: MemoryCluster, since: Mapping[int, Position] | None = None) -> dict[int, Position]:
@@ -69,7 +69,7 @@ async def test_retention_during_the_search_is_tolerated(cluster: MemoryCluster, 
 
     async def newest(self: MemoryOperations, topic: str, count: int) -> Mapping[str, Position]:
         await asyncio.sleep(0)
-        cluster.broker.gap("t", 0, 100)
+        cluster.broker.delete_below("t", 0, 100)
         return await real(self, topic, count)
 
     monkeypatch.setattr(MemoryOperations, "newest", newest)

@@ -78,7 +78,7 @@ async def test_missing_topics_and_clusters(world: World) -> None:
 async def test_a_cluster_that_cannot_create_topics(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     set_capabilities(monkeypatch, create_topics=False)
     world.a.create("t", 1)
-    world.b.faults.no_topics = "set its admin_url"
+    world.b.faults.create_error = "set its admin_url"
     [problem] = await problems(world, route("r", "a/t", "b/t"))
     assert problem == "route 'r': the topic b/t does not exist and cannot be created: set its admin_url"
 
@@ -162,23 +162,23 @@ def no_row_in_the_table(world: World) -> dict[str, Any]:
 
 
 def no_topic_can_be_made(world: World) -> dict[str, Any]:
-    world.b.faults.no_topics = "no rights to make one"
+    world.b.faults.create_error = "no rights to make one"
     return route("r", "a/t", "b/t")
 
 
 def no_topic_can_grow(world: World) -> dict[str, Any]:
     world.b.create("t", 1)
-    world.b.faults.no_topics = "no rights to grow it"
+    world.b.faults.create_error = "no rights to grow it"
     return route("r", "a/t", "b/t")
 
 
 def no_dead_letters(world: World) -> dict[str, Any]:
-    world.c.faults.no_topics = "no rights to make one"
+    world.c.faults.create_error = "no rights to make one"
     return route("r", "a/t", "b/t", delivery={"dead_letter": {"cluster": "c", "topic": "dead"}})
 
 
 def no_group(world: World) -> dict[str, Any]:
-    world.a.faults.no_groups = "no rights to join"
+    world.a.faults.join_error = "no rights to join"
     return route("r", "a/t", "b/t")
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from mqbridge.gateway.reload import ReloadResult
 from mqbridge.gateway.run import Gateway
-from mqbridge.memory.broker import broker, forget
+from mqbridge.memory.broker import broker, delete_broker
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, stored, until
 from tests.patience import PATIENCE_S
 
@@ -207,7 +207,7 @@ async def test_a_rejected_configuration_changes_nothing(
             watch.assert_same()
         put(world.a, "t", 0, b"%d" % COUNT)
         await until(lambda: committed(world.a, "g-kept") == COUNT + 1)
-    forget("away")
+    delete_broker("away")
 
 
 async def test_an_invalid_or_missing_file_changes_nothing(world: World, file: Path) -> None:

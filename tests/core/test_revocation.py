@@ -179,7 +179,7 @@ async def test_a_partition_that_moves_to_another_gateway_is_stored_once(world: W
     config = world.config(route("r", "a/t", "b/t", delivery={"in_flight_bytes": "64KiB"}))
     async with running(config, alone=False) as one:
         [target] = named(one, "r")._endpoints.targets["t"]
-        way, real = asyncio.Event(), MemoryOutbound._retry
+        way, real = asyncio.Event(), MemoryOutbound._wait_storable
 
         async def cut(self: MemoryOutbound, send: Any) -> bool:
             if self is target.outbound:
@@ -187,7 +187,7 @@ async def test_a_partition_that_moves_to_another_gateway_is_stored_once(world: W
                     await asyncio.sleep(0.001)
             return await real(self, send)
 
-        monkeypatch.setattr(MemoryOutbound, "_retry", cut)
+        monkeypatch.setattr(MemoryOutbound, "_wait_storable", cut)
         put(world.a, "t", 1, *[b"%d" % n for n in range(200)])
         await until(lambda: named(one, "r").in_flight_batches > 2)
         async with running(config, alone=False):

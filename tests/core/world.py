@@ -17,7 +17,7 @@ from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.memory.adapter import ADAPTER
 from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.broker import Broker, broker, forget
+from mqbridge.memory.broker import Broker, broker, delete_broker
 from mqbridge.message import Message
 from tests.kit import conversation
 from tests.patience import PATIENCE_S
@@ -41,9 +41,9 @@ class World:
         }
         return {"clusters": clusters, "http": {"enabled": False}, "shutdown_timeout": "5s", "routes": list(routes)} | more
 
-    def forget(self) -> None:
+    def delete_brokers(self) -> None:
         for name in CLUSTERS:
-            forget(f"{self.name}-{name}")
+            delete_broker(f"{self.name}-{name}")
 
 
 def route(name: str, source: str, *targets: dict[str, Any] | str, **more: Any) -> dict[str, Any]:

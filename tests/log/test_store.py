@@ -10,7 +10,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError, Unreachable
 from mqbridge.log.adapter import ADAPTER
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.log.adapter.outbound import ROW_BYTES, ROW_MESSAGES
+from mqbridge.log.adapter.outbound import MAX_ROW_BYTES, MAX_ROW_MESSAGES
 from mqbridge.log.store import append, schema
 from mqbridge.log.store.append import write_group
 from mqbridge.message import Batch, Message, Share
@@ -72,14 +72,18 @@ async def test_sends_of_one_turn_share_a_transaction(open_log: OpenLog, monkeypa
 async def test_long_sends_are_cut_and_short_ones_merged(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
-    receipt = await outbound.send(0, Share(Batch.of(numbered(0, ROW_MESSAGES * 2 + 1))))
-    assert receipt.highest_position == (ROW_MESSAGES * 2,)
-    assert [count for (count,) in rows(cluster, "SELECT count FROM batch ORDER BY base")] == [ROW_MESSAGES, ROW_MESSAGES, 1]
+    receipt = await outbound.send(0, Share(Batch.of(numbered(0, MAX_ROW_MESSAGES * 2 + 1))))
+    assert receipt.highest_position == (MAX_ROW_MESSAGES * 2,)
+    assert [count for (count,) in rows(cluster, "SELECT count FROM batch ORDER BY base")] == [
+        MAX_ROW_MESSAGES,
+        MAX_ROW_MESSAGES,
+        1,
+    ]
     for turn in range(5):
         await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
     _, lane = await lane_of(cluster)
-    assert [(await lane.receive()).count for _ in range(3)] == [ROW_MESSAGES, ROW_MESSAGES, 6]
-    await outbound.send(0, Share(Batch.of([Message(bytes(ROW_BYTES // 2))] * 3 + [Message(bytes(ROW_BYTES * 3))])))
+    assert [(await lane.receive()).count for _ in range(3)] == [MAX_ROW_MESSAGES, MAX_ROW_MESSAGES, 6]
+    await outbound.send(0, Share(Batch.of([Message(bytes(MAX_ROW_BYTES // 2))] * 3 + [Message(bytes(MAX_ROW_BYTES * 3))])))
     assert [(await lane.receive()).count for _ in range(4)] == [1, 1, 1, 1]
 
 

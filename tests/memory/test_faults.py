@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreac
 from mqbridge.memory.adapter import ADAPTER
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.outbound import MemoryOutbound
-from mqbridge.memory.broker import Broker, forget
+from mqbridge.memory.broker import Broker, delete_broker
 from mqbridge.message import Batch, Message, Partition, Share
 from tests.conformance.arena import numbered, numbers
 
@@ -23,7 +23,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
     await cluster.create("t", 1)
     yield cluster
     await cluster.close()
-    forget("faulty")
+    delete_broker("faulty")
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ async def test_gap(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     lane = await anext(inbound.lanes())
     await lane.receive()
-    broker.gap("t", 0, 7)
+    broker.delete_below("t", 0, 7)
     with pytest.raises(GapError, match="5 to 6") as gap:
         await lane.receive()
     assert gap.value.resume == (7,)
@@ -170,7 +170,7 @@ async def test_individual_acknowledgement_counts_deliveries() -> None:
     assert await cluster.committed("t", "g") == {"0": (3,)}
     await inbound.close()
     await outbound.close()
-    forget("individual")
+    delete_broker("individual")
 
 
 @pytest.mark.parametrize("growing", [True, False])
@@ -184,7 +184,7 @@ async def test_an_open_outbound_grows_with_its_topic(growing: bool) -> None:
     assert (await outbound.send(outbound.partitions - 1, Share(Batch.of(numbered(0, 2))))).highest_position == (1,)
     assert len(cluster.broker.topics["t"][outbound.partitions - 1].messages) == 2
     await outbound.close()
-    forget("growing")
+    delete_broker("growing")
 
 
 async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> None:

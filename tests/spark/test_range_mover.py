@@ -13,7 +13,7 @@ from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, GapError
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.memory.broker import forget
+from mqbridge.memory.broker import delete_broker
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import targets
@@ -64,8 +64,8 @@ class RouteSetup:
 @pytest.fixture(autouse=True)
 def _forget() -> Any:
     yield
-    forget("there")
-    forget("here")
+    delete_broker("there")
+    delete_broker("here")
 
 
 def row(partition: int, begin: int, end: int, topic: str = "eu_a") -> RangeRow:

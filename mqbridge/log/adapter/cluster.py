@@ -1,4 +1,4 @@
-"""Cluster interface of the embedded log."""
+"""The embedded log as a cluster: implements `mqbridge.adapter.cluster.Cluster` on one log file."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -22,6 +22,7 @@ from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Batch, Partition, Position
 
 MAX_PARTITIONS = 10_000
+"""Maximum number of partitions of a topic; each poll for new messages reads a row per partition."""
 
 
 class LogCluster:
@@ -36,7 +37,7 @@ class LogCluster:
 
     @property
     def operations(self) -> Operations:
-        """Requests for people about topics and groups."""
+        """Operations on topics and groups, for commands and pages."""
         return LogOperations(self.store, self)
 
     async def connect(self) -> None:
@@ -80,12 +81,13 @@ class LogCluster:
         return {str(number): (offset,) for number, offset in offsets.items()}
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield stored rows as batches, cut at `begin` and `end`."""
+        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages at the end."""
         row = next((row for row in await self.existing_partitions(topic) if str(row.number) == partition), None)
         if row is None:
             raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
         source, wake = Partition(self.name, topic, partition, row.number), asyncio.Event()
-        (offset,), end_offset = begin, None if end is None else end[0]
+        (offset,) = begin
+        end_offset = None if end is None else end[0]
         self.store.watch(row.id, wake)
         try:
             while end_offset is None or offset < end_offset:
@@ -97,7 +99,7 @@ class LogCluster:
                     yield make_batch(source, rows, offset, next_offset)
                     offset = next_offset
                 elif end_offset is not None:
-                    return
+                    return  # the range ends beyond the last message
                 elif self.store.tails.get(row.id, 0) <= tail:
                     await wake.wait()
         finally:

@@ -16,7 +16,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.store import groups
 from mqbridge.log.store.database import Store
-from mqbridge.log.store.groups import Balance, Membership
+from mqbridge.log.store.groups import AssignmentChange, Membership
 from mqbridge.message import Partition
 from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, spawn
@@ -30,10 +30,11 @@ RETRY_S = 1.0
 """Pause between attempts to commit while the file cannot be written."""
 
 HEARTBEATS_PER_LEASE = 4
+"""Number of heartbeats in the time after which a member without heartbeats expires."""
 
 
 class LogInbound:
-    """A group member; yields a lane for each partition that the group assigns to it, and revokes lanes of lost partitions."""
+    """A member of a group: opens a lane for each partition assigned to it, and revokes the lanes of partitions that it loses."""
 
     individual_ack = False
 
@@ -43,10 +44,14 @@ class LogInbound:
         self._membership = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start_of, lease_ms)
         self._read_budget = Budget(spec.max_bytes)
         self._lanes: dict[int, LogLane] = {}
+        """Lanes that are not revoked, by partition id."""
         self._uncommitted: dict[int, int] = {}
+        """Acknowledged offsets that the next flush commits, by partition id."""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._new_lanes: asyncio.Queue[LogLane | ClusterError | None] = asyncio.Queue()
+        """Lanes that `lanes` yields next; an error or None ends it."""
         self._rebalance_event = asyncio.Event()
+        """Set when another member of this process may have released partitions; makes the next heartbeat immediate."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._flush_tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -55,7 +60,7 @@ class LogInbound:
         """Join the group. Raises ClusterError."""
         await self._rebalance()
         self._store.rebalance_events.setdefault(self._membership.group, set()).add(self._rebalance_event)
-        self._heartbeat_task = spawn(self._send_heartbeats(), f"log group {self._membership.group}")
+        self._heartbeat_task = spawn(self._heartbeat_loop(), f"log group {self._membership.group}")
 
     async def lanes(self) -> AsyncIterator[LogLane]:
         """Yield lanes as they are assigned; ends when the inbound is closed."""
@@ -72,7 +77,7 @@ class LogInbound:
         self._closed = True
         self._new_lanes.put_nowait(None)
         await cancel(self._heartbeat_task)
-        self._stop_timer()
+        self._cancel_flush()
         if self._flush_tasks:
             await asyncio.wait(self._flush_tasks, timeout=seconds_until(deadline))
             await cancel(*self._flush_tasks)
@@ -84,9 +89,10 @@ class LogInbound:
         if not events:
             self._store.rebalance_events.pop(self._membership.group, None)
         await self._write_until(groups.leave, offsets, deadline, "leaving the group")
-        self._wake_others()
+        self._notify_other_members()
 
-    async def _send_heartbeats(self) -> None:
+    async def _heartbeat_loop(self) -> None:
+        """Send a heartbeat in regular intervals, and at once when another member may have released partitions."""
         interval = self._store.config.lease / HEARTBEATS_PER_LEASE
         while True:
             try:
@@ -107,20 +113,21 @@ class LogInbound:
         acknowledged = {partition: lane.acknowledged for partition, lane in self._lanes.items()}
         self._apply(await self._store.write(groups.heartbeat, self._membership, acknowledged))
 
-    def _apply(self, balance: Balance) -> None:
-        for partition in balance.revoked:
+    def _apply(self, change: AssignmentChange) -> None:
+        """Revoke the lanes of lost partitions, and open lanes for new ones."""
+        for partition in change.revoked:
             if (lane := self._lanes.get(partition)) is not None:
                 log.info("group %s: %s was revoked", self._membership.group, lane.partition)
                 self._end_lane(lane)
-        for row, offset in balance.assigned:
+        for row, offset in change.assigned:
             source = Partition(self._cluster, row.topic, str(row.number), row.number)
             lane = LogLane(self, self._store, row.id, source, offset, self._read_budget)
             self._lanes[row.id] = lane
             self._new_lanes.put_nowait(lane)
-        if balance.is_changed:
-            self._wake_others()
+        if change.notifies_others:
+            self._notify_other_members()
 
-    def _wake_others(self) -> None:
+    def _notify_other_members(self) -> None:
         for event in self._store.rebalance_events.get(self._membership.group, ()):
             if event is not self._rebalance_event:
                 event.set()
@@ -131,15 +138,15 @@ class LogInbound:
         self._uncommitted.pop(lane.id, None)
 
     def schedule_commit(self, lane: LogLane, offset: int) -> None:
-        """Commit the lane's acknowledged offset with the next flush."""
+        """Commit the lane's acknowledged offset with the next flush, after ACK_FLUSH_S at the latest."""
         self._uncommitted[lane.id] = offset
-        self._flush_after(ACK_FLUSH_S)
+        self._schedule_flush(ACK_FLUSH_S)
 
-    def _flush_after(self, delay_s: float) -> None:
+    def _schedule_flush(self, delay_s: float) -> None:
         if self._flush_timer is None and not self._closed:
             self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._start_flush)
 
-    def _stop_timer(self) -> None:
+    def _cancel_flush(self) -> None:
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -151,6 +158,7 @@ class LogInbound:
         task.add_done_callback(self._flush_tasks.discard)
 
     async def _flush(self) -> None:
+        """Commit the acknowledged offsets; after a failure, schedule another flush."""
         offsets, self._uncommitted = self._uncommitted, {}
         try:
             await self._store.write(groups.commit, self._membership, offsets)
@@ -159,10 +167,10 @@ class LogInbound:
             for partition, offset in offsets.items():
                 if partition in self._lanes:
                     self._uncommitted.setdefault(partition, offset)
-            self._flush_after(RETRY_S)
+            self._schedule_flush(RETRY_S)
 
     async def release_lane(self, lane: LogLane, deadline: float | None = None) -> None:
-        """Commit the lane's offset and end its lease. The group's rule may assign the partition again, also to this member."""
+        """Commit the lane's offset and end its lease. A later heartbeat may assign the partition again, even to this member."""
         if self._lanes.get(lane.id) is lane:
             self._end_lane(lane)
             await self._write_until(groups.release, {lane.id: lane.acknowledged}, deadline, f"release of {lane.partition}")

@@ -1,7 +1,7 @@
 """Lane of a log: one partition while this member has its lease.
 
-Nothing is read ahead. When the read-ahead budget allows it, a receive reads up to RECEIVE_BYTES of rows and leaves them encoded;
-the hop to the reading thread takes about 100 us. Any number of batches may be unacknowledged.
+Nothing is read before `receive` is called. Within the read-ahead budget, a receive reads up to RECEIVE_BYTES of rows and does not
+decode them; passing a query to the reading thread takes about 100 us. Any number of batches may be unacknowledged.
 """
 
 import asyncio
@@ -20,13 +20,14 @@ from mqbridge.net.read_ahead import ReadAheadAccount
 
 RECEIVE_BYTES = 512 << 10
 RECEIVE_MESSAGES = 1000
+"""Maximum size of the batch that one `receive` returns; a single larger row is returned whole."""
 
 
 class LaneOwner(Protocol):
     """Methods of the inbound that its lanes call."""
 
     def schedule_commit(self, lane: "LogLane", offset: int, /) -> None:
-        """Commit the lane's acknowledged offset soon."""
+        """Commit the lane's acknowledged offset with the next flush."""
 
     async def release_lane(self, lane: "LogLane", deadline: float | None, /) -> None:
         """Commit the lane's offset and end its lease."""
@@ -35,8 +36,8 @@ class LaneOwner(Protocol):
 class LogLane:
     """A leased partition; its positions are (offset,).
 
-    A reject or a seek begins a new run of deliveries: everything from its start offset on is delivered again. So an
-    acknowledgement of an earlier run only counts up to that start offset.
+    A reject or a seek starts a new run of deliveries: all messages from its start offset on are delivered again. So an
+    acknowledgement of a batch of an earlier run only counts up to that start offset. The handle of a batch is its run.
     """
 
     def __init__(self, owner: LaneOwner, store: Store, id_: int, partition: Partition, offset: int, budget: Budget) -> None:
@@ -48,8 +49,10 @@ class LogLane:
         self._owner, self._store = owner, store
         self._read_ahead = ReadAheadAccount(budget, self.revoked)
         self._next = offset
+        """Offset of the next message to receive."""
         self._caught_up = False
         self._run = 0
+        """Number of the current run of deliveries."""
         self._run_start = offset
         self._wake = asyncio.Event()
         store.watch(id_, self._wake)
@@ -64,27 +67,27 @@ class LogLane:
         return await self._read_ahead.receive(self._receive())
 
     async def _receive(self) -> Batch:
-        wanted = min(RECEIVE_BYTES, max(1, self._read_ahead.limit // 4))  # a quarter: several batches are in flight at once
+        max_bytes = min(RECEIVE_BYTES, max(1, self._read_ahead.limit // 4))  # a quarter: several batches are in flight at once
         while True:
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
             run, offset = self._run, self._next
             self._wake.clear()
-            await self._read_ahead.reserve(wanted)
-            rows, tail = await self._store.rows(self.id, offset, min(wanted, RECEIVE_BYTES), RECEIVE_MESSAGES)
+            await self._read_ahead.reserve(max_bytes)
+            rows, tail = await self._store.rows(self.id, offset, min(max_bytes, RECEIVE_BYTES), RECEIVE_MESSAGES)
             size = read.held_bytes(rows)
-            if rows and size <= wanted and run == self._run and not self.revoked.is_set():
-                return self._batch(rows, size, offset, tail)
+            if rows and size <= max_bytes and run == self._run and not self.revoked.is_set():
+                return self._make_batch(rows, size, offset, tail)
             del rows  # free the memory before waiting for its budget
             self._read_ahead.release()
-            if size > wanted:
-                wanted = size  # a single large row: wait until the budget has room for all of it
+            if size > max_bytes:
+                max_bytes = size  # a single large row: wait until the budget has room for all of it
             elif not size and run == self._run:
                 self._caught_up = True
                 if self._store.tails.get(self.id, 0) <= offset:
                     await self._wake.wait()
 
-    def _batch(self, rows: list[read.Row], size: int, offset: int, tail: int) -> Batch:
+    def _make_batch(self, rows: list[read.Row], size: int, offset: int, tail: int) -> Batch:
         base, count, _ = rows[-1]
         self._next = base + count
         self._caught_up = self._next >= tail
@@ -125,6 +128,7 @@ class LogLane:
         self._owner.schedule_commit(self, offset)
 
     def _restart(self, offset: int) -> None:
+        """Start a new run of deliveries at this offset."""
         self._run += 1
         self._run_start = self._next = offset
         self._caught_up = False
@@ -145,8 +149,8 @@ class LogLane:
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
     """Make a batch of the messages from `first` up to `end` in these rows; `run` is the lane's run.
 
-    A row that is cut counts in the batch's size in proportion to the messages taken from it, so that estimates from a few
-    messages are right. Some rows may begin at or after `end`.
+    The size of the batch includes a row of which only some messages are in the batch in proportion to their number. Rows that
+    begin at or after `end` add nothing.
     """
     size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
     decode = partial(decode_rows, rows, first, end)

@@ -17,7 +17,7 @@ from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
 
 
 class LogQueries(Protocol):
-    """Requests to the log's cluster that its operations use."""
+    """The methods of a log cluster that its operations call."""
 
     async def existing_partitions(self, topic: str) -> Sequence[PartitionRow]:
         """Return the partitions of a topic. Raises ClusterError if it does not exist."""
@@ -30,7 +30,7 @@ class LogQueries(Protocol):
 
 
 class LogOperations:
-    """Operations of a log; all answers come from its file."""
+    """Operations of a log. All results are read from its file, so they include the members and messages of other processes."""
 
     backlog_unit = "messages"
 
@@ -60,8 +60,8 @@ class LogOperations:
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Return the first offset appended at this time or later, by partition."""
         await self._cluster.existing_partitions(topic)
-        found = await self._store.read(offsets_at, topic, time_ms)
-        return {name: (offset,) for name, offset in found.items()}
+        offsets = await self._store.read(offsets_at, topic, time_ms)
+        return {name: (offset,) for name, offset in offsets.items()}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """Return the offset `count` messages before the end of each partition."""
@@ -80,28 +80,28 @@ class LogOperations:
         setting = f"retention={format_duration(retention_s)}"
         if group is None:
             return target_warnings(topic, setting, retention_s)
-        late = await self.position_at(topic, now_ms() - round(retention_s * LATE_FRACTION * 1000))
+        half_time = await self.position_at(topic, now_ms() - round(retention_s * LATE_FRACTION * 1000))
         committed, bounds = await self._cluster.committed(topic, group), await self._cluster.bounds(topic)
-        return group_warnings(topic, group, setting, committed, bounds, late)
+        return group_warnings(topic, group, setting, committed, bounds, half_time)
 
 
 def find_members(connection: sqlite3.Connection, topic: str, group: str) -> list[Member]:
     """Return the living members of a group, each with its leased partitions of the topic."""
     is_member = f"m.grp = ?1 AND t.name = ?3 AND {groups.IS_ALIVE}"
     query = f"SELECT m.id FROM member m JOIN topic t ON t.id = m.topic WHERE {is_member} ORDER BY m.id"  # noqa: S608 - constants
-    living = connection.execute(query, (group, clock_ms(), topic)).fetchall()
+    member_ids = connection.execute(query, (group, clock_ms(), topic)).fetchall()
     leases = connection.execute(
         "SELECT l.owner, p.number FROM lease l JOIN partition p ON p.id = l.partition JOIN topic t ON t.id = p.topic"
         " WHERE l.grp = ? AND t.name = ? ORDER BY p.number",
         (group, topic),
     ).fetchall()
-    return [Member(id_, "", tuple(str(number) for owner, number in leases if owner == id_)) for (id_,) in living]
+    return [Member(id_, "", tuple(str(number) for owner, number in leases if owner == id_)) for (id_,) in member_ids]
 
 
 def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int]) -> None:
-    """Set the group's offsets by partition name. Raises ClusterError while it has members: their commits would overwrite it.
+    """Set the group's offsets by partition name. Raises ClusterError while it has members: their commits would overwrite them.
 
-    Expired members lose their leases here. Otherwise such a member could still commit when its process resumes.
+    Expired members lose their leases here. Otherwise a member whose process was suspended could still commit when it resumes.
     """
     if members := find_members(connection, topic, group):
         names = ", ".join(member.id for member in members)
@@ -118,11 +118,11 @@ def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: 
 def offsets_at(connection: sqlite3.Connection, topic: str, time_ms: int) -> dict[str, int]:
     """Return the first offset appended at this time or later, by partition name; the next offset if there is none."""
     query = "SELECT min(base) FROM batch WHERE partition = ? AND appended_ms >= ?"
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     for row in topics.partitions(connection, topic):
         (base,) = connection.execute(query, (row.id, time_ms)).fetchone()
-        found[str(row.number)] = row.next if base is None else base
-    return found
+        offsets[str(row.number)] = row.next if base is None else base
+    return offsets
 
 
 def limits(config: LogSettings) -> dict[str, str]:

@@ -18,9 +18,9 @@ from mqbridge.message import Message, Partition, Position, Share, format_positio
 from mqbridge.receipts import closed_outbound_future
 from mqbridge.stored_positions import last_stored
 
-ROW_BYTES = 512 << 10
-ROW_MESSAGES = 1000
-"""Maximum size of a row; a longer send is cut into several. One receive returns about this much, so readers hold little more."""
+MAX_ROW_BYTES = 512 << 10
+MAX_ROW_MESSAGES = 1000
+"""Maximum size of a row; a larger send is stored as several rows. A lane returns whole rows, of about this size per batch."""
 
 
 class LogOutbound:
@@ -35,7 +35,7 @@ class LogOutbound:
         self, cluster: Cluster, store: Store, appender: Appender, spec: OutboundSpec, rows: Sequence[PartitionRow]
     ) -> None:
         self._cluster, self._store, self._appender, self._spec = cluster, store, appender, spec
-        self._ids = [row.id for row in rows]
+        self._partition_ids = [row.id for row in rows]
         self._in_flight: set[asyncio.Future[Receipt]] = set()
         self._origin_of = spec.origin_of
         self._closed = False
@@ -72,11 +72,12 @@ class LogOutbound:
         return future
 
     def _partition_id(self, partition: int) -> int:
+        """Return the id in the file of the partition with this index. Raises LocalProtocolError if it does not exist."""
         if not 0 <= partition < self.partitions:
             raise LocalProtocolError(
                 f"partition {partition} does not exist: topic {self._spec.topic!r} has {self.partitions} partitions"
             )
-        return self._ids[partition]
+        return self._partition_ids[partition]
 
     def _encode(self, share: Share) -> tuple[list[bytes], Sequence[int], list[MessageFailure]]:
         """Return the records, the indexes of their messages, and the failures of messages that cannot be stored."""
@@ -110,16 +111,16 @@ class LogOutbound:
         self._appender.withdraw(self._in_flight.intersection(sends))
 
     def partition_of(self, key: bytes) -> int:
-        """Return the CRC32C of the key modulo the number of partitions; no other producers exist that we must agree with."""
+        """Return the CRC32C of the key modulo the number of partitions; a log has no other kind of producer to agree with."""
         return crc32c(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Search the topic backwards for the last origin. Others may append meanwhile: a log cannot fence producers."""
+        """Search the topic backward for the last origin. Other producers may append meanwhile: a log cannot fence them."""
         partitions = {index: str(index) for index in range(self.partitions)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait until the deadline for the sends in flight; those not stored then fail."""
+        """Wait until the deadline for the sends in flight, then fail the others."""
         self._closed = True
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=seconds_until(deadline))
@@ -127,11 +128,11 @@ class LogOutbound:
 
 
 def _cut_into_rows(records: list[bytes]) -> list[tuple[int, bytes]]:
-    """Cut records into rows of at most ROW_BYTES and ROW_MESSAGES, each with its message count."""
+    """Cut records into rows of at most MAX_ROW_BYTES and MAX_ROW_MESSAGES, each with its message count."""
     rows: list[tuple[int, bytes]] = []
     begin = size = 0
     for index, record in enumerate(records):
-        if index > begin and (size + len(record) > ROW_BYTES or index - begin == ROW_MESSAGES):
+        if index > begin and (size + len(record) > MAX_ROW_BYTES or index - begin == MAX_ROW_MESSAGES):
             rows.append((index - begin, encode_row(records[begin:index])))
             begin, size = index, 0
         size += len(record)

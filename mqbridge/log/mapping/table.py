@@ -1,14 +1,14 @@
-"""Field table of the embedded log: every field has its own place in the record."""
+"""Field table of the embedded log, whose records have a field for every field of a message."""
 
 from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
 _SPECIAL_RULES = {
-    "position": (RECOMPUTED, "the offset; every partition counts its own"),
+    "position": (RECOMPUTED, "the offset, which each partition counts from 0"),
     "delivery_count": (NATIVE, "as the source counted; the log does not count deliveries"),
-    "origin": (NATIVE, "what the outbound stamps, else the message's own"),
-    "hops": (NATIVE, "one more than the message's when the outbound stamps"),
-    "defect": (DROPPED, "what could not be read is never delivered"),
+    "origin": (NATIVE, "the new origin that the outbound stamps; else the message's own"),
+    "hops": (NATIVE, "one more than those of the message if the outbound stamps a new origin"),
+    "defect": (DROPPED, "a message that could not be decoded is never delivered"),
 }
 
 TABLE = FieldTable(

@@ -1,8 +1,8 @@
-"""Appends sends in groups, one transaction and one disk sync per group.
+"""Appends sends in groups, with one transaction and one disk sync per group.
 
-A group holds the sends of one iteration of the event loop, or those that arrive while the disk writes the group before. Receipts
-follow the commit. Sends are stored in the order of the calls: a group that fails temporarily is retried unchanged, before any
-later send.
+A group contains the sends of one iteration of the event loop, or those that arrive while the disk writes the previous group.
+Receipts follow the commit. Sends are stored in the order of the calls: a group that fails temporarily is retried unchanged,
+before any later send.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 
 GROUP_BYTES = 16 << 20
-"""Maximum bytes of a transaction: many sends share one sync, and commits of offsets do not wait long."""
+"""Maximum bytes of a transaction: large enough that many sends share one sync, and short enough for commits that wait for it."""
 
 
 class Append:
-    """One `send` of `count` messages: its rows for one partition, and the future of its receipt.
+    """One `Outbound.send` of `count` messages: its rows for one partition, and the future of its receipt.
 
-    `indexes` are the indexes of the messages in the rows; the other messages are in `failures`. If an `ordered` append fails,
-    later ordered appends to its partition fail too.
+    `indexes` are the indexes of the messages that the rows contain; the other messages are in `failures`. If an `ordered` append
+    fails, later ordered appends to its partition fail too. `deadline` is a loop time, after which the append is not retried.
     """
 
     __slots__ = ("count", "deadline", "failures", "future", "indexes", "is_withdrawn", "ordered", "partition", "rows", "size")
@@ -65,6 +65,7 @@ class Append:
 
 
 def _positions(first: int, count: int, indexes: Sequence[int]) -> list[Position]:
+    """Return the position of each message: those at `indexes` have the offsets from `first` on, the others ()."""
     positions: list[Position] = [()] * count
     for offset, index in enumerate(indexes, first):
         positions[index] = (offset,)
@@ -78,8 +79,10 @@ class Appender:
         self._store = store
         self._queue: deque[Append] = deque()
         self._group: list[Append] = []
+        """The appends in the running transaction, or in the next one after a failure."""
         self._backoff = Backoff()
         self._scheduled: asyncio.Handle | None = None
+        """The scheduled call of `_commit`; None while a transaction runs."""
 
     def append(self, append: Append) -> None:
         """Queue an append; its future gives the receipt."""
@@ -88,7 +91,7 @@ class Appender:
             self._scheduled = asyncio.get_running_loop().call_soon(self._commit)
 
     def abandon(self, futures: "set[asyncio.Future[Receipt]]") -> None:
-        """Fail these sends with FATAL, as their outbound is closed. Those in the running transaction may still be stored."""
+        """Fail these sends with FATAL, because their outbound is closed. Those in the running transaction may still be stored."""
         error = ClusterError(
             f"the outbound was closed before the log {self._store.config.path} had stored everything", Failure.FATAL
         )
@@ -98,7 +101,7 @@ class Appender:
                 future.set_exception(error)
 
     def withdraw(self, futures: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Fail these sends, except those in the running transaction: they fail only if it fails temporarily."""
+        """Fail these sends. Those in the running transaction fail only if the transaction fails temporarily."""
         for append in (*self._group, *self._queue):
             append.is_withdrawn |= append.future in futures
         self._queue = deque(_fail_withdrawn(self._queue))
@@ -106,6 +109,7 @@ class Appender:
             self._group = _fail_withdrawn(self._group)
 
     def _commit(self) -> None:
+        """Fill the group from the queue and write it in one transaction."""
         self._scheduled = None
         self._fail_expired()
         size = sum(append.size for append in self._group)
@@ -118,10 +122,10 @@ class Appender:
             self._queue.clear()
             self._fail_all(group, ClusterError(f"the log {self._store.config.path} is closed", Failure.FATAL))
         elif self._group:
-            self._store.write(write_group, self._group, now_ms()).add_done_callback(self._on_committed)
+            self._store.write(write_group, self._group, now_ms()).add_done_callback(self._on_written)
 
     def _fail_expired(self) -> None:
-        """Fail the appends of the group that were retried until their deadline, and the ordered ones after them."""
+        """Fail the appends of the group whose deadline has passed during retries, and the ordered appends after them."""
         now = asyncio.get_running_loop().time()
         blocked_partitions: set[int] = set()
         """Partitions with an expired ordered append, which later ones must not overtake."""
@@ -139,16 +143,16 @@ class Appender:
             self._group = [append for append in remaining if append in self._group]
             self._queue = deque(append for append in remaining if append not in self._group)
 
-    def _on_committed(self, written: "asyncio.Future[list[int]]") -> None:
-        error = None if written.cancelled() else written.exception()
-        if written.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
+    def _on_written(self, result: "asyncio.Future[list[int]]") -> None:
+        error = None if result.cancelled() else result.exception()
+        if result.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
             self._group = _fail_withdrawn(self._group)
             self._scheduled = asyncio.get_running_loop().call_later(self._backoff.delay(), self._commit)
             return
         self._backoff.reset()
         group, self._group = self._group, []
         if error is None:
-            for append, tail in zip(group, written.result(), strict=True):
+            for append, tail in zip(group, result.result(), strict=True):
                 append.resolve_stored(tail)
                 self._store.record_tail(append.partition, tail)
         else:
@@ -156,7 +160,7 @@ class Appender:
         self._commit()
 
     def _fail_all(self, group: Sequence[Append], error: BaseException) -> None:
-        """Fail these appends, and later ordered ones of the same partitions, as the store refuses them."""
+        """Fail these appends with `error`, and the queued ordered ones to the same partitions, which must not overtake them."""
         ordered = {append.partition for append in group if append.ordered}
         later = [append for append in self._queue if append.ordered and append.partition in ordered]
         self._queue = deque(append for append in self._queue if append not in later)

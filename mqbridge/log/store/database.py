@@ -1,5 +1,7 @@
 """The open file of a log: one writing thread, one reading thread, and events that report new messages.
 
+The tail of a partition is the offset of its next message.
+
 SQLite blocks, so none of its calls runs in the event loop. All writes of a process run in one thread, in the order of the calls;
 other processes may write between two transactions. Appends of this process wake its readers at once. Appends of other processes
 are found by polling SQLite's data version, which costs microseconds and only runs while partitions are read.
@@ -26,7 +28,7 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 RETENTION_INTERVAL_S = 30.0
-"""Interval between retention passes; expired data may stay that much longer."""
+"""Interval between retention passes: expired data may stay that much longer."""
 
 POLL_RETRY_S = 1.0
 """Pause after a failed poll, so that a broken disk does not flood the process's log output."""
@@ -44,13 +46,15 @@ class Store:
     def __init__(self, config: LogSettings) -> None:
         self.config = config
         self.tails: dict[int, int] = {}
-        """The highest known next offset, by partition id."""
+        """The highest known tail, by partition id."""
         self.rebalance_events: dict[str, set[asyncio.Event]] = {}
-        """By group: events of its members in this process, set when partitions may have become free."""
+        """Events of the members in this process, by group; set when a partition of the group may have been released."""
         self._watchers: dict[int, set[asyncio.Event]] = {}
+        """Events that are set when a partition grows, by partition id."""
         self._writer: Worker | None = None
         self._reader: Worker | None = None
         self._data_version = -1
+        """SQLite's data version at the last poll: it changes when another connection commits."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -74,7 +78,7 @@ class Store:
             ]
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the file after the queued jobs; a job still running at the deadline ends in the background."""
+        """Close the file after the queued jobs; a job that still runs at the deadline ends in the background."""
         await cancel(*self._tasks)
         writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
         for worker in (reader, writer):  # the writer last: closing the last connection moves the WAL into the file
@@ -108,7 +112,7 @@ class Store:
     def write(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> "asyncio.Future[T]":
-        """Run one transaction in the writing thread; it is committed when the future is done. Raises ClusterError."""
+        """Run the job as one transaction in the writing thread; it is committed when the future is done. Raises ClusterError."""
         return self._submit(self._writer, lambda connection: _transaction(connection, lambda: job(connection, *args, **kwargs)))
 
     def _submit(self, worker: Worker | None, job: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
@@ -123,7 +127,7 @@ class Store:
             raise cluster_error(error, self.config.path) from error
 
     async def rows(self, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
-        """Read stored rows from an offset on; see `read.read`."""
+        """Read stored rows from an offset on; see `read.read`. Raises ClusterError and GapError."""
         rows, tail = await self.read(read_rows, partition, offset, max_bytes, max_messages)
         self.record_tail(partition, tail)
         return rows, tail
@@ -140,13 +144,14 @@ class Store:
             self._watchers.pop(partition, None)
 
     def record_tail(self, partition: int, tail: int) -> None:
-        """Record that the partition's next offset is at least `tail`, and wake its readers if that is news."""
+        """Record that the partition's tail is at least `tail`; wake its readers if the highest known tail was lower."""
         if tail > self.tails.get(partition, -1):
             self.tails[partition] = tail
             for wake in self._watchers.get(partition, ()):
                 wake.set()
 
     async def _poll(self) -> None:
+        """Look regularly for messages that other processes have appended, while partitions are read."""
         while True:
             await asyncio.sleep(self.config.poll)
             if self._watchers:
@@ -160,7 +165,7 @@ class Store:
                     await asyncio.sleep(POLL_RETRY_S)
 
     def _changed_tails(self, connection: sqlite3.Connection) -> Mapping[int, int]:
-        """Return the next offset of every partition if another connection has committed since the last poll; else nothing."""
+        """Return the tails of all partitions if another connection has committed since the last poll; else nothing."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version == self._data_version:
             return {}
@@ -185,6 +190,7 @@ class Store:
 
 
 def _transaction(connection: sqlite3.Connection, job: Callable[[], T]) -> T:
+    """Run a job in a transaction that locks the file for writing from its beginning; roll back if it fails."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = job()

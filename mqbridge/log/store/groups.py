@@ -28,53 +28,53 @@ class Membership(NamedTuple):
     id: str
     topics: tuple[str, ...]
     start_of: Callable[[str, str], Start]
-    """Function from topic and partition to the start of a group that has no position in the topic."""
+    """Function that gets topic and partition, and returns where a group without a position in the topic starts."""
     lease_ms: int
+    """Time after the last heartbeat at which the member expires."""
 
 
 @dataclass(slots=True)
-class Balance:
-    """Result of a heartbeat: newly assigned partitions with their start offsets, and ids of revoked partitions."""
+class AssignmentChange:
+    """Result of a heartbeat: newly assigned partitions with their start offsets, and ids of partitions that the member lost."""
 
     assigned: list[tuple[PartitionRow, int]] = field(default_factory=list)
     revoked: set[int] = field(default_factory=set)
-    is_changed: bool = False
-    """True if partitions may be free for other members, which should then rebalance."""
+    notifies_others: bool = False
+    """True if other members may get partitions now, so they should send a heartbeat at once."""
 
 
-def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: Mapping[int, int | None]) -> Balance:
-    """Renew this member, drop expired ones, take and release partitions.
+def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: Mapping[int, int | None]) -> AssignmentChange:
+    """Renew this member, drop expired members, lease newly assigned partitions and release those assigned to other members.
 
-    `acknowledged` maps each partition with a lane to its acknowledged offset, or None. The time is read inside the transaction:
-    with an earlier time, members that renewed while this one waited for the lock would look as if they were from the future, and
-    so expired.
+    `acknowledged` maps the id of each partition with a lane to its acknowledged offset, or None. The time is read inside the
+    transaction: otherwise members that renewed while this one waited for the lock would have a later time, and count as expired.
     """
-    balance, now_ms = Balance(), clock_ms()
+    change, now_ms = AssignmentChange(), clock_ms()
     rows = {topic: topic_rows.partitions(connection, topic) for topic in member.topics}
     topic_ids = _topic_ids(connection, member.topics)
     if _renew_membership(connection, member, topic_ids.values(), now_ms):
-        balance.is_changed = True
-    owner_of = dict(connection.execute("SELECT partition, owner FROM lease WHERE grp = ?", (member.group,)))
-    mine = _assigned_partitions(connection, member, rows, topic_ids)
-    balance.revoked = {partition for partition in acknowledged if owner_of.get(partition) != member.id or partition not in mine}
+        change.notifies_others = True
+    owners = dict(connection.execute("SELECT partition, owner FROM lease WHERE grp = ?", (member.group,)))
+    assigned = _assigned_partitions(connection, member, rows, topic_ids)
+    change.revoked = {partition for partition in acknowledged if owners.get(partition) != member.id or partition not in assigned}
     released = [
         partition
-        for partition, owner in owner_of.items()
-        if owner == member.id and (partition not in mine or partition not in acknowledged)
+        for partition, owner in owners.items()
+        if owner == member.id and (partition not in assigned or partition not in acknowledged)
     ]
     commit(
         connection, member, {partition: offset for partition in released if (offset := acknowledged.get(partition)) is not None}
     )
     for partition in released:
         connection.execute("DELETE FROM lease WHERE grp = ? AND partition = ?", (member.group, partition))
-        del owner_of[partition]
-        balance.is_changed = True
-    known_topics = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, member.group, topic_id)}
-    for partition, row in mine.items():
-        if partition not in owner_of:
+        del owners[partition]
+        change.notifies_others = True
+    read_topics = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, member.group, topic_id)}
+    for partition, row in assigned.items():
+        if partition not in owners:
             connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (member.group, partition, member.id))
-            balance.assigned.append((row, _start_offset(connection, member, row, is_new=row.topic in known_topics)))
-    return balance
+            change.assigned.append((row, _start_offset(connection, member, row, is_new=row.topic in read_topics)))
+    return change
 
 
 def _topic_ids(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str, int]:
@@ -106,7 +106,10 @@ def drop_expired(connection: sqlite3.Connection, group: str, now_ms: int) -> Non
 def _assigned_partitions(
     connection: sqlite3.Connection, member: Membership, rows: Mapping[str, list[PartitionRow]], topic_ids: Mapping[str, int]
 ) -> dict[int, PartitionRow]:
-    """Return this member's partitions. Each topic starts with another member, so that topics of few partitions spread evenly."""
+    """Return this member's partitions, by id.
+
+    The round robin of each topic starts with another member, so that topics with few partitions spread over all members.
+    """
     assigned = {}
     for topic, topic_id in topic_ids.items():
         query = "SELECT id FROM member WHERE grp = ? AND topic = ? ORDER BY id"
@@ -117,21 +120,22 @@ def _assigned_partitions(
 
 
 def _has_position(connection: sqlite3.Connection, group: str, topic_id: int) -> bool:
+    """Return True if the group has a committed offset in any partition of the topic."""
     query = (
         "SELECT EXISTS (SELECT 1 FROM position JOIN partition ON partition.id = position.partition WHERE grp = ? AND topic = ?)"
     )
-    (found,) = connection.execute(query, (group, topic_id)).fetchone()
-    return bool(found)
+    (exists,) = connection.execute(query, (group, topic_id)).fetchone()
+    return bool(exists)
 
 
 def _start_offset(connection: sqlite3.Connection, member: Membership, row: PartitionRow, *, is_new: bool) -> int:
-    """Return the group's offset. A start offset is committed at once, so that the next owner does not skip later messages.
+    """Return the group's committed offset. If there is none, commit a start offset: the next owner then continues there.
 
-    A partition that was added to a topic which the group already reads starts at its first offset.
+    `is_new` means that the partition was added to a topic which the group already reads; it starts at its first offset.
     """
-    found = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (member.group, row.id)).fetchone()
-    if found is not None:
-        return int(found[0])
+    committed = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (member.group, row.id)).fetchone()
+    if committed is not None:
+        return int(committed[0])
     start = Start.EARLIEST if is_new else member.start_of(row.topic, str(row.number))
     begin = row.next if start is Start.LATEST else row.first
     connection.execute("INSERT INTO position VALUES (?, ?, ?)", (member.group, row.id, begin))
@@ -139,7 +143,7 @@ def _start_offset(connection: sqlite3.Connection, member: Membership, row: Parti
 
 
 def commit(connection: sqlite3.Connection, member: Membership, offsets: Mapping[int, int]) -> None:
-    """Set the group's offsets by partition id, except for partitions whose lease another member has."""
+    """Set the group's offsets by partition id, but only of partitions whose lease this member has."""
     connection.executemany(
         "INSERT OR REPLACE INTO position SELECT ?1, ?2, ?3"
         " WHERE EXISTS (SELECT 1 FROM lease WHERE grp = ?1 AND partition = ?2 AND owner = ?4)",

@@ -1,7 +1,7 @@
 """Reads rows from an offset on, and reports gaps.
 
-The rows of a partition are contiguous, so the row that contains an offset is the last one that begins at or before it. The CRC
-and the base offset of each row are checked before it is returned.
+The base offset of a row is the offset of its first message. The rows of a partition are contiguous, so the row that contains an
+offset is the last one with a base offset at or below it. The CRC and the base offset of each row are checked.
 """
 
 import sqlite3
@@ -10,19 +10,21 @@ from mqbridge.errors import GapError
 from mqbridge.log.wire.records import checksum
 
 Row = tuple[int, int, bytes]
-"""Base offset, count, records."""
+"""Base offset, number of messages, encoded records."""
 
-ROW_BYTES = 160
+ROW_OVERHEAD_BYTES = 160
 """Memory of a row besides its records: a tuple, two integers and the header of the bytes object."""
 
 
 def held_bytes(rows: list[Row]) -> int:
     """Return the memory that these rows use."""
-    return sum(len(records) for _, _, records in rows) + ROW_BYTES * len(rows)
+    return sum(len(records) for _, _, records in rows) + ROW_OVERHEAD_BYTES * len(rows)
 
 
 def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
-    """Return whole rows, from the one that contains `offset` on, and the partition's next offset; at least one row if any exist.
+    """Return whole rows, from the one that contains `offset` on, and the partition's tail.
+
+    The limits do not apply to the first row, so that a large row can be read.
 
     Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row.
     """
@@ -53,7 +55,7 @@ def _rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes
     rows: list[Row] = []
     expected = offset
     for base, count, size, crc, records in cursor:
-        max_bytes -= size + ROW_BYTES
+        max_bytes -= size + ROW_OVERHEAD_BYTES
         max_messages -= count
         if rows and (max_bytes < 0 or max_messages < 0):
             break
@@ -68,7 +70,7 @@ def _rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes
 
 
 def _next_row_offset(connection: sqlite3.Connection, partition: int, offset: int) -> int:
-    """Return the base offset of the next row; the end of the partition if there is none."""
+    """Return the base offset of the first row after the one with `offset`; the partition's tail if there is none."""
     (tail,) = connection.execute("SELECT next FROM partition WHERE id = ?", (partition,)).fetchone()
     (base,) = connection.execute("SELECT min(base) FROM batch WHERE partition = ? AND base > ?", (partition, offset)).fetchone()
     return int(tail if base is None else min(base, tail))

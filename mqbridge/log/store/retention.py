@@ -1,14 +1,14 @@
 """Retention: drops old batches by age and by size.
 
 Whole batches are dropped, oldest first, read or not. A reader that is slower than the retention gets a GapError. The newest batch
-of a partition always stays: after a restart, its origin stamps show how far a route has copied.
-SQLite uses freed pages again; the file itself does not shrink.
+of a partition always stays: after a restart, the origins of its messages tell how far a route has copied. SQLite reuses freed
+pages; the file itself does not shrink.
 """
 
 import sqlite3
 
 ROWS_PER_PASS = 256
-"""Maximum rows dropped in one transaction, so that appends wait for milliseconds and not for a whole clean-up."""
+"""Maximum number of rows dropped in one transaction, so that appends wait for it for milliseconds only."""
 
 Limits = tuple[int | None, int | None, int]
 """Maximum bytes of a partition, time before which a batch is too old, maximum number of rows to drop."""
@@ -25,6 +25,7 @@ def trim(connection: sqlite3.Connection, max_bytes: int | None, before_ms: int |
 
 
 def _trim_partition(connection: sqlite3.Connection, partition: int, size: int, limits: Limits) -> int:
+    """Drop the oldest rows of a partition of `size` bytes; return the number of dropped rows."""
     max_bytes, before_ms, limit = limits
     rows = connection.execute(
         "SELECT base, count, bytes, appended_ms FROM batch WHERE partition = ?1"

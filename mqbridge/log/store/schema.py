@@ -11,8 +11,9 @@ from pathlib import Path
 from mqbridge.errors import ClusterError, Failure, Unreachable
 
 SCHEMA_VERSION = 2
+"""Version of the tables, stored in the file as SQLite's `user_version`; 0 in a new file."""
 
-_MEMBER = """
+_MEMBER_TABLE = """
 CREATE TABLE member (
     grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL, renewed_ms INTEGER NOT NULL, lease_ms INTEGER NOT NULL,
     PRIMARY KEY (grp, topic, id)
@@ -38,28 +39,28 @@ CREATE TABLE lease (
     grp TEXT NOT NULL, partition INTEGER NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (grp, partition)
 ) WITHOUT ROWID;
 """
-    + _MEMBER
+    + _MEMBER_TABLE
 )
 _UPGRADES = {
-    1: "DROP TABLE member;" + _MEMBER,  # its leases expired by wall-clock time; members register again within seconds
+    1: "DROP TABLE member;" + _MEMBER_TABLE,  # its leases expired by wall-clock time; members register again within seconds
 }
-"""Script that upgrades a file to the next schema version, by its current version."""
+"""Scripts that upgrade a file to the next schema version, by its current version."""
 
 PAGE_BYTES = 16 << 10
 """Rows have hundreds of kilobytes. Measured: 16 KiB pages append and read them a fifth faster than SQLite's default of 4 KiB, and
 larger pages are no faster. The WAL is moved into the file every 1000 pages, SQLite's default."""
 
 BUSY_POLL_S = 0.01
-"""Pause between attempts to get a lock that another connection has."""
+"""Pause between attempts to get a lock that another connection holds."""
 
-_FATAL = {
+_FATAL_HINTS = {
     sqlite3.SQLITE_CORRUPT: "restore the file, or move it away to start an empty log",
     sqlite3.SQLITE_NOTADB: "point `path` at a file of the log",
     sqlite3.SQLITE_READONLY: "let this user write the file and its folder",
     sqlite3.SQLITE_PERM: "let this user write the file and its folder",
     sqlite3.SQLITE_AUTH: "let this user write the file and its folder",
 }
-_RETRY = {
+_RETRY_HINTS = {
     sqlite3.SQLITE_BUSY: "another process is writing for too long",
     sqlite3.SQLITE_LOCKED: "another process is writing for too long",
     sqlite3.SQLITE_FULL: "free space on the disk",
@@ -67,13 +68,14 @@ _RETRY = {
     sqlite3.SQLITE_CANTOPEN: "check that the folder exists and can be written",
     sqlite3.SQLITE_NOMEM: "free memory",
 }
+"""Advice for SQLite's errors, by primary error code: those that persist, and those that a retry may cure."""
 
 
 def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
     """Translate SQLite's error; an unknown one is fatal, because a retry does not help against a bug."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    hint = _RETRY.get(code) or _FATAL.get(code, "this is a bug of mqbridge, or another program changed the file")
-    return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY else Failure.FATAL)
+    hint = _RETRY_HINTS.get(code) or _FATAL_HINTS.get(code, "this is a bug of mqbridge, or another program changed the file")
+    return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY_HINTS else Failure.FATAL)
 
 
 def open_connection(path: Path, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
@@ -118,11 +120,12 @@ def _use_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
 
 
 def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Create or upgrade the tables. Raises ClusterError if a newer mqbridge wrote the file."""
     if _version(connection) < SCHEMA_VERSION:
-        # Two processes may do this at the same time: the second gets the lock when the tables exist already.
+        # Two processes may arrive here at the same time: the second gets the lock after the first has made the tables.
         connection.execute("BEGIN IMMEDIATE")
         if (version := _version(connection)) < SCHEMA_VERSION:
-            for script in [_TABLES] if version == 0 else [_UPGRADES[old] for old in range(version, SCHEMA_VERSION)]:
+            for script in [_TABLES] if version == 0 else [_UPGRADES[current] for current in range(version, SCHEMA_VERSION)]:
                 for statement in script.split(";"):
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")

@@ -11,7 +11,7 @@ from mqbridge.config.urls import split_url
 
 
 class LogSettings(ClusterModel):
-    """One log, in a file of its own."""
+    """Settings of one log, which has a file of its own."""
 
     path: Path = Field(
         description="The database file. It and its folder are created if missing; SQLite puts `-wal` and `-shm` files next to it."

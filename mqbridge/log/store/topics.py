@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 
 class PartitionRow(NamedTuple):
-    """A partition in the file; `first` and `next` are offsets."""
+    """A partition of a topic, as stored in the file.
+
+    id       row id, by which other tables refer to the partition
+    topic    name of the topic
+    number   number of the partition in its topic, from 0
+    first    offset of the oldest message that the log still has
+    next     offset of the next message: the tail
+    """
 
     id: int
     topic: str
@@ -44,7 +51,7 @@ def create(topic: str, count: int) -> Callable[[sqlite3.Connection], None]:
 
 
 def tails(connection: sqlite3.Connection) -> dict[int, int]:
-    """Return the next offset by partition id, for all topics."""
+    """Return the tails of the partitions of all topics, by partition id."""
     return dict(connection.execute("SELECT id, next FROM partition"))
 
 

@@ -1,8 +1,8 @@
 """Encodes a message as a record, and several records as one row of the log's table; decodes both.
 
-The log is our own system, so every field of a message has its own place in the record: no mapping is needed. `origin` is stored
-like any other field: either the new origin that the outbound gives the message, which adds one to `hops`, or its own origin. Only
-`position` is not stored: the base offset of the row and the index of the record give it.
+The log is our own system, so every field of a message has its own place in the record: no mapping is needed. The stored
+`origin` is the new one that the outbound stamps, which adds one to `hops`, or the message's own. Only `position` is not stored:
+it is the base offset of the row plus the index of the record.
 
     row     version (1 byte), records
     record  prefix, texts, numbers, byte strings
@@ -12,8 +12,8 @@ like any other field: either the new origin that the outbound gives the message,
     numbers event_time, publish_time, deliver_at, delivery_count, hops i64 (if flagged), number of keys u32 (with KEYS)
     bytes   key, ordering_key, attributes (if flagged; u32 length, bytes), then the payload
 
-All texts form one UTF-8 string, with lengths in characters: one call decodes it and slices cut it, which takes half the time of
-one call per text. Lone surrogates in texts (of clients with another encoding) are stored unchanged.
+All texts form one UTF-8 string, with lengths in characters: it is decoded by one call and split by slices, which takes half the
+time of one call per text. Lone surrogates in texts (of clients that do not write UTF-8) are stored unchanged.
 """
 
 import struct
@@ -30,7 +30,7 @@ VERSION = b"\x01"
 _PREFIX = struct.Struct("<HIII")
 _I64 = struct.Struct("<q")
 _U32 = struct.Struct("<I")
-_RANGE = struct.Struct("<QQ")
+_BASE_AND_COUNT = struct.Struct("<QQ")
 
 _PAYLOAD, _KEY_TEXT, _MSG_TYPE, _ORIGIN, _DEFECT, _KEYS = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 _EVENT_TIME, _PUBLISH_TIME, _DELIVER_AT, _DELIVERY_COUNT = 0x40, 0x80, 0x100, 0x200
@@ -39,11 +39,11 @@ _HOPS = 0x4000
 """Set only for two hops or more: an origin without this flag means one hop."""
 _ANY_NUMBER = _EVENT_TIME | _PUBLISH_TIME | _DELIVER_AT | _DELIVERY_COUNT | _HOPS | _KEYS
 _ANY_BYTES = _KEY_BYTES | _ORDERING_KEY | _ATTRIBUTES
-_KNOWN = (_HOPS << 1) - 1
+_ALL_FLAGS = (_HOPS << 1) - 1
 
 
 def encode_record(message: Message, origin: str | None) -> bytes:
-    """Encode one record with this origin instead of the message's own; if they differ, one hop is added. None: without origin.
+    """Encode one record with `origin` instead of the message's own; if they differ, one hop is added. None stores no origin.
 
     Raises MappingError if a number exceeds 64 bits.
     """
@@ -135,13 +135,13 @@ def _append_byte_strings(message: Message, parts: list[bytes]) -> int:
 
 
 def encode_row(records: Iterable[bytes]) -> bytes:
-    """Encode one row of the log's table."""
+    """Encode one row of the log's table from encoded records."""
     return VERSION + b"".join(records)
 
 
 def checksum(base: int, count: int, row: bytes) -> int:
     """Return the CRC32C of the row, its base offset and its message count."""
-    return crc32c(row, crc32c(_RANGE.pack(base, count)))
+    return crc32c(row, crc32c(_BASE_AND_COUNT.pack(base, count)))
 
 
 def decode_row(row: bytes, count: int, base: int) -> list[Message]:
@@ -164,6 +164,7 @@ def decode_rows(rows: Sequence[tuple[int, int, bytes]], first: int, end: int) ->
 
 
 def _decode_row(row: bytes, count: int, base: int) -> list[Message]:
+    """As `decode_row`, but raises struct.error, IndexError or ValueError for damaged bytes, as do all functions below."""
     messages: list[Message] = []
     at = _check_version(row)
     for offset in range(base, base + count):
@@ -194,8 +195,8 @@ def _decode_record(row: bytes, at: int, offset: int) -> tuple[Message, int]:
     end = len(row)
     flags, text_count, text_size, payload_size = _PREFIX.unpack_from(row, at)
     at += _PREFIX.size
-    # Each text needs at least one byte for its length. Checked before anything is allocated for the texts.
-    if flags > _KNOWN or text_count + text_size + payload_size > end - at:
+    # Each text needs at least one byte for its length. This check comes before memory for the texts is allocated.
+    if flags > _ALL_FLAGS or text_count + text_size + payload_size > end - at:
         raise ValueError(f"the record at byte {at - _PREFIX.size} has unknown flags or is longer than its row")
     message = Message(None)
     texts: list[str] = []
@@ -218,6 +219,7 @@ def _decode_record(row: bytes, at: int, offset: int) -> tuple[Message, int]:
 
 
 def _read_texts(row: bytes, at: int, count: int, size: int, wide: bool) -> tuple[list[str], int]:
+    """Return the `count` texts at index `at`, which have `size` bytes together, and the index behind them."""
     lengths = struct.unpack_from(f"<{count}I", row, at) if wide else row[at : at + count]
     at += count * 4 if wide else count
     text = row[at : at + size].decode("utf-8", "surrogatepass")
@@ -231,6 +233,7 @@ def _read_texts(row: bytes, at: int, count: int, size: int, wide: bool) -> tuple
 
 
 def _read_numbers(message: Message, flags: int, row: bytes, at: int) -> tuple[int, int]:
+    """Set the numbers of the message; return the number of its keys, and the index behind the numbers."""
     if flags & _EVENT_TIME:
         (message.event_time,) = _I64.unpack_from(row, at)
         at += 8
@@ -252,6 +255,7 @@ def _read_numbers(message: Message, flags: int, row: bytes, at: int) -> tuple[in
 
 
 def _read_byte_strings(message: Message, flags: int, row: bytes, at: int) -> int:
+    """Set the byte strings of the message; return the index behind them."""
     for bit, name in ((_KEY_BYTES, "key"), (_ORDERING_KEY, "ordering_key"), (_ATTRIBUTES, "attributes")):
         if flags & bit:
             (size,) = _U32.unpack_from(row, at)
@@ -261,6 +265,7 @@ def _read_byte_strings(message: Message, flags: int, row: bytes, at: int) -> int
 
 
 def _assign_texts(message: Message, flags: int, texts: list[str], key_count: int) -> None:
+    """Set the text fields, keys and properties of the message from its texts, in stored order."""
     index = 0
     if flags & _KEY_TEXT:
         message.key = texts[index]

@@ -1,4 +1,4 @@
-"""Cluster adapter of the memory system."""
+"""The memory system as a cluster: implements `mqbridge.adapter.cluster.Cluster` on a broker inside the process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -20,7 +20,7 @@ from mqbridge.net.connectivity import Connectivity
 
 
 class MemoryCluster:
-    """One client of a broker in this process."""
+    """A client of a broker in this process; several clusters can share one broker."""
 
     def __init__(self, name: str, config: MemoryConfig) -> None:
         self.name = name
@@ -78,37 +78,50 @@ class MemoryCluster:
         self._require_connected()
         if not topic or partitions < 1:
             raise ConfigError(
-                f"topic {topic!r} with {partitions} partitions cannot be made", hint="Give it a name and a partition"
+                f"topic {topic!r} with {partitions} partitions cannot be created",
+                hint="Give it a name and at least one partition",
             )
-        if self.broker.faults.no_topics is not None:
-            raise ClusterError(self.broker.faults.no_topics, Failure.FATAL)
+        if self.broker.faults.create_error is not None:
+            raise ClusterError(self.broker.faults.create_error, Failure.FATAL)
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """Return the first and the next offset by partition."""
-        return {str(number): Bounds((stored.first,), (stored.next,)) for number, stored in enumerate(self.existing(topic))}
+        return {
+            str(number): Bounds((stored.first,), (stored.next,)) for number, stored in enumerate(self.existing_partitions(topic))
+        }
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return by partition the offset below which the group has acknowledged everything."""
-        self.existing(topic)
+        self.existing_partitions(topic)
         progress = self.broker.progress.items()
-        return {str(number): (state.committed,) for (who, of, number), state in progress if (who, of) == (group, topic)}
+        return {
+            str(number): (state.committed,)
+            for (progress_group, progress_topic, number), state in progress
+            if (progress_group, progress_topic) == (group, topic)
+        }
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield batches from the stored messages. Raises GapError if messages were deleted."""
-        stored = self.existing(topic)[int(partition)]
+        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages at the end.
+
+        Raises GapError if messages were deleted.
+        """
+        stored = self.existing_partitions(topic)[int(partition)]
         source = Partition(self.name, topic, partition, int(partition))
         wake = asyncio.Event()
         stored.readers.add(wake)
         try:
-            (at,), last = begin, None if end is None else end[0]
-            while last is None or at < min(last, stored.next):
+            (offset,) = begin
+            end_offset = None if end is None else end[0]
+            while end_offset is None or offset < min(end_offset, stored.next):
                 wake.clear()
-                if at < stored.first:
-                    raise GapError(f"{source}: offsets {at} to {stored.first - 1} are gone", (stored.first,))
-                until = min(at + self._config.batch_messages, stored.next if last is None else min(last, stored.next))
-                if until > at:
-                    yield make_batch(source, stored.messages[at - stored.first : until - stored.first], at, until)
-                    at = until
+                if offset < stored.first:
+                    raise GapError(f"{source}: offsets {offset} to {stored.first - 1} were deleted", (stored.first,))
+                limit = stored.next if end_offset is None else min(end_offset, stored.next)
+                batch_end = min(offset + self._config.batch_messages, limit)
+                if batch_end > offset:
+                    messages = stored.messages[offset - stored.first : batch_end - stored.first]
+                    yield make_batch(source, messages, offset, batch_end)
+                    offset = batch_end
                 else:
                     await wake.wait()
         finally:
@@ -128,24 +141,24 @@ class MemoryCluster:
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Raise ClusterError if a topic is missing or groups cannot be joined."""
         for topic in spec.topics:
-            self.existing(topic)
-        if self.broker.faults.no_groups is not None:
-            raise ClusterError(self.broker.faults.no_groups, Failure.FATAL)
+            self.existing_partitions(topic)
+        if self.broker.faults.join_error is not None:
+            raise ClusterError(self.broker.faults.join_error, Failure.FATAL)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open an outbound that writes to a topic."""
+        """Open an outbound into one topic."""
         await self.check_outbound(spec)
         return MemoryOutbound(self.broker, self._config, spec, self.connectivity)
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
         """Raise ClusterError if the topic is missing."""
-        self.existing(spec.topic)
+        self.existing_partitions(spec.topic)
 
     def _require_connected(self) -> None:
         if not self.broker.connected.is_set():
             raise Unreachable(f"memory cluster {self.name!r} is disconnected")
 
-    def existing(self, topic: str) -> list[StoredPartition]:
+    def existing_partitions(self, topic: str) -> list[StoredPartition]:
         """Return the partitions of a topic. Raises ClusterError if it does not exist."""
         self._require_connected()
         if topic not in self.broker.topics:

@@ -6,19 +6,24 @@ from mqbridge.adapter.registry import ClusterModel
 
 
 class MemoryConfig(ClusterModel):
-    """One in-process broker; what it holds is gone when the process ends."""
+    """Settings of one broker inside the process; its messages are lost when the process ends."""
 
     broker: str = Field(
-        default="", description="Clusters of the same broker name share their data; empty is the cluster's own name."
+        default="",
+        description="Name of the broker; clusters with the same broker share its data. Empty means the cluster's own name.",
     )
-    individual_ack: bool = Field(default=False, description="Acknowledge batches in any order, redeliver only what was rejected.")
-    empty_payload: bool = Field(default=True, description="Take payloads of no bytes; refused otherwise.")
-    max_message_bytes: int = Field(default=5 << 20, gt=0, description="Most bytes of one payload; larger ones are refused.")
-    growing_outbound: bool = Field(default=True, description="Open outbounds notice by themselves when their topic grew.")
-    batch_messages: int = Field(default=500, gt=0, description="Most messages of one received batch.")
+    individual_ack: bool = Field(
+        default=False, description="Acknowledge batches in any order, and redeliver only rejected messages."
+    )
+    empty_payload: bool = Field(default=True, description="Accept empty payloads; otherwise they are refused.")
+    max_message_bytes: int = Field(
+        default=5 << 20, gt=0, description="Maximum size of a payload in bytes; larger ones are refused."
+    )
+    growing_outbound: bool = Field(default=True, description="Open outbounds write to partitions that are added to their topic.")
+    batch_messages: int = Field(default=500, gt=0, description="Maximum number of messages of a received batch.")
 
 
 class MemoryOptions(BaseModel):
-    """Nothing to set on either end."""
+    """Options of inbounds and outbounds: there are none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,7 @@
-"""Inbound of a memory cluster. A lane has an offset in the stored list, and a queue of rejected batches to redeliver first."""
+"""Inbound of a memory cluster.
+
+A lane reads its partition from an offset on. Rejected batches wait in a queue of the lane and are redelivered first.
+"""
 
 import asyncio
 from collections import deque
@@ -23,14 +26,15 @@ class MemoryInbound:
         self.broker, self.config, self.spec = broker, config, spec
         self.individual_ack = config.individual_ack
         self._initial_partitions = {topic: self._count_initial_partitions(topic) for topic in spec.topics}
-        self.room = Budget(spec.max_bytes)
+        self.read_budget = Budget(spec.max_bytes)
         self._cluster = cluster
         self._lanes: dict[tuple[str, int], MemoryLane] = {}
-        self._new: asyncio.Queue[MemoryLane | ClusterError | None] = asyncio.Queue()
+        self._new_lanes: asyncio.Queue[MemoryLane | ClusterError | None] = asyncio.Queue()
+        """Lanes that `lanes` yields next; an error or None ends it."""
 
     async def lanes(self) -> AsyncIterator["MemoryLane"]:
         """Yield the lanes as they are assigned."""
-        while (lane := await self._new.get()) is not None:
+        while (lane := await self._new_lanes.get()) is not None:
             if isinstance(lane, ClusterError):
                 raise lane
             if not lane.revoked.is_set():
@@ -41,24 +45,26 @@ class MemoryInbound:
         for lane in list(self._lanes.values()):
             self.revoke(lane.partition.topic, lane.partition.index)
         self.broker.leave(self.spec.group, self)
-        self._new.put_nowait(None)
+        self._new_lanes.put_nowait(None)
 
     def assign(self, topic: str, number: int) -> None:
-        """Open a lane for a newly assigned partition at the group's progress."""
+        """Open a lane for a newly assigned partition at the group's committed offset, or else at its start."""
         stored = self.broker.topics[topic][number]
-        begin = stored.next if self._start(topic, number) is Start.LATEST else stored.first
+        begin = stored.next if self._start_of(topic, number) is Start.LATEST else stored.first
         progress = self.broker.progress.setdefault((self.spec.group, topic, number), Progress(begin))
         lane = self._lanes[topic, number] = MemoryLane(self, Partition(self._cluster, topic, str(number), number), progress)
-        self._new.put_nowait(lane)
+        self._new_lanes.put_nowait(lane)
 
-    def _start(self, topic: str, number: int) -> Start:
-        """Return the start of a group in a partition: earliest if the partition was added after the group joined."""
+    def _start_of(self, topic: str, number: int) -> Start:
+        """Return where the group starts in a partition: EARLIEST if the partition was added after the group joined."""
         return Start.EARLIEST if number >= self._initial_partitions[topic] else self.spec.start_of(topic, str(number))
 
     def _count_initial_partitions(self, topic: str) -> int:
         """Return the number of partitions that the topic had when the group first joined."""
-        read = [number for group, of, number in self.broker.progress if (group, of) == (self.spec.group, topic)]
-        return max(read, default=len(self.broker.topics[topic]) - 1) + 1
+        numbers = [
+            number for group, read_topic, number in self.broker.progress if (group, read_topic) == (self.spec.group, topic)
+        ]
+        return max(numbers, default=len(self.broker.topics[topic]) - 1) + 1
 
     def revoke(self, topic: str, number: int) -> None:
         """End the lane of a partition, if it is assigned to this member."""
@@ -67,24 +73,27 @@ class MemoryInbound:
 
     def fail(self, error: ClusterError) -> None:
         """End `lanes` with this error."""
-        self._new.put_nowait(error)
+        self._new_lanes.put_nowait(error)
 
 
 class MemoryLane:
     """One partition while it is assigned to this member.
 
-    With individual acknowledgement, only the rejected batch is redelivered, and `delivery_count` increases. Without it, a reject
-    or a seek starts a new run. Acknowledgements of earlier runs then count only up to the start of the new run.
+    With individual acknowledgement, a reject redelivers only the messages of the batch, and their `delivery_count` increases.
+    Without it, a reject or a seek starts a new run of deliveries: all messages from its start offset on are delivered again. So
+    an acknowledgement of a batch of an earlier run only counts up to that start offset. The handle of a batch is its run.
     """
 
     def __init__(self, inbound: MemoryInbound, partition: Partition, progress: Progress) -> None:
         self.partition = partition
         self.revoked = asyncio.Event()
         self._inbound, self._progress = inbound, progress
-        self._read_ahead = ReadAheadAccount(inbound.room, self.revoked)
+        self._read_ahead = ReadAheadAccount(inbound.read_budget, self.revoked)
         self._stored = inbound.broker.topics[partition.topic][partition.index]
         self._next = self._run_start = progress.committed
+        """Offset of the next message to receive, and start offset of the current run."""
         self._run = 0
+        """Number of the current run of deliveries."""
         self._redeliveries: deque[Batch] = deque()
         self._caught_up = False
         self._wake = asyncio.Event()
@@ -96,12 +105,12 @@ class MemoryLane:
         return self._caught_up
 
     async def receive(self) -> Batch:
-        """Wait for the next batch, and for room in the read-ahead budget."""
+        """Return the next batch; waits for new messages and for read-ahead budget."""
         return await self._read_ahead.receive(self._receive())
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the returned batches that no other part of the gateway counts."""
+        """Bytes of the last returned batch, until the core counts them."""
         return self._read_ahead.held_bytes
 
     async def _receive(self) -> Batch:
@@ -109,22 +118,23 @@ class MemoryLane:
             if delay := self._inbound.broker.faults.receive_delay_s:
                 await asyncio.sleep(delay)
             if self.revoked.is_set():
-                raise LaneRevoked(f"{self.partition} was taken away or released")
+                raise LaneRevoked(f"{self.partition} was revoked or released")
             if not self._redeliveries and self._next < self._stored.first:
                 first = self._stored.first
-                raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
+                raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} were deleted; seek to continue", (first,))
             batch = self._redeliveries[0] if self._redeliveries else self._peek_batch()
             if batch is None:
                 self._read_ahead.release()
                 self._wake.clear()
                 await self._wake.wait()
-            elif (missing := batch.held_bytes - self._read_ahead.held_bytes) > 0:
-                del batch
-                await self._read_ahead.reserve(missing)
+            elif (missing_bytes := batch.held_bytes - self._read_ahead.held_bytes) > 0:
+                del batch  # free the memory before waiting for its budget
+                await self._read_ahead.reserve(missing_bytes)
             else:
-                return self._hand_out(batch)
+                return self._advance(batch)
 
-    def _hand_out(self, batch: Batch) -> Batch:
+    def _advance(self, batch: Batch) -> Batch:
+        """Continue after this batch, which is returned to the caller of `receive`."""
         if self._redeliveries:
             self._redeliveries.popleft()
         else:
@@ -133,24 +143,25 @@ class MemoryLane:
         return batch
 
     def _peek_batch(self) -> Batch | None:
-        """Return the next unacknowledged batch without advancing, or None at the end."""
-        self._next = max(self._next, self._progress.committed)  # acknowledged ranges above may have joined `committed`
-        while (done := self._progress.acknowledged_ranges.get(self._next)) is not None:
-            self._next = done
+        """Return a batch of the next unacknowledged messages, None at the end; `_advance` continues after it."""
+        # Acknowledgements may have moved `committed` beyond the next offset; their ranges are then no longer stored.
+        self._next = max(self._next, self._progress.committed)
+        while (range_end := self._progress.acknowledged_ranges.get(self._next)) is not None:
+            self._next = range_end
         first, stored = self._next, self._stored
         end = min(
             [
                 first + self._inbound.config.batch_messages,
                 stored.next,
-                *(at for at in self._progress.acknowledged_ranges if at > first),
+                *(range_first for range_first in self._progress.acknowledged_ranges if range_first > first),
             ]
         )
         self._caught_up = end >= stored.next
         if end <= first:
             return None
-        return self._batch(stored.messages[first - stored.first : end - stored.first], first, end)
+        return self._make_batch(stored.messages[first - stored.first : end - stored.first], first, end)
 
-    def _batch(self, messages: list[Message], first: int, end: int) -> Batch:
+    def _make_batch(self, messages: list[Message], first: int, end: int) -> Batch:
         return make_batch(self.partition, messages, first, end, self._run)
 
     def acknowledge(
@@ -162,8 +173,8 @@ class MemoryLane:
         """Mark a batch, or the messages at `indexes`, as acknowledged."""
         if indexes is None:
             self._read_ahead.release_batch(batch.next)
-        (first,), (end,), current = batch.first, batch.next, batch.handle == self._run
-        if self.revoked.is_set() or not (current or (end <= self._run_start and not self._inbound.individual_ack)):
+        (first,), (end,), is_current_run = batch.first, batch.next, batch.handle == self._run
+        if self.revoked.is_set() or not (is_current_run or (end <= self._run_start and not self._inbound.individual_ack)):
             return
         if not self._inbound.individual_ack:
             self._progress.committed = max(self._progress.committed, end)
@@ -172,7 +183,7 @@ class MemoryLane:
             self._progress.acknowledge(offset, offset + 1)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Redeliver a batch after the delay."""
+        """Redeliver a batch after the delay; without individual acknowledgement, also all messages after it."""
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch, failures)
@@ -186,31 +197,33 @@ class MemoryLane:
             self._wake.set()
 
     def _unacknowledged_batches(self, batch: Batch) -> list[Batch]:
-        """Return the unacknowledged messages as batches of adjacent offsets, with `delivery_count` increased."""
+        """Return the unacknowledged messages, with increased `delivery_count`, as one batch per range of adjacent offsets."""
         (first,), messages = batch.first, batch.messages
         unacknowledged = [index for index in range(batch.count) if not self._progress.covers(first + index)]
-        runs = [list(run) for _, run in groupby(unacknowledged, key=lambda index: index - unacknowledged.index(index))]
+        # Adjacent indexes have the same distance to their index in the list.
+        ranges = [list(range_) for _, range_ in groupby(unacknowledged, key=lambda index: index - unacknowledged.index(index))]
         return [
-            self._batch(
-                [messages[index].replace(delivery_count=messages[index].delivery_count + 1) for index in run],
-                first + run[0],
-                first + run[-1] + 1,
+            self._make_batch(
+                [messages[index].replace(delivery_count=messages[index].delivery_count + 1) for index in range_],
+                first + range_[0],
+                first + range_[-1] + 1,
             )
-            for run in runs
+            for range_ in ranges
         ]
 
     async def seek(self, position: Position) -> None:
-        """Continue from this offset; the group's position moves there too."""
+        """Continue from this offset, and commit it."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"{self.partition} was taken away or released")
+            raise LaneRevoked(f"cannot seek in {self.partition}: it was revoked or released")
         (offset,) = position
         self._restart(offset)
-        self._run_start = -1  # acknowledgements from before the seek no longer count
+        self._run_start = -1  # acknowledgements of batches received before the seek no longer count
         self._progress.committed = offset
         self._progress.acknowledged_ranges.clear()
         self._redeliveries.clear()
 
     def _restart(self, offset: int) -> None:
+        """Start a new run of deliveries at this offset."""
         self._run += 1
         self._next = self._run_start = offset
         self._caught_up = False
@@ -232,6 +245,6 @@ class MemoryLane:
 
 
 def make_batch(partition: Partition, messages: list[Message], first: int, end: int, run: int = 0) -> Batch:
-    """Return a batch of the messages between two offsets; `run` is the run of its lane."""
+    """Make a batch of the messages at offsets from `first` to before `end`; `run` is the lane's run of deliveries."""
     size = sum(len(message.payload or b"") for message in messages)
     return Batch(partition, messages, count=end - first, size=size, first=(first,), next=(end,), handle=run)

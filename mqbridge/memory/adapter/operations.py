@@ -11,19 +11,19 @@ from mqbridge.message import Position
 
 
 class QueriedCluster(Protocol):
-    """The methods of a memory cluster that the operations need."""
+    """The members of a memory cluster that its operations use."""
 
     name: str
     broker: Broker
 
-    def existing(self, topic: str) -> list[StoredPartition]:
-        """The partitions of a topic. Raises ClusterError."""
+    def existing_partitions(self, topic: str) -> list[StoredPartition]:
+        """Return the partitions of a topic. Raises ClusterError if it does not exist."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset by partition."""
+        """Return the first and the next offset by partition."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The offset below which the group has acknowledged everything."""
+        """Return by partition the offset below which the group has acknowledged everything."""
 
 
 class MemoryOperations:
@@ -36,8 +36,8 @@ class MemoryOperations:
 
     async def groups(self, topic: str) -> list[str]:
         """Return the groups that ever had a partition of the topic assigned."""
-        self._cluster.existing(topic)
-        return sorted({group for group, of, _ in self._cluster.broker.progress if of == topic})
+        self._cluster.existing_partitions(topic)
+        return sorted({group for group, read_topic, _ in self._cluster.broker.progress if read_topic == topic})
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Return the number of messages from the group's offset to the end, by partition."""
@@ -45,13 +45,13 @@ class MemoryOperations:
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the members that subscribe to the topic, with their partitions."""
-        self._cluster.existing(topic)
+        self._cluster.existing_partitions(topic)
         assignments = self._cluster.broker.assignments(group, topic)
         return [Member(name, "", tuple(map(str, numbers))) for name, numbers in assignments.items()]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets. Raises ClusterError while it has members."""
-        self._cluster.existing(topic)
+        self._cluster.existing_partitions(topic)
         if self._cluster.broker.assignments(group, topic):
             raise ClusterError(f"group {group!r} is being consumed: stop it, then move it", Failure.FATAL)
         if unknown := positions.keys() - (await self._cluster.bounds(topic)).keys():
@@ -62,19 +62,19 @@ class MemoryOperations:
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Raise ClusterError: a memory cluster stores no times."""
         raise ClusterError(
-            f"memory cluster {self._cluster.name!r} does not say what it stored when; use earliest, latest or a position",
+            f"memory cluster {self._cluster.name!r} does not store the time of messages; use earliest, latest or a position",
             Failure.FATAL,
         )
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return the positions of the newest `count` messages of each partition."""
+        """Return the position `count` messages before the end of each partition."""
         return newest_from_offsets(await self._cluster.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Return no settings: memory topics have none."""
-        self._cluster.existing(topic)
+        self._cluster.existing_partitions(topic)
         return {}
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Return no warnings: the memory deletes nothing by age or size."""
+        """Return no warnings: a memory cluster deletes no messages by age or size."""
         return []

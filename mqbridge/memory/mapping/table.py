@@ -4,9 +4,9 @@ from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, FieldRule,
 from mqbridge.message import Message
 
 _SPECIAL_RULES = {
-    "position": (RECOMPUTED, "its place in the list"),
-    "origin": (NATIVE, "what the outbound stamps, else the message's own"),
-    "defect": (DROPPED, "what could not be read is never delivered"),
+    "position": (RECOMPUTED, "the offset in the partition"),
+    "origin": (NATIVE, "the new origin that the outbound stamps; else the message's own"),
+    "defect": (DROPPED, "a message that could not be decoded is never delivered"),
 }
 
 TABLE = FieldTable(

@@ -10,7 +10,7 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import Failure
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.memory.broker import forget
+from mqbridge.memory.broker import delete_broker
 from mqbridge.message import Batch, Message, Partition, Position, Share
 from mqbridge.spark.cluster_ref import ClusterRef
 from tests.kit.virtual_time import VirtualTimeLoop
@@ -150,7 +150,7 @@ def run_in_virtual_time(run: Callable[[], Awaitable[None]]) -> None:
             await run()
         finally:
             for name in ("here", "other"):
-                forget(name)
+                delete_broker(name)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(run_and_forget())
