@@ -177,7 +177,7 @@ def _stop_on_signals(job: "Mirror") -> None:
         if len(seen) > 1:
             try:
                 job.clean_up()
-                for route in job.routes:
+                for route in job.route_progress:
                     if not route.is_done:
                         print_note(f"route {route.name} leaves a batch unfinished: the next run continues it")
                 sys.stderr.flush()

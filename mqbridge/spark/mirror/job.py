@@ -63,7 +63,7 @@ class Mirror:
         """Contains the copy of the configuration and the stop files."""
 
     @property
-    def routes(self) -> list[RouteProgress]:
+    def route_progress(self) -> list[RouteProgress]:
         """The progress of each route."""
         return [query.progress for query in self._queries]
 
@@ -99,7 +99,7 @@ class Mirror:
                 for route in routes
             ]
             if settings.metrics is not None:
-                stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
+                stack.callback(metrics.serve(*settings.metrics, lambda: self.route_progress))
             background_loop().run(self._prepare(routes, refs), PREPARE_TIMEOUT_S)
             spark = stack.enter_context(_session(settings))
             stack.callback(self._kill_queries)
@@ -111,7 +111,7 @@ class Mirror:
                     f"the checkpoint folder {settings.checkpoint} was taken over by another mirror",
                     hint="This mirror did not renew its lease on the folder in time. Do not restart it while the other one runs",
                 )
-        return self.routes
+        return self.route_progress
 
     async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef]) -> None:
         """Plan the routes as the gateway does, create missing topics, and find the stop positions."""
@@ -155,8 +155,8 @@ class Mirror:
             while True:
                 for query in self._queries:
                     query.update()
-                self._show(self.routes)
-                if all(route.is_done for route in self.routes):
+                self._show(self.route_progress)
+                if all(progress.is_done for progress in self.route_progress):
                     return
                 now = time.monotonic()
                 is_counting = last_count is not None and not last_count.done()

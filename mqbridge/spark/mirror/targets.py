@@ -79,6 +79,7 @@ class NewTargetCreator:
         """
         now = time.monotonic()
         tried_at, tried = self._last_attempt
+        # Partitions that the last attempt did not include are tried at once, all others after a pause.
         may_try = now - tried_at >= RETRY_INTERVAL_S or not new <= tried
         if not new <= self._ready and may_try:
             self._last_attempt = (now, new)
@@ -86,6 +87,7 @@ class NewTargetCreator:
         return frozenset(new - self._ready)
 
     async def _plan_and_create(self, new: AbstractSet[PartitionKey]) -> None:
+        """Plan the whole route again, create its missing targets, and mark the new partitions of the plan as ready."""
         try:
             async with connected_clusters(self._refs) as clusters:
                 plan = await Planner(clusters).plan(self._route)

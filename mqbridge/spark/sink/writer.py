@@ -96,13 +96,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self.__dict__
 
     def _begin(self, files: CheckpointFiles | None) -> tuple[Progress, Stage]:
-        """Record that the batch begins, and remove the claims of committed batches."""
+        """Record that the batch begins, remove the claims of committed batches, and return the progress and the stage.
+
+        Without files, nothing is recorded, and every batch is replayed.
+        """
         if files is None:
             return Progress(), Stage.REPLAY
-        begun, stage = _load(files).begin(lambda: _find_fixed_ends(self._settings))
-        save_progress(files, begun)
-        files.remove({name for name in files.names(CLAIM_PREFIX) if batch_of_claim(name) <= begun.committed})
-        return begun, stage
+        progress, stage = _load(files).begin(lambda: _find_fixed_ends(self._settings))
+        save_progress(files, progress)
+        files.remove({name for name in files.names(CLAIM_PREFIX) if batch_of_claim(name) <= progress.committed})
+        return progress, stage
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task of the batch."""

@@ -34,7 +34,7 @@ JOIN_TIMEOUT_S = 10.0
 class Heartbeats:
     """A folder of heartbeat files.
 
-    `folder` is an absolute path or URI beside the checkpoint of the query. Keep it as long as the checkpoint.
+    `folder` is an absolute path or a URI. A query reads the folder after a restart too, so keep it as long as the checkpoint.
     """
 
     def __init__(self, folder: str) -> None:
@@ -140,4 +140,5 @@ def heartbeats_for(spark: SparkSession, checkpoint: str) -> Heartbeats:
     hadoop = spark.sparkContext._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # noqa: SLF001 - Spark has no other way
     path = hadoop.Path(checkpoint)
     qualified = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).makeQualified(path)  # noqa: SLF001
-    return Heartbeats(str(qualified.toString()).replace("file:/", "file:///", 1) + "/mqbridge/heartbeats")
+    uri = str(qualified.toString()).replace("file:/", "file:///", 1)  # Hadoop writes one slash, pyarrow requires three
+    return Heartbeats(f"{uri}/mqbridge/heartbeats")

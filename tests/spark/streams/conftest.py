@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def narrow(spark: SparkSession) -> SparkSession:
-    """A session with one shuffle partition. A batch takes half the time, and few tests depend on the partition of a row."""
+def one_partition_spark(spark: SparkSession) -> SparkSession:
+    """A session with one shuffle partition, in which a batch takes half the time. Few tests depend on the partition of a row."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "1")
     return session

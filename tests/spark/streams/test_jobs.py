@@ -35,13 +35,13 @@ class Longest:
         return Longest()
 
 
-def test_aggregates_without_window_continue_after_a_restart(narrow: SparkSession, tmp_path: Path) -> None:
+def test_aggregates_without_window_continue_after_a_restart(one_partition_spark: SparkSession, tmp_path: Path) -> None:
     builder = StreamBuilder("unwindowed")
     words = builder.source("words", lambda source: source.decode())
     by_initial = words.keyBy(lambda word: word[0])
     by_initial.aggregate(Longest()).sink("longest", lambda key, data: json.dumps([key, data]).encode())
     by_initial.max(len).sink("max", lambda _, data: data.encode())
-    job = FileJob(narrow, tmp_path, builder.build(), USE_EVENT_TIME)
+    job = FileJob(one_partition_spark, tmp_path, builder.build(), USE_EVENT_TIME)
     job.send("words", (b"ab", 0.0), (b"b", 1.0), (b"ac", 2.0))
     job.run()
     job.send("words", (b"abc", 3.0), (b"d", 4.0))
@@ -57,7 +57,7 @@ def test_aggregates_without_window_continue_after_a_restart(narrow: SparkSession
     )
 
 
-def test_bad_records_become_dead_letters_and_a_window_follows_a_window(narrow: SparkSession, tmp_path: Path) -> None:
+def test_bad_records_become_dead_letters_and_a_window_follows_a_window(one_partition_spark: SparkSession, tmp_path: Path) -> None:
     builder = StreamBuilder("chained")
     (
         builder.source("numbers", int, deadLetters="dead")
@@ -72,7 +72,7 @@ def test_bad_records_become_dead_letters_and_a_window_follows_a_window(narrow: S
         .toRStream()
         .print()
     )
-    job = FileJob(narrow, tmp_path, builder.build(), USE_EVENT_TIME)
+    job = FileJob(one_partition_spark, tmp_path, builder.build(), USE_EVENT_TIME)
     job.send("numbers", (b"1", 0.0), (b"no number", 1.0), (b"4", 2.0), (b"3", 3.0), (b"1", 6.0), (b"6", 7.0))
     job.send("numbers", (b"0", 60.0))
     job.run()
@@ -82,7 +82,7 @@ def test_bad_records_become_dead_letters_and_a_window_follows_a_window(narrow: S
     assert job.printed == ["(key: all, data: [4, 4, 6])"]
 
 
-def test_an_idle_stream_closes_its_windows(narrow: SparkSession, tmp_path: Path) -> None:
+def test_an_idle_stream_closes_its_windows(one_partition_spark: SparkSession, tmp_path: Path) -> None:
     builder = StreamBuilder("idle")
     builder.source("numbers", int).keyBy(lambda _: "all").window(
         WindowBuilder.tumblingWindow(Time.seconds(1))
@@ -93,7 +93,7 @@ def test_an_idle_stream_closes_its_windows(narrow: SparkSession, tmp_path: Path)
         StreamConfig.IDLE_TIME_TO_FIRE_WINDOW: 400,
         StreamConfig.TRIGGER: "0 seconds",
     }
-    job = FileJob(narrow, tmp_path, builder.build(), properties)
+    job = FileJob(one_partition_spark, tmp_path, builder.build(), properties)
     job.send("numbers", (b"1", 0.0), (b"2", 0.5))
     running = job.start()
     try:

@@ -63,11 +63,11 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_window_aggregates_equal_those_of_the_model(narrow: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_window_aggregates_equal_those_of_the_model(one_partition_spark: SparkSession, tmp_path: Path, kind: str) -> None:
     window, size, slide = WINDOWS[kind]
     batches = batches_of_rows()
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
-    frame = feed.stream(narrow).transform(window_aggregate, "word", window, *aggregates())
+    frame = feed.stream(one_partition_spark).transform(window_aggregate, "word", window, *aggregates())
     for part in (batches[:2], batches[2:]):
         for batch in part:
             feed.add(*batch)
@@ -82,14 +82,14 @@ def test_window_aggregates_equal_those_of_the_model(narrow: SparkSession, tmp_pa
     )
 
 
-def test_a_late_row_between_two_sessions_merges_them(narrow: SparkSession, tmp_path: Path) -> None:
+def test_a_late_row_between_two_sessions_merges_them(one_partition_spark: SparkSession, tmp_path: Path) -> None:
     batches: list[list[Row]] = [
         [("a", 1, 0.0), ("b", 2, 1.0), ("a", 3, 6.5)],
         [("a", 4, 4.0), ("b", 5, 9.0), ("b", 6, 5.5)],
         [("c", 7, 60.0)],
     ]
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
-    frame = feed.stream(narrow).transform(
+    frame = feed.stream(one_partition_spark).transform(
         window_aggregate, "word", Window.session(FIVE_SECONDS), *aggregates(), lateness="2 seconds"
     )
     for batch in batches:
@@ -119,10 +119,12 @@ class Median:
         return Median()
 
 
-def test_the_accumulator_of_a_window_gets_all_values_and_the_window_start(narrow: SparkSession, tmp_path: Path) -> None:
+def test_the_accumulator_of_a_window_gets_all_values_and_the_window_start(
+    one_partition_spark: SparkSession, tmp_path: Path
+) -> None:
     batches = batches_of_rows()
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
-    stream = feed.stream(narrow)
+    stream = feed.stream(one_partition_spark)
     frame = stream.transform(accumulate_window, "word", Window.tumbling(FIVE_SECONDS), Median(), value="number", kind="string")
     for batch in batches:
         feed.add(*batch)
@@ -135,11 +137,13 @@ def test_the_accumulator_of_a_window_gets_all_values_and_the_window_start(narrow
     assert actual == expected
 
 
-def test_an_accumulator_without_window_continues_after_a_restart(narrow: SparkSession, tmp_path: Path) -> None:
+def test_an_accumulator_without_window_continues_after_a_restart(one_partition_spark: SparkSession, tmp_path: Path) -> None:
     batches = batches_of_rows()
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
     fold = Fold(lambda key, value, so_far: f"{(so_far or key)[:40]},{value}")
-    frame = feed.stream(narrow).transform(accumulate, "word", fold, value="number", kind="string", order="event_time")
+    frame = feed.stream(one_partition_spark).transform(
+        accumulate, "word", fold, value="number", kind="string", order="event_time"
+    )
     state: dict[str, str] = {}
     expected = []
     for index, batch in enumerate(batches):
@@ -169,14 +173,16 @@ def model_of_latest_join(batches: list[tuple[list[Row], list[Row]]], how: str) -
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-def test_latest_join_joins_by_key_and_continues_after_a_restart(narrow: SparkSession, tmp_path: Path, how: str) -> None:
+def test_latest_join_joins_by_key_and_continues_after_a_restart(
+    one_partition_spark: SparkSession, tmp_path: Path, how: str
+) -> None:
     random.seed(3)
     batches = [
         tuple([[(random.choice("abcd"), random.randrange(1000), base + random.random()) for _ in range(12)] for _ in range(2)])
         for base in (0, 1)
     ]
     left, right, results = Feed(tmp_path / "left"), Feed(tmp_path / "right"), Results(tmp_path)
-    frame = latest_join(left.stream(narrow), right.stream(narrow), "word", how, order="event_time")
+    frame = latest_join(left.stream(one_partition_spark), right.stream(one_partition_spark), "word", how, order="event_time")
     for lefts, rights in batches:
         left.add(*lefts)
         right.add(*rights)
@@ -195,23 +201,27 @@ def keep_last_row(rows: list[Row]) -> list[Row]:
 @pytest.mark.parametrize(
     ("how", "keep"), [pytest.param("inner", "last", marks=pytest.mark.thorough), ("left", "last"), ("left", "all")]
 )
-def test_window_join_joins_rows_of_the_same_window(narrow: SparkSession, tmp_path: Path, how: str, keep: str) -> None:
+def test_window_join_joins_rows_of_the_same_window(
+    one_partition_spark: SparkSession, tmp_path: Path, how: str, keep: str
+) -> None:
     lefts, rights = (
         batches_of_rows(),
         [[(key, value + 1, time + 0.5) for key, value, time in batch] for batch in batches_of_rows()],
     )
     rights[0] = [row for row in rights[0] if row[0] != "b"]
     left, right, results = Feed(tmp_path / "left"), Feed(tmp_path / "right"), Results(tmp_path)
-    frame = window_join(left.stream(narrow), right.stream(narrow), "word", Window.tumbling(FIVE_SECONDS), how, keep=keep)
+    frame = window_join(
+        left.stream(one_partition_spark), right.stream(one_partition_spark), "word", Window.tumbling(FIVE_SECONDS), how, keep=keep
+    )
     for index, (left_batch, right_batch) in enumerate(zip(lefts, rights, strict=True)):
         left.add(*left_batch)
         right.add(*right_batch)
         if index == 1 and keep == "last":
             results.run(frame)
-    for feed in (left, right):  # close all windows before
-        feed.add(("z", 0, 60.0))
+    closing_rows = [("z", 0, 60.0)]  # closes all earlier windows
+    for feed in (left, right):
+        feed.add(*closing_rows)
     results.run(frame)
-    closing_rows = [("z", 0, 60.0)]
     left_windows, right_windows = (
         rows_of_closed_windows([*lefts, closing_rows], 5.0),
         rows_of_closed_windows([*rights, closing_rows], 5.0),
@@ -233,11 +243,11 @@ def test_window_join_joins_rows_of_the_same_window(narrow: SparkSession, tmp_pat
         assert any(row[4] is None for row in actual)
 
 
-def test_heartbeats_close_windows_and_are_in_no_result(narrow: SparkSession, tmp_path: Path) -> None:
+def test_heartbeats_close_windows_and_are_in_no_result(one_partition_spark: SparkSession, tmp_path: Path) -> None:
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
     heartbeats = Heartbeats(str(tmp_path / "heartbeats"))
-    marked = heartbeats.with_watermark(feed.stream(narrow), Time.seconds(2), key="word")
-    frame = marked.transform(window_aggregate, "word", Window.tumbling(FIVE_SECONDS), *aggregates(), lateness=None)
+    watermarked = heartbeats.with_watermark(feed.stream(one_partition_spark), Time.seconds(2), key="word")
+    frame = watermarked.transform(window_aggregate, "word", Window.tumbling(FIVE_SECONDS), *aggregates(), lateness=None)
     feed.add(("a", 1, 1.0), ("a", 2, 6.0))
     results.run(frame)
     assert results.rows("word", "window_start", "count") == []

@@ -110,12 +110,12 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def jobs(narrow: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileJob]:
+def jobs(one_partition_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileJob]:
     """Run all examples until they end, a few of them concurrently, and return their jobs by name."""
     jobs_by_name = {}
     for name in NAMES:
         module = load_example(name)
-        jobs_by_name[name] = FileJob(narrow, tmp_path_factory.mktemp(name), module.build(), module.PROPERTIES)
+        jobs_by_name[name] = FileJob(one_partition_spark, tmp_path_factory.mktemp(name), module.build(), module.PROPERTIES)
         for topic, messages in TOPICS.items():
             jobs_by_name[name].send(topic, *messages)
     for index in range(0, len(NAMES), CONCURRENT_JOBS):

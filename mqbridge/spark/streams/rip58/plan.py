@@ -17,7 +17,14 @@ from mqbridge.spark.streams.windows import Time
 
 @dataclass(frozen=True)
 class Context:
-    """The session and the settings of one run of a topology. `read` reads a topic with options of the source."""
+    """The session and the settings of one run of a topology.
+
+    read           returns the stream of a topic, with options of the source
+    lateness       distance between the highest event time and the watermark
+    is_event_time  elements have the time of their message, not the time of the batch
+    skip_errors    a record whose functions fail is skipped; otherwise it fails the query
+    heartbeats     the heartbeats of the query; None if an idle stream keeps its windows open
+    """
 
     spark: SparkSession
     read: Callable[[SparkSession, str, Mapping[str, str]], DataFrame]

@@ -215,7 +215,8 @@ class JoinedStream:
 
     def apply(self, action: Callable[[Any, Any], Any]) -> RStream:
         """Complete the join: `action(left, right)` returns the new value. In a left join the right value may be None."""
-        chains, codec, window, how = (self._left._chain, self._right._chain), self._left._codec, self._window, self._how
+        chains = (self._left._chain, self._right._chain)
+        codec, window, how = self._left._codec, self._window, self._how
         for chain in chains:
             chain.require_no_updates("a join")
             chain.is_used = True
