@@ -11,48 +11,50 @@ from mqbridge import __version__
 from mqbridge.cli.lazy_group import SETTINGS, LazyGroup, Subcommand
 from mqbridge.cli.process import exit_codes
 
-COMMANDS = "mqbridge.cli.commands"
+COMMANDS_PACKAGE = "mqbridge.cli.commands"
 
 
 class Commands(LazyGroup):
-    """Every subcommand, with the first line of its docstring."""
+    """The table of all subcommands. Each summary is the first line of the subcommand's docstring."""
 
     subcommands = {  # noqa: RUF012 - declared as a ClassVar in LazyGroup
         "quickstart": Subcommand(
-            f"{COMMANDS}.quickstart:quickstart",
+            f"{COMMANDS_PACKAGE}.quickstart:quickstart",
             "Bridge a stream between two embedded logs and prove that it arrived. Needs nothing but Python.",
         ),
-        "run": Subcommand(f"{COMMANDS}.run:run", "Run the gateway until it is stopped."),
-        "check": Subcommand(f"{COMMANDS}.check:check", "Check a configuration; names every problem at once, each with its line."),
-        "schema": Subcommand(f"{COMMANDS}.schema:schema", "Print the JSON Schema of the configuration, for editors."),
+        "run": Subcommand(f"{COMMANDS_PACKAGE}.run:run", "Run the gateway until it is stopped."),
+        "check": Subcommand(
+            f"{COMMANDS_PACKAGE}.check:check", "Check a configuration; names every problem at once, each with its line."
+        ),
+        "schema": Subcommand(f"{COMMANDS_PACKAGE}.schema:schema", "Print the JSON Schema of the configuration, for editors."),
         "topics": Subcommand(
-            f"{COMMANDS}.topics:topics", "List topics, describe them (partitions, bounds, settings), or create them."
+            f"{COMMANDS_PACKAGE}.topics:topics", "List topics, describe them (partitions, bounds, settings), or create them."
         ),
         "groups": Subcommand(
-            f"{COMMANDS}.groups:groups",
+            f"{COMMANDS_PACKAGE}.groups:groups",
             "Show the groups of a topic: committed positions, lag, and the member that holds each partition.",
         ),
         "offsets": Subcommand(
-            f"{COMMANDS}.offsets:offsets",
+            f"{COMMANDS_PACKAGE}.offsets:offsets",
             "Show the first and next position of each partition, with -G also a group's position; or move that group.",
         ),
         "peek": Subcommand(
-            f"{COMMANDS}.peek:peek",
+            f"{COMMANDS_PACKAGE}.peek:peek",
             "Show the newest messages of a topic, or those from a position on. Joins no group and moves none.",
         ),
         "produce": Subcommand(
-            f"{COMMANDS}.produce:produce",
+            f"{COMMANDS_PACKAGE}.produce:produce",
             "Send messages: every line of standard input, or every file as one message. Bytes are sent as they are.",
         ),
         "consume": Subcommand(
-            f"{COMMANDS}.consume:consume",
+            f"{COMMANDS_PACKAGE}.consume:consume",
             "Print messages as they arrive, payloads byte for byte, until interrupted (130); -e or -c end it earlier.",
         ),
         "explain": Subcommand(
-            f"{COMMANDS}.explain:explain", "Show how every field of one system's messages is mapped to another system."
+            f"{COMMANDS_PACKAGE}.explain:explain", "Show how every field of one system's messages is mapped to another system."
         ),
         "spark": Subcommand(
-            f"{COMMANDS}.spark:spark", "Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17."
+            f"{COMMANDS_PACKAGE}.spark:spark", "Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17."
         ),
     }
 
@@ -67,8 +69,9 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    """Print the versions and exit if the option `--version` is given."""
+    if is_given:
         from mqbridge import native
 
         typer.echo(f"mqbridge {__version__}\ncompiled module: {native.state}")

@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable":
 
 
 class Subcommand(NamedTuple):
-    """Where a subcommand is declared (`module:name`), and the first line of its help."""
+    """The function or `typer.Typer` that declares a subcommand, as `module:name`, and the first line of its help."""
 
     target: str
     summary: str
@@ -28,18 +28,18 @@ class LazyGroup(TyperGroup):
     subcommands: ClassVar[Mapping[str, Subcommand]] = {}
     """Subcommands by name, in the order that `--help` shows."""
     is_lazy: ClassVar[bool] = True
-    """If False, `get_command` imports the command at once; the generator of the reference page needs that to read its options."""
+    """If False, `get_command` imports the command at once: the generator of the reference page reads its options."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is Click's
-        """Return all names."""
+        """Return the names of all subcommands."""
         return list(self.subcommands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature is Click's
-        """Return the command of this name, not imported yet; None if there is none."""
-        found = self.subcommands.get(cmd_name)
-        if found is None:
+        """Return the command with this name, or None. Its module is imported when its arguments are parsed; see `is_lazy`."""
+        subcommand = self.subcommands.get(cmd_name)
+        if subcommand is None:
             return None
-        command = LazyCommand(cmd_name, found)
+        command = LazyCommand(cmd_name, subcommand)
         return command if self.is_lazy else command.load()
 
 
@@ -53,12 +53,12 @@ class LazyCommand(TyperCommand):
     def load(self) -> Any:
         """Import the target and return its Click command: the target is a function (a command) or a `typer.Typer` (a group)."""
         module, _, attribute = self._target.partition(":")
-        found = getattr(import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            return get_command(found)
-        single = typer.Typer(**SETTINGS)
-        single.command(self.name)(found)
-        return get_command(single)
+        target = getattr(import_module(module), attribute)
+        if isinstance(target, typer.Typer):
+            return get_command(target)
+        app = typer.Typer(**SETTINGS)
+        app.command(self.name)(target)
+        return get_command(app)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the real command and return its context, whose `command` is the imported one instead of this placeholder."""

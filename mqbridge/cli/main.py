@@ -1,10 +1,11 @@
-"""The entry point. It imports nothing large itself, so that Ctrl-C ends it quietly from the start."""
+"""The entry point. It handles Ctrl-C before it imports the rest, so Ctrl-C never prints a traceback, even during the imports."""
 
 import signal
 import sys
 from typing import NoReturn
 
 INTERRUPTED = 130
+"""The same as `exit_codes.INTERRUPTED`, which is not imported yet when the first interrupt may come."""
 
 
 def _quit(*_: object) -> NoReturn:
@@ -12,7 +13,7 @@ def _quit(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Run the program. An interrupt before the command starts ends with the exit code and without a traceback."""
+    """Run the program. An interrupt during the imports ends it with exit code 130 and without a traceback."""
     signal.signal(signal.SIGINT, _quit)
     from mqbridge.cli.app import app
 

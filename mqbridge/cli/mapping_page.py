@@ -19,19 +19,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mapping.md"
 BEGIN = "<!-- Written by `python -m mqbridge.cli.mapping_page --write` from the mappings' own tables. Do not edit. -->"
 END = "<!-- end -->"
 UNPUBLISHED = {"memory"}
-"""Systems of the tests."""
+"""Systems that only the tests use."""
 
-_ORDER = (
+_FIELD_ORDER = (
     *("payload", "properties", "key", "ordering_key", "keys", "msg_type", "attributes", "event_time", "deliver_at"),
     *("origin", "hops", "publish_time", "delivery_count", "position", "defect"),
 )
+"""The fields of a message in the order of the page."""
 
 
-def generated() -> str:
-    """Return the text between the marks."""
-    found = [adapter.table for _, adapter in sorted(load_adapters().items()) if _is_published(adapter)]
-    lines = ["## Fields of the message", "", *_overview(found)]
-    for table in found:
+def generate_tables() -> str:
+    """Return the text between the marks: an overview of all fields, and a table for each system."""
+    tables = [adapter.table for _, adapter in sorted(load_adapters().items()) if _is_published(adapter)]
+    lines = ["## Fields of the message", "", *_overview(tables)]
+    for table in tables:
         lines += ["", f"## {table.title}: every field", "", "| native | message | fate | |", "|---|---|---|---|"]
         lines += [_line((_code(row.native), row.field or "", row.fate.value, row.why)) for row in table.rules]
     return "\n".join(lines)
@@ -42,15 +43,17 @@ def _is_published(adapter: Adapter) -> bool:
     return adapter.system not in UNPUBLISHED and adapter.cluster_model.__module__.startswith("mqbridge.")
 
 
-def _overview(found: list[FieldTable]) -> Iterator[str]:
-    yield _line(("field", *(table.title for table in found)))
-    yield "|---" * (len(found) + 1) + "|"
-    assert set(_ORDER) == set(Message.__slots__)  # noqa: S101 - a new field must be put in order
-    for field in _ORDER:
-        yield _line((field, *(_cell(table.rules_of(field)) for table in found)))
+def _overview(tables: list[FieldTable]) -> Iterator[str]:
+    """Yield the lines of a table with a row for each field of a message and a column for each system."""
+    yield _line(("field", *(table.title for table in tables)))
+    yield "|---" * (len(tables) + 1) + "|"
+    assert set(_FIELD_ORDER) == set(Message.__slots__)  # noqa: S101 - a new field needs a place in _FIELD_ORDER
+    for field in _FIELD_ORDER:
+        yield _line((field, *(_cell(table.rules_of(field)) for table in tables)))
 
 
 def _cell(rows: list[FieldRule]) -> str:
+    """Return the native names that keep a field. If none keeps it, the names with their fate."""
     written = [row for row in rows if row.fate not in {RECOMPUTED, DROPPED}]
     if written:
         return ", ".join(dict.fromkeys(_code(row.native) for row in written))
@@ -66,10 +69,10 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with new tables."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{generated()}\n\n{END}{after}"
+    """Return the text of the page with new tables between its marks."""
+    before, _, after_begin = text.partition(BEGIN)
+    _, _, after = after_begin.partition(END)
+    return f"{before}{BEGIN}\n\n{generate_tables()}\n\n{END}{after}"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mqbridge.cli.app import app
-from mqbridge.cli.process.logs import HANDLER
+from mqbridge.cli.process.logs import HANDLER_NAME
 from mqbridge.memory.broker import delete_broker
 
 
@@ -41,7 +41,7 @@ def invoke() -> Iterator[Invoke]:
         return Answer(result.exit_code, result.stdout, result.stderr)
 
     yield run
-    for handler in [one for one in root.handlers if one.name == HANDLER]:
+    for handler in [one for one in root.handlers if one.name == HANDLER_NAME]:
         root.removeHandler(handler)
     root.setLevel(level)
     gc.set_threshold(*collecting)

@@ -249,7 +249,7 @@ def test_a_topic_that_is_written_to_is_read_to_where_it_ended_at_the_start(
         (["consume", "-t", "orders", "-o", "7"], "the position 7 needs one partition. Name it with -p"),
         (["consume", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["consume", "-t", "orders", "-f", "%q"], "uses %q"),
-        (["consume", "-t", "orders", "-X", "none=1"], "-X none: there is no such setting here. There are: none"),
+        (["consume", "-t", "orders", "-X", "none=1"], "-X none: there is no such setting. Known: none"),
         (["produce", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["produce", "-t", "orders", "-H", "novalue"], "-H 'novalue' is not a property. Write NAME=VALUE"),
     ],
@@ -379,17 +379,17 @@ def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest
     from mqbridge.cli.demo import run_demo
     from mqbridge.gateway.clusters import connected_clusters
 
-    bridge = run_demo._gateway
+    bridge = run_demo._run_gateway
 
     async def tampered(config: Any, total: int, report: Any) -> Any:
         outcome = await bridge(config, total, report)
         async with connected_clusters(config) as clusters:
-            outbound = await clusters["target"].outbound(OutboundSpec(run_demo.COPY))
+            outbound = await clusters["target"].outbound(OutboundSpec(run_demo.COPY_TOPIC))
             await outbound.send(0, Share(Batch.of([Message(b"one more")])))
             await outbound.close()
         return outcome
 
-    monkeypatch.setattr(run_demo, "_gateway", tampered)
+    monkeypatch.setattr(run_demo, "_run_gateway", tampered)
     answer = invoke("quickstart", "-n", 100, "--partitions", 2, "--json")
     assert answer.code == 4
     assert [row["equal"] for row in answer.json["partitions"]] == [False, True]

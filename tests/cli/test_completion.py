@@ -11,7 +11,7 @@ import pytest
 from tests.patience import SERVER_PATIENCE_S
 
 PROGRAM = "import sys; from mqbridge.cli.main import main; sys.argv = ['mqbridge']; main()"
-PROFILES_VARIABLE = "clusters:\n  lab: {system: log, path: /tmp/lab.db}\n  prod: {system: log, path: /tmp/prod.db}\n"
+PROFILES_TEXT = "clusters:\n  lab: {system: log, path: /tmp/lab.db}\n  prod: {system: log, path: /tmp/prod.db}\n"
 ROUTES = """\
 clusters:
   source: {system: log, path: /tmp/source.db}
@@ -26,7 +26,7 @@ routes:
 @pytest.fixture
 def profiles(tmp_path: Path) -> Path:
     file = tmp_path / "clusters.yaml"
-    file.write_text(PROFILES_VARIABLE)
+    file.write_text(PROFILES_TEXT)
     return file
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.cli.output.escape import escape_line, indented, payload_kind, preview
+from mqbridge.cli.output.escape import escape_line, indent_json, payload_kind, payload_lines
 from mqbridge.message import Message
 
 
@@ -34,7 +34,7 @@ CONTROLS = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))} - {"\t"}
 
 @given(st.binary(max_size=200), st.integers(0, 300))
 def test_no_control_character_reaches_a_terminal(payload: bytes, limit: int) -> None:
-    for shown in preview(Message(payload), limit):
+    for shown in payload_lines(Message(payload), limit):
         assert not set(shown) & CONTROLS
     assert escape_line(payload).isprintable() or not payload.isascii()
 
@@ -48,18 +48,18 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_indented_json_has_the_same_value(value: object) -> None:
-    assert json.loads(indented(json.dumps(value))) == value
-    assert json.loads(indented(json.dumps(value, ensure_ascii=False, indent=3))) == value
+    assert json.loads(indent_json(json.dumps(value))) == value
+    assert json.loads(indent_json(json.dumps(value, ensure_ascii=False, indent=3))) == value
 
 
 def test_indenting_changes_no_number_and_drops_no_key() -> None:
-    assert indented('{"a":1.10,"a":123456789012345678901234567890,"b":{},"c":[ ]}').split() == [
+    assert indent_json('{"a":1.10,"a":123456789012345678901234567890,"b":{},"c":[ ]}').split() == [
         "{", '"a":', "1.10,", '"a":', "123456789012345678901234567890,", '"b":', "{},", '"c":', "[]", "}",
     ]  # fmt: skip
 
 
 def test_a_hex_dump() -> None:
-    assert preview(Message(bytes(range(18)) + b"A"), 100) == [
+    assert payload_lines(Message(bytes(range(18)) + b"A"), 100) == [
         "00000000  00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  ................",
         "00000010  10 11 41                                         ..A",
     ]

@@ -91,7 +91,7 @@ async def run(inbound: Inbound, partitions: frozenset[str] = BOTH, **reading: An
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed at once."""
-    monkeypatch.setattr(group_reader, "SILENT_S", 0.01)
+    monkeypatch.setattr(group_reader, "SILENCE_S", 0.01)
     monkeypatch.setattr(group_reader, "MORE_LANES_S", 0.05)
 
 

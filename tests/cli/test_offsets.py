@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.topics import Bounds
-from mqbridge.cli.group_state.reset import change
+from mqbridge.cli.group_state.reset import describe_change
 from mqbridge.message import Position
 from tests.cli.conftest import Invoke
 
@@ -121,7 +121,7 @@ def test_a_dry_run_moves_nothing(invoke: Invoke, filled: list[Any]) -> None:
     )
     unsure = invoke("offsets", "orders", "-G", "g", "--reset", "earliest", *filled)
     assert unsure.code == 2
-    assert "nothing was moved. Add --yes to do it" in unsure.err
+    assert "nothing was moved. Add --yes to move it" in unsure.err
     assert committed(invoke, filled) == before
 
 
@@ -137,7 +137,7 @@ def test_a_misspelt_group_is_not_created(invoke: Invoke, filled: list[Any]) -> N
     ("arguments", "expected"),
     [
         (["--reset", "earliest", "--yes"], "--reset moves a group. Name it with -G"),
-        (["-G", "g", "--yes"], "there is nothing to do. Say where to with --reset"),
+        (["-G", "g", "--yes"], "--yes, --dry-run and --create need --reset. Give the new position"),
         (["-G", "g", "--reset", "noon"], "--reset 'noon' is not a position. Use earliest, latest"),
         (["-G", "g", "--reset", "1", "--yes"], "the position 1 needs one partition. Name it with -p"),
         (["-G", "g", "--reset", "99", "-p", 0, "--yes"], "partition 0 has no position 99. It holds 0 up to 5"),
@@ -172,10 +172,10 @@ def test_a_cluster_that_cannot_move_groups_reports_the_missing_setting(
         ((5,), (5,), (0,), (9,), "none"),
         ((7, 3, 0), (7, 0, 0), (7, 0, 0), (7, 5, 0), "back"),
         ((7, 3, 0), (7, 5, 0), (7, 0, 0), (7, 5, 0), "forth"),
-        # Pulsar says of an empty partition that its last entry is before all ledgers, and of a subscription in which it waits.
+        # In an empty partition, Pulsar reports position -1:-1 as the end, and a position in a real ledger for a subscription.
         ((11, 0, 0), (-1, -1, 0), (-1, -1, 0), (-1, -1, 0), "none"),
         (None, (0,), (0,), (9,), "new"),
     ],
 )
 def test_a_move_is_described(before: Position | None, after: Position, first: Position, next_: Position, shown: str) -> None:
-    assert change(before, after, Bounds(first, next_)) == shown
+    assert describe_change(before, after, Bounds(first, next_)) == shown

@@ -155,7 +155,7 @@ def seen(of: str, *times: int | None) -> tuple[Partition, list[Message]]:
 
 
 def payloads(collected: MessageSelection) -> list[str]:
-    return [(message.payload or b"").decode() for _, message in collected.chosen()]
+    return [(message.payload or b"").decode() for _, message in collected.select()]
 
 
 def test_the_newest_are_chosen_by_time_and_partitions_keep_their_order() -> None:

@@ -274,8 +274,8 @@ def test_warnings_and_uncaught_exceptions_are_json() -> None:
     assert done.returncode == 1
     warned, in_thread, ended = json_lines(done.stderr)
     assert (warned["logger"], "UserWarning: old" in str(warned["message"])) == ("py.warnings", True)
-    assert in_thread["message"] == "ended by ZeroDivisionError: division by zero"
-    assert (ended["level"], ended["message"]) == ("critical", "ended by SystemError: a bug")
+    assert in_thread["message"] == "uncaught ZeroDivisionError: division by zero"
+    assert (ended["level"], ended["message"]) == ("critical", "uncaught SystemError: a bug")
     assert all("Traceback" in str(one["exception"]) for one in (in_thread, ended))
 
 

@@ -78,8 +78,8 @@ async def test_messages_are_limited_per_partition_and_by_type(cluster: Cluster) 
     await store(cluster, 0, b"paid 1", b"paid 2", b"paid 3", msg_type="paid")
     await store(cluster, 1, b"paid 4", msg_type="paid")
     ranges = {"0": Range((0,), (6,)), "1": Range((0,), (1,))}
-    assert await payloads(cluster, ranges, per_partition=2) == {"0": [b"a", b"b"], "1": [b"paid 4"]}
-    paid = await payloads(cluster, ranges, per_partition=2, msg_types=frozenset({"paid"}))
+    assert await payloads(cluster, ranges, limit_per_partition=2) == {"0": [b"a", b"b"], "1": [b"paid 4"]}
+    paid = await payloads(cluster, ranges, limit_per_partition=2, msg_types=frozenset({"paid"}))
     assert paid == {"0": [b"paid 1", b"paid 2"], "1": [b"paid 4"]}
 
 

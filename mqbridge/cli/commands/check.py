@@ -48,7 +48,7 @@ def check(
         if not as_json or debug.get():
             raise
         problems = error.errors if isinstance(error, ConfigErrors) else [error]
-        print_json({"file": str(file), "ok": False, "problems": [_problem(problem) for problem in problems]})
+        print_json({"file": str(file), "ok": False, "problems": [_problem_fields(problem) for problem in problems]})
         raise typer.Exit(exit_codes.USAGE) from None
     clusters, routes = (
         event_loop.run(_check_clusters(config)) if connect else ([], [_route_fields(route) for route in config.routes])
@@ -62,11 +62,12 @@ def check(
     raise typer.Exit(exit_codes.CLUSTER if failed else exit_codes.OK)
 
 
-def _problem(error: ConfigError) -> dict[str, str]:
+def _problem_fields(error: ConfigError) -> dict[str, str]:
     return {"place": error.location, "path": error.path, "problem": error.problem, "hint": error.hint}
 
 
 def _route_fields(route: "Route") -> dict[str, Any]:
+    """Return the fields of a route for JSON; those that need a connection are empty."""
     source = route.source
     return {
         "name": route.name,
@@ -80,7 +81,7 @@ def _route_fields(route: "Route") -> dict[str, Any]:
 
 
 async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Connect to every cluster and plan every route; return the state of each cluster and of each route."""
+    """Connect to every cluster and plan every route; return the fields of each cluster and of each route, for JSON."""
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.gateway.plan import Planner
@@ -97,20 +98,21 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
         routes = [
             _route_fields(plan.route) | _plan_fields(plan) | {"warnings": await _warnings(plan, clusters)} for plan in plans
         ]
-    return [state for state, _ in connections], routes
+    return [fields for fields, _ in connections], routes
 
 
 async def _connect(stack: contextlib.AsyncExitStack, choice: "ClusterChoice") -> tuple[dict[str, Any], Cluster | None]:
-    """Return the state of a cluster, and the cluster if it answered; `stack` closes it."""
-    state: dict[str, Any] = {"name": choice.name, "system": choice.adapter.system, "reachable": False, "error": None}
+    """Connect to a cluster; return its fields for JSON, and the cluster if it answered. `stack` closes the cluster."""
+    fields: dict[str, Any] = {"name": choice.name, "system": choice.adapter.system, "reachable": False, "error": None}
     try:
         cluster = await stack.enter_async_context(choice.connected())
     except MqbridgeError as error:
-        return state | {"error": str(error)}, None
-    return state | {"reachable": True}, cluster
+        return fields | {"error": str(error)}, None
+    return fields | {"reachable": True}, cluster
 
 
 def _plan_fields(plan: "Plan") -> dict[str, Any]:
+    """Return the fields of a planned route: its topics with their targets, the notes, and the problems as one text."""
     from mqbridge.routing.topics import render_target_topic
 
     topics = [
@@ -151,6 +153,7 @@ def _count(items: Sized, word: str) -> str:
 
 
 def _route_rows(route: dict[str, Any], connected: bool) -> list[tuple[str, ...]]:
+    """Return one row per source topic. Without a plan, or if the route has an error, one row shows the route as configured."""
     source, name = route["from"], route["name"]
     rows: list[tuple[str, ...]] = [
         (
@@ -163,9 +166,9 @@ def _route_rows(route: dict[str, Any], connected: bool) -> list[tuple[str, ...]]
     ]
     if rows and route["error"] is None:
         return rows
-    plan = (
+    configured = (
         name,
         f"{source['cluster']}/{', '.join(source['topics'])}",
         ", ".join(f"{to['cluster']}/{to['topic']}" for to in route["to"]),
     )
-    return [*rows, (*plan, route["error"]) if connected else plan]
+    return [*rows, (*configured, route["error"]) if connected else configured]

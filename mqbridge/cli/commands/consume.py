@@ -1,6 +1,6 @@
-"""`mqbridge consume`: print messages. The option letters are kcat's.
+"""`mqbridge consume`: print messages. The short options are those of kcat.
 
-Without a group it reads the partitions by position, so that it moves no group and leaves none behind.
+Without a group, the command reads partitions by position: it moves no group and creates none.
 """
 
 import sys
@@ -35,7 +35,7 @@ from mqbridge.cli.options.start_position import (
 from mqbridge.cli.output import message_format
 from mqbridge.cli.output.console import command, print_note
 from mqbridge.cli.process import event_loop
-from mqbridge.cli.reading.group_reader import GroupReader, GroupReadSpec, Show
+from mqbridge.cli.reading.group_reader import GroupReader, GroupReadSpec, ShowMessages
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.message import Message, Partition, Position
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRequest:
-    """The options of the command. Without `start` it resumes at the group's position."""
+    """The options of the command. Without `start`, reading resumes at the group's position."""
 
     topic: str
     group: str | None
@@ -72,10 +72,10 @@ def consume(
             "--offset",
             "-o",
             metavar="POSITION",
-            help=f"stored (with -G, and the default there), {START_POSITION_HELP}. Default: earliest.",
+            help=f"stored (the group's position, only with -G), {START_POSITION_HELP}. Default: stored with -G, else earliest.",
         ),
     ] = None,
-    exit_at_end: Annotated[bool, typer.Option("--exit", "-e", help="End when every partition was read to its end.")] = False,
+    exit_at_end: Annotated[bool, typer.Option("--exit", "-e", help="End when every partition has been read to its end.")] = False,
     count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after this many messages.")] = None,
     msg_type: Annotated[
         list[str] | None,
@@ -83,7 +83,8 @@ def consume(
     ] = None,
     fmt: Annotated[str, typer.Option("--format", "-f", help=message_format.HELP)] = message_format.DEFAULT_FORMAT,
     group: Annotated[
-        str | None, typer.Option("--group", "-G", help="Consume as this group and acknowledge; without it no group moves.")
+        str | None,
+        typer.Option("--group", "-G", help="Consume as a member of this group and acknowledge; without it, no group moves."),
     ] = None,
     setting: SettingOption = None,
     config: ConfigOption = None,
@@ -101,7 +102,7 @@ def consume(
         mqbridge consume -t orders -G audit -c 10 --json --at tubemq://127.0.0.1:8715
     """
     write = _json_line if as_json else message_format.compile_format(fmt)
-    start = _start(offset, group)
+    start = _parse_offset(offset, group)
     choice = choose(config, cluster, at)
     options = parse_settings(choice.adapter.inbound_options, setting or ())
     if setting and group is None:
@@ -121,8 +122,8 @@ def _json_line(partition: Partition, message: Message) -> bytes:
     return orjson.dumps(message_format.as_json(partition, message), option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _start(offset: str | None, group: str | None) -> StartPosition | None:
-    """Return the position to start at; None for the group's own position. Raises ConfigError."""
+def _parse_offset(offset: str | None, group: str | None) -> StartPosition | None:
+    """Return the position at which to start; None for the group's own position. Raises ConfigError."""
     if offset is None:
         return Start.EARLIEST if group is None else None
     if offset != "stored":
@@ -132,7 +133,7 @@ def _start(offset: str | None, group: str | None) -> StartPosition | None:
     return None
 
 
-async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "BaseModel", show: Show) -> int:
+async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "BaseModel", show: ShowMessages) -> int:
     async with choice.connected() as cluster:
         described = await cluster.describe(request.topic)
         if described is None:
@@ -141,39 +142,39 @@ async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "B
         needs_bounds = request.start is not None or request.exit_at_end
         bounds = await cluster.bounds(request.topic) if needs_bounds else {}
         if request.start is None:
-            return await _as_group(cluster, request, {}, names, bounds, options, show)
+            return await _read_as_group(cluster, request, {}, names, bounds, options, show)
         begin = await resolve_positions(cluster, request.topic, names, request.start, bounds)
         if request.group is None:
-            return await _without_group(cluster, request, begin, bounds, show)
-        return await _as_group(cluster, request, begin, names, bounds, options, show)
+            return await _read_without_group(cluster, request, begin, bounds, show)
+        return await _read_as_group(cluster, request, begin, names, bounds, options, show)
 
 
-async def _without_group(
-    cluster: Cluster, request: ConsumeRequest, begin: Mapping[str, Position], bounds: Mapping[str, Bounds], show: Show
+async def _read_without_group(
+    cluster: Cluster, request: ConsumeRequest, begin: Mapping[str, Position], bounds: Mapping[str, Bounds], show: ShowMessages
 ) -> int:
     ranges = {name: Range(position, bounds[name].next if request.exit_at_end else None) for name, position in begin.items()}
     shown = 0
     async with aclosing(read(cluster, request.topic, ranges, msg_types=request.msg_types)) as chunks:
         async for partition, messages in chunks:
-            wanted = messages if request.count is None else messages[: request.count - shown]
-            show(partition, wanted)
-            shown += len(wanted)
+            selected = messages if request.count is None else messages[: request.count - shown]
+            show(partition, selected)
+            shown += len(selected)
             if shown == request.count:
                 break
     return shown
 
 
-async def _as_group(
+async def _read_as_group(
     cluster: Cluster,
     request: ConsumeRequest,
     begin: Mapping[str, Position],
     names: Sequence[str],
     bounds: Mapping[str, Bounds],
     options: "BaseModel",
-    show: Show,
+    show: ShowMessages,
 ) -> int:
     if begin and not cluster.capabilities.seek:
-        raise ConfigError("this system cannot move to a position", hint="Use -o stored, or read without a group")
+        raise ConfigError("this system cannot move a group's member to a position", hint="Use -o stored, or read without a group")
     group = str(request.group)
     reader = GroupReader(
         GroupReadSpec(
@@ -196,8 +197,8 @@ async def _as_group(
 
 
 async def _committed(cluster: Cluster, topic: str, group: str, bounds: Mapping[str, Bounds]) -> dict[str, Position]:
-    """Return where the group resumes, as far as the cluster tells: at the beginning where it never committed."""
-    first = {name: one.first for name, one in bounds.items()}
+    """Return where the group resumes, by partition name: at its committed position, or else at the partition's first message."""
+    first = {name: partition.first for name, partition in bounds.items()}
     try:
         return first | dict(await cluster.committed(topic, group))
     except ClusterError:

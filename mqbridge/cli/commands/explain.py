@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from mqbridge.config.cluster_choice import ClusterChoice
 
 MAX_VALUE_CHARS = 300
-"""Longer values are cut in a table; `--json` shows all of a value."""
+"""Longer values are cut in a table; `--json` shows whole values."""
 
 _PREFIXES = ("property ", "attribute ")
+"""Words before the name of a property or attribute in the names that an adapter's `preview` returns."""
 
 
 @command
@@ -51,7 +52,8 @@ def explain(
         ),
     ] = None,
     position: Annotated[
-        str | None, typer.Option("--position", "-o", help="Which message: a position such as 12 or 12:3. Default: the first.")
+        str | None,
+        typer.Option("--position", "-o", help="The position of the message, such as 12 or 12:3. Default: the first message."),
     ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", help="The partition of that message, by name or index; with --position.")
@@ -69,7 +71,7 @@ def explain(
         mqbridge explain --message pulsar://127.0.0.1:6650 orders rocketmq
         mqbridge explain -F gateway.yaml -b source orders pulsar -p 0 --position 12:3
 
-    With --message (or --config and --cluster) it reads one real message and shows it before and after. No group moves.
+    With --message (or --config and --cluster) it reads a real message and shows it before and after the mapping. No group moves.
     """
     if len(names) != 2:
         raise typer.BadParameter("name two systems, or a topic and a system", param_hint="SYSTEM|TOPIC SYSTEM")
@@ -77,28 +79,30 @@ def explain(
         _explain_systems(_adapter(names[0]).table, _adapter(names[1]).table, as_json=as_json)
         return
     choice, target = choose(config, cluster, message), _adapter(names[1])
-    source, found = event_loop.run(_read_one(choice, names[0], partition, None if position is None else _position(position)))
-    _explain_message(choice.adapter.table, target, source, found, as_json=as_json)
+    source, real_message = event_loop.run(
+        _read_one(choice, names[0], partition, None if position is None else _parse_position(position))
+    )
+    _explain_message(choice.adapter.table, target, source, real_message, as_json=as_json)
 
 
 def _adapter(system: str) -> "Adapter":
     from mqbridge.adapter.registry import load_adapters
 
     adapters = load_adapters()
-    found = adapters.get(system)
-    if found is None:
+    adapter = adapters.get(system)
+    if adapter is None:
         raise ConfigError(f"there is no system {system!r}", hint=nearest(system, adapters))
-    return found
+    return adapter
 
 
-def _position(text: str) -> Position:
+def _parse_position(text: str) -> Position:
     try:
         return parse_position(text)
     except ValueError as error:
         raise ConfigError(f"--position {text!r} is not a position", hint="Use one such as 12 or 12:3") from error
 
 
-# --- a direction ------------------------------------------------------------------------------------------------------
+# --- two systems ------------------------------------------------------------------------------------------------------
 
 
 def _explain_systems(source: FieldTable, target: FieldTable, *, as_json: bool) -> None:
@@ -108,23 +112,23 @@ def _explain_systems(source: FieldTable, target: FieldTable, *, as_json: bool) -
         print_json({"source": source.system, "target": target.system, "fields": rows})
         return
     ordered = sorted(steps, key=lambda step: list(Fate).index(step.fate))  # kept fields first, dropped fields last
-    shown = [(step.source, step.field, _short(step.target), step.fate.value, step.why) for step in ordered]
-    print_table([source.title, "message", target.title, "fate", "why"], shown)
+    cells = [(step.source, step.field, _short_names(step.target), step.fate.value, step.why) for step in ordered]
+    print_table([source.title, "message", target.title, "fate", "why"], cells)
 
 
-def _short(natives: str) -> str:
-    """Names without the protocol structures that contain them, each once: `a.X, b.X` as `X`."""
-    names = natives.split(", ")
+def _short_names(native_names: str) -> str:
+    """Remove the protocol structures from the names, and repeated names: `a.X, b.X` becomes `X`."""
+    names = native_names.split(", ")
     return ", ".join(dict.fromkeys(name if name.startswith(RESERVED_PREFIX) else name.rpartition(".")[2] for name in names))
 
 
-# --- a message --------------------------------------------------------------------------------------------------------
+# --- one message --------------------------------------------------------------------------------------------------------
 
 
 async def _read_one(
     choice: "ClusterChoice", topic: str, partition: str | None, position: Position | None
 ) -> tuple[Partition, Message]:
-    """Read one message. Raises ClusterError if the topic has none there."""
+    """Read one message at or after the position. Raises ClusterError if there is none."""
     async with choice.connected() as cluster:
         described = await cluster.describe(topic)
         if described is None:
@@ -135,7 +139,7 @@ async def _read_one(
         async with aclosing(read(cluster, topic, ranges)) as chunks:
             async for source, messages in chunks:
                 return source, messages[0]
-    raise ClusterError(f"topic {topic!r} of cluster {choice.name!r} has no message there to explain", Failure.FATAL)
+    raise ClusterError(f"topic {topic!r} of cluster {choice.name!r} has no message at or after this position", Failure.FATAL)
 
 
 def _explain_message(
@@ -150,7 +154,7 @@ def _explain_message(
         print_json({"source": source.system, "target": target.system, "message": fields, "written": rows})
         return
     present = [(field, value) for field, value in message.as_dict().items() if value not in (None, ())]
-    before = [(_natives(source, field), field, _format_value(value)) for field, value in present]
+    before = [(_native_names(source, field), field, _format_value(value)) for field, value in present]
     print_table([source.title, "message", "value"], before)
     stdout_console().print()
     shown = [(native, _format_value(value), rule.field, rule.fate.value, rule.why) for native, rule, value in written]
@@ -165,12 +169,13 @@ def _as_json(native: str, rule: FieldRule, value: str | bytes) -> dict[str, Any]
     )
 
 
-def _natives(table: FieldTable, field: str) -> str:
+def _native_names(table: FieldTable, field: str) -> str:
+    """Return the source system's own names for a field of the message."""
     return ", ".join(dict.fromkeys(rule.native for rule in table.rules_of(field) if not rule.native.startswith("mqbridge.")))
 
 
 def _rule_of(table: FieldTable, native: str) -> FieldRule:
-    """Return the rule for a native name; a name without a rule is a user's property."""
+    """Return the rule for a native name. A rule's name may end with `*`. A name without a rule is a property of the user."""
     name = next((native.removeprefix(prefix) for prefix in _PREFIXES if native.startswith(prefix)), native)
     for rule in table.rules:
         if rule.native in {native, name}:
@@ -181,7 +186,7 @@ def _rule_of(table: FieldTable, native: str) -> FieldRule:
 
 
 def _text(value: str | bytes) -> str | None:
-    """Decode; None for bytes that are not UTF-8."""
+    """Return the value as text; None for bytes that are not UTF-8."""
     try:
         return value if isinstance(value, str) else value.decode()
     except UnicodeDecodeError:
@@ -189,6 +194,7 @@ def _text(value: str | bytes) -> str | None:
 
 
 def _format_value(value: Any) -> str:
+    """Format a field's value for a table: bytes, properties (pairs), a position (numbers), keys (texts), or another value."""
     if isinstance(value, bytes):
         value = value.hex(" ") if (text := _text(value)) is None else text
     elif isinstance(value, tuple) and value and isinstance(value[0], tuple):

@@ -1,4 +1,4 @@
-"""`mqbridge groups`: the groups of a topic, how far each has read, and which member holds which partition."""
+"""`mqbridge groups`: the groups of a topic, their positions and lag, and the members with their assigned partitions."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,16 +22,17 @@ from mqbridge.cli.process import event_loop
 if TYPE_CHECKING:
     from mqbridge.config.cluster_choice import ClusterChoice
 
-Group = tuple[str, list[PartitionLag], list[Member]]
+GroupState = tuple[str, list[PartitionLag], list[Member]]
+"""The name of a group, its lag in each partition, and its members."""
 
 
 @command
 def groups(
     *,
     topic: TopicArgument,
-    group: Annotated[list[str] | None, typer.Option("--group", "-G", help="Only these groups.")] = None,
+    group: Annotated[list[str] | None, typer.Option("--group", "-G", help="Only this group; may be repeated.")] = None,
     members: Annotated[
-        bool, typer.Option("--members", "-m", help="The members and what each holds, instead of the lag.")
+        bool, typer.Option("--members", "-m", help="Show the members and the partitions assigned to each, instead of the lag.")
     ] = False,
     config: ConfigOption = None,
     cluster: ClusterOption = None,
@@ -46,28 +47,29 @@ def groups(
         mqbridge groups orders --members --at rocketmq://127.0.0.1:9876
         mqbridge groups orders -G mqbridge -F gateway.yaml -b source --json
 
-    The lag is in messages where positions count messages, else as the system counts (Pulsar: entries).
+    The lag is in messages if the system counts messages, otherwise in the unit of the system (Pulsar: entries).
     """
-    unit, found = event_loop.run(_groups(choose(config, cluster, at), topic, group))
+    unit, states = event_loop.run(_groups(choose(config, cluster, at), topic, group))
     if members:
-        _show_members(found, as_json=as_json)
+        _show_members(states, as_json=as_json)
     else:
-        _show(found, unit, as_json=as_json)
+        _show(states, unit, as_json=as_json)
 
 
-async def _groups(choice: "ClusterChoice", topic: str, only: list[str] | None) -> tuple[str, list[Group]]:
+async def _groups(choice: "ClusterChoice", topic: str, only: list[str] | None) -> tuple[str, list[GroupState]]:
+    """Return the unit of the lag, and the states of all groups of the topic, or of those in `only`."""
     async with choice.connected() as cluster:
-        found = await cluster.describe(topic)
-        if found is None:
+        described = await cluster.describe(topic)
+        if described is None:
             raise topic_not_found(topic, cluster)
         operations, bounds = operations_of(cluster), await cluster.bounds(topic)
         names = only or sorted(await operations.groups(topic))
-        rows = [(name, *await fetch_lag(cluster, topic, name, found.partitions, bounds)) for name in names]
+        rows = [(name, *await fetch_lag(cluster, topic, name, described.partitions, bounds)) for name in names]
         return operations.backlog_unit, rows
 
 
-def _show(found: list[Group], unit: str, *, as_json: bool) -> None:
-    rows = [(group, lag) for group, partitions, _ in found for lag in partitions]
+def _show(states: list[GroupState], unit: str, *, as_json: bool) -> None:
+    rows = [(group, lag) for group, partitions, _ in states for lag in partitions]
     if as_json:
         print_json([{"group": group, **lag.as_dict(), "member": lag.member} for group, lag in rows])
         return
@@ -87,10 +89,10 @@ def _show(found: list[Group], unit: str, *, as_json: bool) -> None:
         print_note(f"the lag counts {unit}")
 
 
-def _show_members(found: list[Group], *, as_json: bool) -> None:
+def _show_members(states: list[GroupState], *, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         {"group": group, "member": member.id, "address": member.address or None, "partitions": member.partitions}
-        for group, _, members in found
+        for group, _, members in states
         for member in members
     ]
     if as_json:

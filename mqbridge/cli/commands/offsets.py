@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqbridge.cli.group_state import reset
-from mqbridge.cli.group_state.lag import PartitionLag, fetch_lag, format_lag, position_text, total
+from mqbridge.cli.group_state.lag import PartitionLag, fetch_lag, format_lag, position_text, sum_or_none
 from mqbridge.cli.options.cluster_options import (
     ClusterOption,
     ConfigOption,
@@ -34,10 +34,10 @@ def offsets(
         list[str] | None, typer.Option("--partition", "-p", help="Only this partition, by name or index; may be repeated.")
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--reset", metavar="POSITION", help=f"Move the group: to {START_POSITION_HELP}.")
+        str | None, typer.Option("--reset", metavar="POSITION", help=f"Move the group to this position: {START_POSITION_HELP}.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what --reset would do.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Carry out --reset.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Let --reset create a group that does not exist.")] = False,
     config: ConfigOption = None,
     cluster: ClusterOption = None,
@@ -57,7 +57,7 @@ def offsets(
     choice, partitions = choose(config, cluster, at), partition or []
     if to is None:
         if yes or dry_run or create:
-            raise ConfigError("there is nothing to do", hint="Say where to with --reset POSITION")
+            raise ConfigError("--yes, --dry-run and --create need --reset", hint="Give the new position with --reset POSITION")
         unit, rows = event_loop.run(_offsets(choice, topic, group, partitions))
         _show(topic, group, unit, rows, as_json=as_json)
         return
@@ -69,12 +69,13 @@ def offsets(
     plan = event_loop.run(reset.reset(choice, request))
     reset.show(plan, as_json=as_json)
     if not yes and not dry_run:
-        raise ConfigError("nothing was moved", hint="Add --yes to do it, --dry-run to only look")
+        raise ConfigError("nothing was moved", hint="Add --yes to move it, or --dry-run to only show the plan")
 
 
 async def _offsets(
     choice: "ClusterChoice", topic: str, group: str | None, partitions: list[str]
 ) -> tuple[str, list[PartitionLag]]:
+    """Return the unit of the lag, and the bounds of each partition, with a group also its position and lag."""
     async with choice.connected() as cluster:
         described = await cluster.describe(topic)
         if described is None:
@@ -87,7 +88,7 @@ async def _offsets(
 
 
 def _show(topic: str, group: str | None, unit: str, rows: list[PartitionLag], *, as_json: bool) -> None:
-    messages, lag = total(row.message_count for row in rows), total(row.lag for row in rows)
+    messages, lag = sum_or_none(row.message_count for row in rows), sum_or_none(row.lag for row in rows)
     if as_json:
         report: dict[str, Any] = {"topic": topic, "partitions": [_as_json(row, group) for row in rows], "messages": messages}
         print_json(report if group is None else report | {"group": group, "lag": lag, "lag_unit": unit})
@@ -99,7 +100,7 @@ def _show(topic: str, group: str | None, unit: str, rows: list[PartitionLag], *,
     print_table(columns, cells, right=columns[1:])
     if all(row.bounds is None for row in rows):
         print_note(
-            "the cluster does not tell where its partitions begin and end: give its admin_url (--at URL?admin=http://HOST:PORT)"
+            "the cluster does not report where its partitions begin and end: give its admin_url (--at URL?admin=http://HOST:PORT)"
         )
     if group is not None and all(row.committed is None for row in rows):
         print_note(f"group {group} has no position in {topic}")

@@ -1,4 +1,4 @@
-"""`mqbridge peek`: show some messages without joining a group or moving anything."""
+"""`mqbridge peek`: show some messages without joining a group or moving a group's position."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ from mqbridge.cli.options.start_position import (
 )
 from mqbridge.cli.output import message_format
 from mqbridge.cli.output.console import command, print_note
-from mqbridge.cli.output.preview import LocatedMessage, MessageSelection, show
+from mqbridge.cli.output.preview import LocatedMessage, MessageSelection, print_message
 from mqbridge.cli.process import event_loop
 from mqbridge.cli.reading.range_reader import Chunk, Range, read
 from mqbridge.errors import ClusterError, ConfigError, Failure, RequestTimeout
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 
 DEFAULT_COUNT = 10
 MAX_COUNT = 1000
-PREVIEW_BYTES = 600
+"""Maximum number of messages: they are all kept in memory until they are printed."""
+DEFAULT_PREVIEW_BYTES = 600
 READ_TIMEOUT_S = 60.0
-"""For reading; connecting has deadlines of its own."""
+"""Time limit for reading, which begins after connecting."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeekRequest:
-    """The messages to show: `count` from `start` on, or the newest if there is no `start`."""
+    """The messages to show: `count` messages from `start` on; without a `start`, the newest `count` messages."""
 
     partitions: Sequence[str]
     start: StartPosition | None
@@ -62,22 +63,32 @@ def peek(
     topic: TopicArgument,
     last: Annotated[
         int | None,
-        typer.Option("--last", "-n", metavar="N", min=1, max=MAX_COUNT, help=f"The newest N. Default: {DEFAULT_COUNT}."),
+        typer.Option("--last", "-n", metavar="N", min=1, max=MAX_COUNT, help=f"The newest N messages. Default: {DEFAULT_COUNT}."),
     ] = None,
-    first: Annotated[bool, typer.Option("--first", help="The oldest that the topic still holds.")] = False,
+    first: Annotated[bool, typer.Option("--first", help="The oldest messages that the topic still has.")] = False,
     at_position: Annotated[
-        str | None, typer.Option("--at-position", "-o", metavar="POSITION", help=f"From here on: {START_POSITION_HELP}.")
+        str | None,
+        typer.Option(
+            "--at-position", "-o", metavar="POSITION", help=f"The messages from this position on: {START_POSITION_HELP}."
+        ),
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-c", metavar="N", min=1, max=MAX_COUNT, help=f"How many, if not {DEFAULT_COUNT}."),
+        typer.Option(
+            "--count",
+            "-c",
+            metavar="N",
+            min=1,
+            max=MAX_COUNT,
+            help=f"Number of messages, with --first or --at-position. Default: {DEFAULT_COUNT}.",
+        ),
     ] = None,
     partition: Annotated[
         list[str] | None, typer.Option("--partition", "-p", help="Only this partition, by name or index; may be repeated.")
     ] = None,
     preview: Annotated[
-        int, typer.Option("--bytes", metavar="N", min=0, help="How much of each payload to show.")
-    ] = PREVIEW_BYTES,
+        int, typer.Option("--bytes", metavar="N", min=0, help="Approximate maximum of each payload to show, in bytes.")
+    ] = DEFAULT_PREVIEW_BYTES,
     config: ConfigOption = None,
     cluster: ClusterOption = None,
     at: UrlOption = None,
@@ -91,17 +102,17 @@ def peek(
         mqbridge peek orders --first -c 3 -p 0 -F gateway.yaml -b source
         mqbridge peek orders -o now-15m --json --at rocketmq://127.0.0.1:9876
 
-    TubeMQ tells where a topic ends only through the Master's web address (?admin=http://HOST:8080); without it use --first.
+    TubeMQ reports where a topic ends only through the Master's web address (?admin=http://HOST:8080); without it, use --first.
     """
     request = _request(last, count, at_position, partition, first=first)
-    found = event_loop.run(_peek(choose(config, cluster, at), topic, request))
-    for located in found:
+    selected = event_loop.run(_peek(choose(config, cluster, at), topic, request))
+    for located in selected:
         if as_json:
             sys.stdout.buffer.write(orjson.dumps(message_format.as_json(*located), option=orjson.OPT_APPEND_NEWLINE))
         else:
-            show(*located, preview)
+            print_message(*located, preview)
     sys.stdout.flush()
-    if not found:
+    if not selected:
         print_note(f"{topic} has no message there")
 
 
@@ -122,39 +133,40 @@ async def _peek(choice: "ClusterChoice", topic: str, request: PeekRequest) -> li
         if described is None:
             raise topic_not_found(topic, cluster)
         names, bounds = select_partitions(described, request.partitions), await cluster.bounds(topic)
-        begin = await _begin(cluster, topic, names, request, bounds)
+        begin = await _begin_positions(cluster, topic, names, request, bounds)
         ranges = {name: Range(begin.get(name, bounds[name].first), bounds[name].next) for name in names if name in bounds}
         newest = request.start is None
         selection = MessageSelection(request.count, newest=newest)
-        chunks = read(cluster, topic, ranges, per_partition=None if newest else request.count)
+        chunks = read(cluster, topic, ranges, limit_per_partition=None if newest else request.count)
         await _collect(chunks, selection, topic)
-        return selection.chosen()
+        return selection.select()
 
 
 async def _collect(chunks: AsyncGenerator[Chunk, None], selection: MessageSelection, topic: str) -> None:
+    """Add all chunks to the selection. Raises RequestTimeout."""
     try:
         async with asyncio.timeout(READ_TIMEOUT_S), aclosing(chunks):
             async for chunk in chunks:
                 selection.add(*chunk)
     except TimeoutError as error:
         raise RequestTimeout(
-            f"{topic!r} could not be read within {READ_TIMEOUT_S:g} s; look at one partition with -p, or at fewer messages"
+            f"{topic!r} could not be read within {READ_TIMEOUT_S:g} s; ask for one partition with -p, or for fewer messages"
         ) from error
 
 
-async def _begin(
+async def _begin_positions(
     cluster: Cluster, topic: str, names: Sequence[str], request: PeekRequest, bounds: Mapping[str, Bounds]
 ) -> Mapping[str, Position]:
-    """Return where to begin, by partition; a partition that is missing is read from its beginning."""
+    """Return the position at which to begin, by partition name. A partition without one is read from its first message."""
     if request.start is Start.EARLIEST:
         return {}
     if request.start is None:
-        found = await operations_of(cluster).newest(topic, request.count)
-        if not found:
+        positions = await operations_of(cluster).newest(topic, request.count)
+        if not positions:
             raise ClusterError(
-                f"cluster {cluster.name!r} does not tell where {topic!r} ends; give its admin_url "
+                f"cluster {cluster.name!r} does not report where {topic!r} ends; give its admin_url "
                 "(--at URL?admin=http://HOST:PORT), or use --first",
                 Failure.FATAL,
             )
-        return found
+        return positions
     return await resolve_positions(cluster, topic, names, request.start, bounds)

@@ -1,4 +1,4 @@
-"""`mqbridge produce`: send lines or files as messages. The option letters are kcat's."""
+"""`mqbridge produce`: send lines or files as messages. The short options are those of kcat."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from mqbridge.config.cluster_choice import ClusterChoice
 
-TIME = "now+30s, 2026-11-21T14:00 or @MS"
+TIME_EXAMPLES = "now+30s, 2026-11-21T14:00 or @MS"
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """Where and how to send."""
+    """The options that say where and how to send."""
 
     topic: str
     partition: str | None
@@ -55,37 +55,43 @@ def produce(
         list[Path] | None,
         typer.Argument(
             metavar="[FILE]...",
-            help="Each file is one message, - is standard input; without any, lines of standard input.",
+            help="Each file is one message; - is standard input. Without files, each line of standard input is a message.",
         ),
     ] = None,
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic; it must exist.", autocompletion=completion.topics)],
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line of the files is a message.")] = False,
     delimiter: Annotated[
-        str, typer.Option("--delimiter", "-D", help=r"What divides messages instead of \n; \0 for null.")
+        str, typer.Option("--delimiter", "-D", help=r"The text between two messages, with \n, \r, \t and \0 (a null byte).")
     ] = r"\n",
     from_json: Annotated[
         bool,
         typer.Option("--from-json", help="Each line is a message with its fields, as consume --json and peek --json write it."),
     ] = False,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Partition by its name or index; else by key, or round robin.")
+        str | None,
+        typer.Option(
+            "--partition", "-p", help="The partition, by name or index. Default: by the key; without a key, round robin."
+        ),
     ] = None,
-    key_delimiter: Annotated[str | None, typer.Option("--key-delimiter", "-K", help="Splits the key from the payload.")] = None,
+    key_delimiter: Annotated[
+        str | None, typer.Option("--key-delimiter", "-K", help="The text between the key and the payload of each record.")
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every message.")] = None,
     ordering_key: Annotated[str | None, typer.Option("--ordering-key", help="The ordering key of every message.")] = None,
     index_key: Annotated[
-        list[str] | None, typer.Option("--index-key", help="A key to find it by (RocketMQ's KEYS); may be repeated.")
+        list[str] | None,
+        typer.Option("--index-key", help="A key by which messages can be found (RocketMQ's KEYS); may be repeated."),
     ] = None,
-    header: Annotated[
+    message_property: Annotated[
         list[str] | None, typer.Option("--property", "-H", metavar="K=V", help="A property; may be repeated.")
     ] = None,
-    msg_type: Annotated[
-        str | None, typer.Option("--msg-type", "-T", help="The message type (TubeMQ), the tag (RocketMQ).")
-    ] = None,
+    msg_type: Annotated[str | None, typer.Option("--msg-type", "-T", help="The message type (TubeMQ) or tag (RocketMQ).")] = None,
     attributes: Annotated[str | None, typer.Option("--attributes", help="TubeMQ's attribute string, as it is.")] = None,
-    event_time: Annotated[str | None, typer.Option("--event-time", metavar="TIME", help=f"When it happened: {TIME}.")] = None,
+    event_time: Annotated[
+        str | None, typer.Option("--event-time", metavar="TIME", help=f"The event time of every message: {TIME_EXAMPLES}.")
+    ] = None,
     deliver_at: Annotated[
-        str | None, typer.Option("--deliver-at", metavar="TIME", help=f"Hold it back until then: {TIME}.")
+        str | None, typer.Option("--deliver-at", metavar="TIME", help=f"Deliver the messages at this time: {TIME_EXAMPLES}.")
     ] = None,
     null: Annotated[bool, typer.Option("--null", "-Z", help="An empty payload is a tombstone.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Send every message this many times.")] = 1,
@@ -95,7 +101,9 @@ def produce(
     config: ConfigOption = None,
     cluster: ClusterOption = None,
     at: UrlOption = None,
-    as_json: Annotated[bool, typer.Option("--json", "-J", help="Print what was stored as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", "-J", help="Print as JSON how many messages were stored and refused.")
+    ] = False,
 ) -> None:
     r"""Send messages: every line of standard input, or every file as one message. Bytes are sent as they are.
 
@@ -107,14 +115,14 @@ def produce(
         mqbridge produce -t orders -T paid --deliver-at now+30s --at rocketmq://127.0.0.1:9876 < orders.txt
         mqbridge peek orders --json --at pulsar://a:6650 | mqbridge produce -t orders --from-json --at pulsar://b:6650
 
-    When interrupted, it waits for the receipts of the messages that were sent, counts them, and ends with 130.
+    When interrupted, it waits for the receipts of the sent messages, prints the counts, and ends with exit code 130.
     """
     template = MessageTemplate(
         key_delimiter=key_delimiter.encode() if key_delimiter else None,
         key=key,
         ordering_key=None if ordering_key is None else ordering_key.encode(),
         keys=tuple(index_key or ()),
-        properties=tuple(_pair(text) for text in header or ()),
+        properties=tuple(_pair(text) for text in message_property or ()),
         msg_type=msg_type,
         attributes=None if attributes is None else attributes.encode(),
         event_time=_timestamp(event_time, "--event-time"),
@@ -149,7 +157,7 @@ def _timestamp(text: str | None, option: str) -> int | None:
     try:
         return None if text is None else parse_timestamp(text)
     except ValueError as error:
-        raise ConfigError(f"{option} {text!r} is not a time", hint=f"Write {TIME}") from error
+        raise ConfigError(f"{option} {text!r} is not a time", hint=f"Write {TIME_EXAMPLES}") from error
 
 
 def _delimiter(text: str) -> bytes:
@@ -162,12 +170,13 @@ def _delimiter(text: str) -> bytes:
 async def _produce(
     choice: "ClusterChoice", request: ProduceRequest, template: MessageTemplate, messages: AsyncIterator[list[Message]]
 ) -> tuple[dict[str, Any], list[str], bool]:
+    """Send all messages; return the report for JSON, the reasons of refused messages, and True if interrupted."""
     interrupted = False
     async with choice.connected() as cluster:
         if template.deliver_at is not None and not cluster.capabilities.delay:
-            raise ConfigError(f"cluster {cluster.name!r} cannot hold messages back", hint="Send them without --deliver-at")
-        sender = await _open(cluster, request)
-        failed: MqbridgeError | None = None
+            raise ConfigError(f"cluster {cluster.name!r} cannot delay messages", hint="Send them without --deliver-at")
+        sender = await _open_sender(cluster, request)
+        failure: MqbridgeError | None = None
         try:
             async for chunk in messages:
                 await sender.send(chunk)
@@ -175,18 +184,19 @@ async def _produce(
         except asyncio.CancelledError:
             interrupted = True
         except MqbridgeError as error:
-            failed = error
+            failure = error
         finally:
             await sender.close()
-        if failed is not None:
-            print_note(f"{sender.stored:,} messages were stored in {request.topic} before that")
-            raise failed
+        if failure is not None:
+            print_note(f"{sender.stored:,} messages were stored in {request.topic} before the error")
+            raise failure
     positions = {str(index): format_position(position) for index, position in sorted(sender.positions.items())}
     report = {"topic": request.topic, "stored": sender.stored, "refused": sender.refused, "last_positions": positions}
-    return report, sender.reasons, interrupted
+    return report, sender.refusal_reasons, interrupted
 
 
-async def _open(cluster: Cluster, request: ProduceRequest) -> Sender:
+async def _open_sender(cluster: Cluster, request: ProduceRequest) -> Sender:
+    """Open the sender of the request. Raises ClusterError, or ConfigError for a partition that does not exist or is read-only."""
     described = await cluster.describe(request.topic)
     if described is None:
         raise topic_not_found(request.topic, cluster)
@@ -197,10 +207,10 @@ async def _open(cluster: Cluster, request: ProduceRequest) -> Sender:
     outbound = await cluster.outbound(spec)
     if index is not None and index >= outbound.partitions:
         await outbound.close()
-        raise ConfigError(f"{request.topic!r} takes no messages in partition {request.partition}", hint="Choose another")
+        raise ConfigError(f"{request.topic!r} accepts no messages in partition {request.partition}", hint="Choose another")
     return Sender(outbound, index, rate=request.rate)
 
 
 async def _messages(source: AsyncIterator[list[bytes]], template: MessageTemplate, repeat: int) -> AsyncIterator[list[Message]]:
     async for chunk in source:
-        yield [template.message(record) for record in chunk if record or not template.from_json for _ in range(repeat)]
+        yield [template.make_message(record) for record in chunk if record or not template.from_json for _ in range(repeat)]

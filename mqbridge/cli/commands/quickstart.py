@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 @command
 def quickstart(
     *,
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages to bridge.")] = 200_000,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="Number of messages to bridge.")] = 200_000,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=256, help="Number of partitions.")] = 8,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data here; a new folder.")
+        Path | None,
+        typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data in this folder, which must be new."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -41,7 +42,7 @@ def quickstart(
         mqbridge quickstart
         mqbridge quickstart --messages 1000000 --keep /tmp/mqbridge-demo
     """
-    logs.configure("error")  # dead letters log warnings, and the demo makes them on purpose
+    logs.configure("error")  # the gateway warns about dead letters, which the demo causes on purpose
     if native.compiled is None:
         print_note(native.notice)
     if keep is not None:
@@ -52,22 +53,24 @@ def quickstart(
 
 
 def _run(folder: Path, messages: int, partitions: int, as_json: bool, *, kept: bool) -> None:
+    """Run the demo with its files in this folder, print the result, and exit. `kept`: the folder is not deleted afterwards."""
     from mqbridge.cli.demo import run_demo
     from mqbridge.config.load import load
 
     file = run_demo.write_configuration(folder)
     config = load(file)
-    began = time.monotonic()
+    started_at = time.monotonic()
     with _progress() as progress:
         result = event_loop.run(run_demo.bridge(config, messages, partitions, _ProgressBars(progress)))
     if as_json:
-        print_json(result.as_dict() | {"seconds": round(time.monotonic() - began, 3)})
+        print_json(result.as_dict() | {"seconds": round(time.monotonic() - started_at, 3)})
     else:
         _show(result, file if kept else None)
-    raise typer.Exit(exit_codes.OK if result.holds else exit_codes.STOPPED)
+    raise typer.Exit(exit_codes.OK if result.is_complete else exit_codes.STOPPED)
 
 
 def _progress() -> "Progress":
+    """Return progress bars for standard error; they show nothing unless it is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -76,14 +79,14 @@ def _progress() -> "Progress":
 
 
 class _ProgressBars:
-    """Shows each step as a progress bar on a terminal."""
+    """Callback that shows each step as a progress bar; see `run_demo.ReportProgress`."""
 
     def __init__(self, progress: "Progress") -> None:
         self._progress = progress
         self._tasks: dict[str, Any] = {}
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Update the step's bar."""
+        """Update the bar of this step, and add it first if the step is new."""
         if step not in self._tasks:
             self._tasks[step] = self._progress.add_task(step, total=total)
         self._progress.update(self._tasks[step], completed=done)
@@ -99,8 +102,10 @@ def _show(result: "DemoResult", file: Path | None) -> None:
     console = stdout_console()
     for step in result.steps:
         console.print(f"{step.name:>8}: {step.messages:,} messages in {step.seconds:.2f} s, {step.rate:,.0f} per second")
-    console.print(f"dead letters: {result.dead:,} of {result.refused:,} messages that were made too large for the target")
-    console.print("everything arrived, in order and unchanged" if result.holds else "something differs", style="bold")
+    console.print(
+        f"dead letters: {result.dead_letters:,} of {result.too_large:,} messages that were made too large for the target"
+    )
+    console.print("everything arrived, in order and unchanged" if result.is_complete else "something differs", style="bold")
     _next_steps(file)
 
 
@@ -118,11 +123,11 @@ def _next_steps(file: Path | None) -> None:
         ]
     stdout_console().print("\nTry next:")
     for line in suggestions:
-        stdout_console().print(f"  {line.replace('mqbridge', _command(), 1)}", soft_wrap=True)
+        stdout_console().print(f"  {line.replace('mqbridge', _program(), 1)}", soft_wrap=True)
 
 
-def _command() -> str:
-    """How this command is called here: it may lie in a virtual environment that is not on the PATH."""
+def _program() -> str:
+    """Return how to call this program here: its virtual environment may not be on the PATH."""
     if shutil.which("mqbridge") is not None:
         return "mqbridge"
     path = Path(sys.argv[0])

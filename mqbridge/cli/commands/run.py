@@ -27,7 +27,7 @@ def run(
             "--until-idle",
             metavar="SECONDS",
             min=0.0,
-            help="End when nothing arrived for this long and all is delivered.",
+            help="End when no message has arrived for this long and all messages are delivered.",
         ),
     ] = None,
     fail_fast: Annotated[
@@ -38,7 +38,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="At the end print what every route did, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="At the end, print the totals of every route as JSON.")] = False,
 ) -> None:
     """Run the gateway until it is stopped.
 
@@ -83,7 +83,10 @@ def _configure_log(config: "Config") -> None:
 def serve(
     config: "Config", until_idle_s: float | None, file: Path | None = None, *, fail_fast: bool | None = None
 ) -> "RunResult":
-    """Run the gateway; signals drain it, SIGHUP reads `file` again. Raises ConfigError or ClusterError if it cannot start."""
+    """Run the gateway until it ends. SIGINT and SIGTERM drain it, SIGHUP reloads `file`.
+
+    Raises ConfigError or ClusterError if it cannot start.
+    """
     from mqbridge.gateway.run import Gateway
 
     gateway = Gateway(config, path=file, fail_fast=fail_fast)
@@ -91,7 +94,7 @@ def serve(
 
     def stop() -> bool:
         if not gateway.ready and until_idle_s is not None:
-            return False  # a job that has not started is cancelled: there is nothing to drain
+            return False  # a run until idle that has not started is cancelled: there is nothing to drain
         if not gateway.ready:
             gateway.stop()
             return True
@@ -100,27 +103,27 @@ def serve(
         return True
 
     async def main() -> "RunResult":
-        # Without a file there is nothing to read again, and SIGHUP ends the process as it does by default.
+        # Without a file there is nothing to reload, so SIGHUP keeps its default action, which ends the process.
         if file is not None and (hangup := getattr(signal, "SIGHUP", None)) is not None:
             asyncio.get_running_loop().add_signal_handler(hangup, gateway.reloader.request)
         return await gateway.run(until_idle_s)
 
-    return event_loop.run(main(), stop=stop, quitting=lambda: _print_in_flight(gateway))
+    return event_loop.run(main(), stop=stop, on_quit=lambda: _print_in_flight(gateway))
 
 
 def _print_in_flight(gateway: "Gateway") -> None:
-    """Print the batches in flight, when the gateway quits at once."""
-    remaining = [(route.name, route.in_flight_batches, route.budget.used) for route in gateway.routes if route.in_flight_batches]
-    for name, batches, size in remaining:
+    """Print how many batches each route has in flight; called when the process ends without draining."""
+    in_flight = [(route.name, route.in_flight_batches, route.budget.used) for route in gateway.routes if route.in_flight_batches]
+    for name, batches, size in in_flight:
         print_note(
             f"route {name} leaves {batches} batches in flight ({size / 1e6:,.1f} MB): they are delivered again by the next run"
         )
-    if not remaining:
+    if not in_flight:
         print_note("nothing was in flight")
 
 
-ALWAYS_SHOWN = ("received", "stored", "dead", "acknowledged")
-"""Totals that the summary line always has; the others only if they are not 0."""
+ALWAYS_SHOWN_TOTALS = ("received", "stored", "dead", "acknowledged")
+"""Names of the totals that the summary line always shows; it shows the others only if they are not 0."""
 
 
 def report(result: "RunResult") -> None:
@@ -130,15 +133,17 @@ def report(result: "RunResult") -> None:
     for route in result.routes:
         totals = route.counters.totals()
         rate = totals["stored"] / result.seconds if result.seconds else 0.0
-        shown = [total for total in declared_totals() if total.label and (totals[total.name] or total.name in ALWAYS_SHOWN)]
+        shown = [
+            total for total in declared_totals() if total.label and (totals[total.name] or total.name in ALWAYS_SHOWN_TOTALS)
+        ]
         counted = ", ".join(f"{totals[total.name]:,} {total.label}" for total in shown)
-        print_note(f"route {route.name}: {counted} in {result.seconds:.1f} s ({rate:,.0f}/s){_stopped(route)}")
+        print_note(f"route {route.name}: {counted} in {result.seconds:.1f} s ({rate:,.0f}/s){_stopped_suffix(route)}")
     for cluster, reason in result.unreachable.items():
         print_note(f"cluster {cluster} {reason}")
 
 
-def _stopped(route: "RouteResult") -> str:
-    """Say that the route stopped; the log already has the reason."""
+def _stopped_suffix(route: "RouteResult") -> str:
+    """Return the end of the line for a route that stopped, or has stopped partitions; the log already has the reason."""
     if route.error is not None:
         return "; stopped, see the error above"
     return f"; {len(route.stopped)} partitions stopped, see the errors above" if route.stopped else ""

@@ -6,7 +6,7 @@ from mqbridge.cli.lazy_group import SETTINGS, LazyGroup, Subcommand
 
 
 class SparkCommands(LazyGroup):
-    """The subcommands, with the first line of each docstring."""
+    """The table of the subcommands. Each summary is the first line of the subcommand's docstring."""
 
     subcommands = {  # noqa: RUF012 - declared as a ClassVar in LazyGroup
         "quickstart": Subcommand(

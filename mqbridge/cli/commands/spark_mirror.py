@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY_S = 30.0
-"""Interval between the log lines of a route, where standard error is not a terminal."""
+LOG_INTERVAL_S = 30.0
+"""Interval of the log lines with the progress of each route, if standard error is not a terminal."""
 
 
 @command
 def mirror(
     *,
-    file: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration: the same that `run` takes.")],
+    file: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration, the same as for `run`.")],
     checkpoint: Annotated[
         str,
         typer.Option(
-            "--checkpoint", metavar="DIR", help="Stores the positions: a folder of its own, or a URL such as hdfs://… ."
+            "--checkpoint",
+            metavar="DIR",
+            help="Where the mirror stores its positions: a folder of its own, or a URL such as hdfs://… .",
         ),
     ],
     route: Annotated[list[str] | None, typer.Option("--route", metavar="NAME", help="Only this route; may be repeated.")] = None,
@@ -44,7 +46,8 @@ def mirror(
         typer.Option("--through", help="`pump`: tasks move the messages themselves. `rows`: messages are rows of Spark."),
     ] = "pump",
     follow: Annotated[
-        bool, typer.Option("--follow/--until-caught-up", help="Continue with new messages, or end where the source ends now.")
+        bool,
+        typer.Option("--follow/--until-caught-up", help="Continue with new messages, or end at the present end of the source."),
     ] = True,
     start: Annotated[
         str | None,
@@ -65,9 +68,10 @@ def mirror(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Answer Prometheus at /metrics there.")
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at this address, under /metrics."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="At the end print what every route did, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="At the end, print the totals of every route as JSON.")] = False,
 ) -> None:
     """Move the topics of routes with Spark: first the backlog, then what arrives.
 
@@ -76,9 +80,9 @@ def mirror(
         mqbridge spark mirror config/rocketmq-to-pulsar.yaml --checkpoint /var/lib/mirror
         mqbridge spark mirror config/tubemq-to-pulsar.yaml --checkpoint hdfs://nn/mirror --until-caught-up --master yarn
 
-    The routes are the gateway's and do the same: patterns, templates, filters, edits, partition rules, dead letters, created
-    topics. Positions are in the checkpoint, not in the route's group. Each message is stored once, even if the driver, a task or
-    a server fails in the middle and the same command is started again.
+    The routes do the same as in the gateway: patterns, templates, filters, edits, partition rules, dead letters, created topics.
+    Positions are in the checkpoint, not in the route's group. Each message is stored once, even if the driver, a task or a server
+    fails in the middle and the same command is started again.
 
     The first Ctrl-C or SIGTERM ends every route after its running batch. The second ends it at once. Either way the next run
     resumes where this one ended.
@@ -106,28 +110,29 @@ def mirror(
         tuple(route or ()),
         through,
         follow,
-        None if start is None else _start(start),
-        _size(batch) if batch else DEFAULT_BATCH_BYTES,
+        None if start is None else _parse_start(start),
+        _parse_batch_size(batch) if batch else DEFAULT_BATCH_BYTES,
         master,
-        dict(_pairs(conf or ())),
-        None if listen is None else _address(listen),
+        dict(_parse_spark_settings(conf or ())),
+        None if listen is None else _parse_address(listen),
         quiet=not debug.get(),
     )
-    began = time.monotonic()
+    started_at = time.monotonic()
     display = ProgressDisplay()
     job = Mirror(settings, display.show, on_started=lambda: _stop_on_signals(job))
     try:
         routes = job.run()
     finally:
         display.close()
-    report(routes, time.monotonic() - began, as_json=as_json)
-    raise typer.Exit(exit_codes.OK if all(one.error is None for one in routes) else exit_codes.STOPPED)
+    report(routes, time.monotonic() - started_at, as_json=as_json)
+    raise typer.Exit(exit_codes.OK if all(route.error is None for route in routes) else exit_codes.STOPPED)
 
 
 # --- option values ----------------------------------------------------------------------------------------------------
 
 
-def _start(text: str) -> Start | int:
+def _parse_start(text: str) -> Start | int:
+    """Parse `--from`: an end of the topic, or a time in ms since the epoch. Raises ConfigError."""
     position = parse_start_position(text, "--from")
     if isinstance(position, Start):
         return position
@@ -136,7 +141,7 @@ def _start(text: str) -> Start | int:
     raise ConfigError(f"--from {text!r} is a position, and a route has many partitions", hint="Use earliest, latest or a time")
 
 
-def _size(text: str) -> int:
+def _parse_batch_size(text: str) -> int:
     from mqbridge.config.units import parse_size
 
     try:
@@ -144,19 +149,19 @@ def _size(text: str) -> int:
     except ValueError as error:
         raise ConfigError(str(error), path="--max-bytes-per-batch") from error
     if not size:
-        raise ConfigError("a batch of no bytes moves nothing", path="--max-bytes-per-batch")
+        raise ConfigError("the size of a batch must not be 0", path="--max-bytes-per-batch")
     return size
 
 
-def _pairs(given: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for text in given:
+def _parse_spark_settings(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.startswith("spark."):
             raise ConfigError(f"{text!r} is not a setting of Spark", path="--set", hint="Write spark.NAME=VALUE")
         yield name, value
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     from mqbridge.config.units import split_address
 
     try:
@@ -169,17 +174,17 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _stop_on_signals(job: "Mirror") -> None:
-    """Replace the handlers that Spark set: the first signal stops between two batches, the second at once."""
-    seen: list[int] = []
+    """Replace the signal handlers of Spark: the first signal stops the job after the running batches, the second at once."""
+    received: list[int] = []
 
     def on_signal(number: int, _: Any) -> None:
-        seen.append(number)
-        if len(seen) > 1:
+        received.append(number)
+        if len(received) > 1:
             try:
                 job.clean_up()
                 for route in job.route_progress:
                     if not route.is_done:
-                        print_note(f"route {route.name} leaves a batch unfinished: the next run continues it")
+                        print_note(f"route {route.name} leaves a batch unfinished: the next run continues with it")
                 sys.stderr.flush()
             finally:
                 os._exit(QUIT_CODE)  # the JVM and its tasks end when their pipe to this process closes
@@ -205,7 +210,7 @@ class ProgressDisplay:
         self._is_open = False
 
     def show(self, routes: Sequence["RouteProgress"]) -> None:
-        """Show the progress; called several times a second."""
+        """Show the progress of all routes. The job calls this several times a second."""
         from rich.console import Group
         from rich.text import Text
 
@@ -215,7 +220,7 @@ class ProgressDisplay:
                 self._live.start()
                 self._is_open = True
             self._live.update(Group(*(Text(route.line(now)) for route in routes)))
-        elif now - self._logged_at >= LOG_EVERY_S:
+        elif now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
             for route in routes:
                 log.info("%s", route.line(now))
@@ -226,8 +231,8 @@ class ProgressDisplay:
             self._live.stop()
 
 
-ALWAYS_SHOWN = ("received", "stored", "dead")
-"""Totals that the summary line always has; the others only if they are not 0."""
+ALWAYS_SHOWN_TOTALS = ("received", "stored", "dead")
+"""Names of the totals that the summary line always shows; it shows the others only if they are not 0."""
 
 
 def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) -> None:
@@ -235,13 +240,15 @@ def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) 
     from mqbridge.spark.mirror.progress import COUNT_LABELS
 
     if as_json:
-        rows = [{"name": one.name, **one.run_totals(), "batches": one.batches, "error": one.error} for one in routes]
-        print_json({"routes": rows, "seconds": seconds, "clean": all(one.error is None for one in routes)})
-    for one in routes:
-        done = one.run_totals()
-        rate = done.get("stored", 0) / seconds if seconds else 0.0
+        rows = [{"name": route.name, **route.run_totals(), "batches": route.batches, "error": route.error} for route in routes]
+        print_json({"routes": rows, "seconds": seconds, "clean": all(route.error is None for route in routes)})
+    for route in routes:
+        totals = route.run_totals()
+        rate = totals.get("stored", 0) / seconds if seconds else 0.0
         counted = [
-            f"{done.get(name, 0):,} {word}" for name, word in COUNT_LABELS.items() if done.get(name) or name in ALWAYS_SHOWN
+            f"{totals.get(name, 0):,} {word}"
+            for name, word in COUNT_LABELS.items()
+            if totals.get(name) or name in ALWAYS_SHOWN_TOTALS
         ]
-        ended = "; stopped, see the error above" if one.error is not None else ""
-        print_note(f"route {one.name}: {', '.join(counted)} in {seconds:.1f} s ({rate:,.0f}/s){ended}")
+        stopped = "; stopped, see the error above" if route.error is not None else ""
+        print_note(f"route {route.name}: {', '.join(counted)} in {seconds:.1f} s ({rate:,.0f}/s){stopped}")

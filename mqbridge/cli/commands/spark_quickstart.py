@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 @command
 def quickstart(
     *,
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages.")] = 200_000,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="Number of messages to write.")] = 200_000,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=256, help="Number of partitions.")] = 4,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data here; a new folder.")
+        Path | None,
+        typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data in this folder, which must be empty or new."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -51,7 +52,7 @@ def _run(folder: Path, messages: int, partitions: int, *, as_json: bool, kept: b
     from mqbridge.spark.quickstart import Quickstart
     from mqbridge.spark.session import session
 
-    began = time.monotonic()
+    started_at = time.monotonic()
     progress = _Progress()
     with progress:
         progress.start("starting Spark")
@@ -62,7 +63,7 @@ def _run(folder: Path, messages: int, partitions: int, *, as_json: bool, kept: b
             progress.start("stopping Spark")
             spark.stop()
     if as_json:
-        print_json(_as_dict(results) | {"seconds": round(time.monotonic() - began, 3)})
+        print_json(_as_dict(results) | {"seconds": round(time.monotonic() - started_at, 3)})
     else:
         _show(results, folder if kept else None)
     raise typer.Exit(exit_codes.OK if results.all_equal else exit_codes.STOPPED)
@@ -76,7 +77,7 @@ class _Progress:
         self._status = console.status("") if console.is_terminal else None
 
     def start(self, step: str) -> None:
-        """Show this step."""
+        """Show the name of a step that begins."""
         if self._status is None:
             print_note(f"{step} …")
         else:

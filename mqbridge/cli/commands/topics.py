@@ -21,7 +21,11 @@ def topics(
     *,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC]...", help="Describe these; without any, list all.", autocompletion=completion.topics),
+        typer.Argument(
+            metavar="[TOPIC]...",
+            help="The topics to describe or create; without any, all topics are listed.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     create: Annotated[
         int | None, typer.Option("--create", metavar="N", min=1, help="Create the topics with N partitions, or grow them to N.")
@@ -43,12 +47,13 @@ def topics(
 
 
 async def _topics(choice: "ClusterChoice", names: list[str], create: int | None, as_json: bool) -> None:
+    """List all topics, or describe the named ones; with `create`, first create them with this number of partitions."""
     async with choice.connected() as cluster:
         if create is not None and not names:
             raise typer.BadParameter("name the topics to create", param_hint="TOPIC")
         if not names:
-            found = sorted(await cluster.topics())
-            print_json(found) if as_json else print_table(["topic"], [(name,) for name in found])
+            listed = sorted(await cluster.topics())
+            print_json(listed) if as_json else print_table(["topic"], [(name,) for name in listed])
             return
         for name in names if create is not None else []:
             await cluster.create(name, create or 1)
@@ -69,6 +74,7 @@ async def _topics(choice: "ClusterChoice", names: list[str], create: int | None,
 
 
 async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
+    """Return the fields of a topic for JSON: its partitions with their bounds, and its settings. Raises ClusterError."""
     topic = await cluster.describe(name)
     if topic is None:
         raise topic_not_found(name, cluster)

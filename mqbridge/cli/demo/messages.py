@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from mqbridge.message import Message
 
 SEED = 20
+"""Seed of the random payloads."""
 LARGE_BYTES = 96 << 10
-"""Payload size of the messages that the quickstart's target refuses."""
-_NOW_MS = 1_750_000_000_000
+"""Payload size of the messages that are larger than the target's limit (`run_demo.TARGET_LIMIT_BYTES`)."""
+_FIRST_EVENT_MS = 1_750_000_000_000
+"""Event time of message number 0; a constant, so that every run has the same messages."""
 
 
-def ordinary(partition: int, count: int) -> Iterator[Message]:
+def ordinary_messages(partition: int, count: int) -> Iterator[Message]:
     """Yield the partition's messages: text, JSON, binary, empty and null payloads, with every field a message can have."""
-    chance = random.Random(SEED + partition)  # noqa: S311 - repeatable on purpose
+    generator = random.Random(SEED + partition)  # noqa: S311 - repeatable on purpose
     for number in range(count):
-        yield _KINDS[number % len(_KINDS)](partition, number, chance)
+        yield _MAKERS[number % len(_MAKERS)](partition, number, generator)
 
 
-def too_large(partition: int) -> Message:
-    """Return a message that a target with a small limit refuses."""
+def too_large_message(partition: int) -> Message:
+    """Return a message that is larger than the target's limit, so that it becomes a dead letter."""
     return Message(b"x" * LARGE_BYTES, (("kind", "too large"),), key=f"large-{partition}")
 
 
@@ -30,15 +32,15 @@ def _text(partition: int, number: int, _: random.Random) -> Message:
     )
 
 
-def _json(_: int, number: int, chance: random.Random) -> Message:
-    body = f'{{"order": {number}, "name": "Grüße, 世界, 🚚", "amount": {chance.randrange(10**6)}}}'
+def _json(_: int, number: int, generator: random.Random) -> Message:
+    body = f'{{"order": {number}, "name": "Grüße, 世界, 🚚", "amount": {generator.randrange(10**6)}}}'
     return Message(
-        body.encode(), (("lang", "多"), ("tag", "a"), ("tag", "b")), key=f"鍵-{number % 13}", event_time=_NOW_MS + number
+        body.encode(), (("lang", "多"), ("tag", "a"), ("tag", "b")), key=f"鍵-{number % 13}", event_time=_FIRST_EVENT_MS + number
     )
 
 
-def _binary(_: int, number: int, chance: random.Random) -> Message:
-    return Message(chance.randbytes(chance.randrange(1, 2000)), key=number.to_bytes(4) + b"\xff", ordering_key=b"\x00\xfe")
+def _binary(_: int, number: int, generator: random.Random) -> Message:
+    return Message(generator.randbytes(generator.randrange(1, 2000)), key=number.to_bytes(4) + b"\xff", ordering_key=b"\x00\xfe")
 
 
 def _empty(_: int, number: int, __: random.Random) -> Message:
@@ -49,17 +51,17 @@ def _null(_: int, number: int, __: random.Random) -> Message:
     return Message(None, (("deleted", "yes"),), key=f"customer-{number % 97}")
 
 
-def _typed(_: int, number: int, chance: random.Random) -> Message:
+def _typed(_: int, number: int, generator: random.Random) -> Message:
     return Message(
-        chance.randbytes(100), msg_type="created", attributes=b"$msgType$=created,free=text", keys=(f"k{number}", "all")
+        generator.randbytes(100), msg_type="created", attributes=b"$msgType$=created,free=text", keys=(f"k{number}", "all")
     )
 
 
-_KINDS = (_text, _json, _binary, _empty, _typed, _text, _json, _null)
+_MAKERS = (_text, _json, _binary, _empty, _typed, _text, _json, _null)
 
 
 class Checksum:
-    """A checksum over the order, the number and every field of a partition's messages."""
+    """A checksum of a partition's messages: it differs if a message is missing, changed, or in another order."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=8)
@@ -72,12 +74,12 @@ class Checksum:
 
     @property
     def value(self) -> str:
-        """Return sixteen hexadecimal digits."""
+        """The checksum as sixteen hexadecimal digits."""
         return self._hash.hexdigest()
 
 
 def _content(message: Message) -> tuple[object, ...]:
-    """Return the fields that a copy must share with its original; position and delivery fields may differ."""
+    """Return the fields that must be equal in a message and its copy; position and delivery fields may differ."""
     return (
         message.payload,
         message.properties,

@@ -1,4 +1,4 @@
-"""The work of the quickstart: fill a topic, bridge it with the real gateway, compare the copy.
+"""The work of `mqbridge quickstart`: fill a topic, bridge it to a copy with the real gateway, and compare the copy.
 
 The gateway, the clusters and the files are those of `mqbridge run`, used through their public functions.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Bounds
-from mqbridge.cli.demo.messages import Checksum, ordinary, too_large
+from mqbridge.cli.demo.messages import Checksum, ordinary_messages, too_large_message
 from mqbridge.cli.producing.sender import Sender
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.config.options.config import Config
@@ -25,15 +25,18 @@ from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
 
-SOURCE, COPY, DEAD = "orders", "orders-copy", "orders-dead"
-FEED_CHUNK = 1000
+SOURCE_TOPIC, COPY_TOPIC, DEAD_LETTER_TOPIC = "orders", "orders-copy", "orders-dead"
+FEED_CHUNK_MESSAGES = 1000
 IDLE_S = 0.5
-PROGRESS_S = 0.1
+"""The gateway ends when no message has arrived for this time."""
+PROGRESS_INTERVAL_S = 0.1
 VERIFY_TIMEOUT_S = 600.0
+"""Time limit for reading the copy back: a damaged copy must not let the command wait forever."""
 TARGET_LIMIT_BYTES = 64 << 10
+"""Maximum size of a message in the target."""
 
-Report = Callable[[str, int, int], None]
-"""Called with a step, the messages done, and the total."""
+ReportProgress = Callable[[str, int, int], None]
+"""A callback that receives the name of a step, the number of messages done, and their total."""
 
 _CONFIGURATION = """\
 # Written by `mqbridge quickstart`: one topic, bridged between two embedded logs.
@@ -69,7 +72,7 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One part of the work and its duration."""
+    """A completed step of the work, with its duration."""
 
     name: str
     messages: int
@@ -83,32 +86,37 @@ class Step:
 
 @dataclass(slots=True)
 class DemoResult:
-    """The outcome. `refused` messages were made too large for the target, `dead` arrived as dead letters."""
+    """The results of a run."""
 
-    refused: int
-    dead: int = 0
-    clean: bool = False
+    too_large: int
+    """Messages that were sent although they are too large for the target."""
+    dead_letters: int = 0
+    """Messages that the gateway wrote to the dead-letter topic and that were found there."""
+    gateway_clean: bool = False
+    """True if no route and no partition stopped with an error."""
     partitions: list[PartitionComparison] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
     @property
-    def holds(self) -> bool:
-        """True if everything arrived, in order and unchanged."""
-        return self.clean and self.dead == self.refused and all(row.equal for row in self.partitions)
+    def is_complete(self) -> bool:
+        """True if every message arrived, in order and unchanged, and every message that is too large is a dead letter."""
+        return self.gateway_clean and self.dead_letters == self.too_large and all(row.equal for row in self.partitions)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the outcome for JSON."""
+        """Return the results for JSON."""
         steps = [asdict(step) | {"per_second": round(step.rate)} for step in self.steps]
         rows = [asdict(row) | {"equal": row.equal} for row in self.partitions]
-        found = {"holds": self.holds, "dead_letters": self.dead, "too_large": self.refused}
-        return found | {"steps": steps, "partitions": rows}
+        totals = {"holds": self.is_complete, "dead_letters": self.dead_letters, "too_large": self.too_large}
+        return totals | {"steps": steps, "partitions": rows}
 
 
 def write_configuration(folder: Path) -> Path:
     """Write the configuration of the demo into this folder. Raises ConfigError if it already has one."""
     file = folder / "quickstart.yaml"
     if file.exists():
-        raise ConfigError("a quickstart was kept here before", location=str(file), hint="Choose another folder for --keep")
+        raise ConfigError(
+            "the folder already has the files of a quickstart", location=str(file), hint="Choose another folder for --keep"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths = {name: _quoted(folder.resolve() / f"{name}.db") for name in ("source", "target", "state")}
@@ -123,20 +131,23 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''").replace("${", "$${") + "'"
 
 
-async def bridge(config: Config, messages: int, partitions: int, report: Report) -> DemoResult:
-    """Feed, bridge, verify. Raises ConfigError or ClusterError if a step cannot start."""
-    result = DemoResult(refused=partitions)
-    async with _timed(result, "fed", messages + partitions):
-        sums = await _feed(config, messages, partitions, report)
+async def bridge(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> DemoResult:
+    """Fill the source topic, bridge it, and compare the copy. Raises ConfigError or ClusterError if a step fails to start.
+
+    `messages` messages fit into the target; one more in each partition is too large for it.
+    """
+    result = DemoResult(too_large=partitions)
+    async with _record_step(result, "fed", messages + partitions):
+        sums = await _fill(config, messages, partitions, report_progress)
     began = time.monotonic()
-    outcome = await _gateway(config, messages + partitions, report)
-    # The idle time that the gateway waits for at the end is not work.
+    outcome = await _run_gateway(config, messages + partitions, report_progress)
+    # The gateway ends after IDLE_S without a message: that time is not part of the work.
     result.steps.append(Step("bridged", messages + partitions, max(time.monotonic() - began - IDLE_S, 0.001)))
-    result.clean = outcome.clean
-    result.dead = sum(route.counters.dead for route in outcome.routes)
-    async with _timed(result, "verified", messages):
-        copies, dead = await _read_back(config, report)
-    result.dead = min(result.dead, dead)
+    result.gateway_clean = outcome.clean
+    result.dead_letters = sum(route.counters.dead for route in outcome.routes)
+    async with _record_step(result, "verified", messages):
+        copies, dead_letters = await _read_back(config, report_progress)
+    result.dead_letters = min(result.dead_letters, dead_letters)
     for name in sorted(sums.keys() | copies.keys(), key=int):
         sent, copied = sums.get(name, Checksum()), copies.get(name, Checksum())
         result.partitions.append(PartitionComparison(name, sent.count, copied.count, sent.value, copied.value))
@@ -144,75 +155,78 @@ async def bridge(config: Config, messages: int, partitions: int, report: Report)
 
 
 @contextlib.asynccontextmanager
-async def _timed(result: DemoResult, name: str, messages: int) -> AsyncIterator[None]:
+async def _record_step(result: DemoResult, name: str, messages: int) -> AsyncIterator[None]:
+    """Append a step with the duration of the block to the result."""
     began = time.monotonic()
     yield
     result.steps.append(Step(name, messages, time.monotonic() - began))
 
 
-async def _feed(config: Config, messages: int, partitions: int, report: Report) -> dict[str, Checksum]:
+async def _fill(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> dict[str, Checksum]:
     """Fill the source topic and return the checksum of each partition."""
     sums: dict[str, Checksum] = {}
     total = messages + partitions
     async with connected_clusters(config) as clusters:
         source = clusters["source"]
-        await source.create(SOURCE, partitions)
+        await source.create(SOURCE_TOPIC, partitions)
         for index in range(partitions):
-            sender = Sender(await source.outbound(OutboundSpec(SOURCE, stamp_origin=False)), index)
+            sender = Sender(await source.outbound(OutboundSpec(SOURCE_TOPIC, stamp_origin=False)), index)
             share = messages // partitions + (index < messages % partitions)
             checksum = sums[str(index)] = Checksum()
-            fed = sum(one.count for one in sums.values()) + index
+            fed = sum(other.count for other in sums.values()) + index  # messages in the earlier partitions
             chunk: list[Message] = []
-            for message in ordinary(index, share):
+            for message in ordinary_messages(index, share):
                 checksum.add(message)
                 chunk.append(message)
-                if len(chunk) == FEED_CHUNK:
+                if len(chunk) == FEED_CHUNK_MESSAGES:
                     await sender.send(chunk)
                     chunk = []
-                    report("feed", fed + checksum.count, total)
+                    report_progress("feed", fed + checksum.count, total)
                     await asyncio.sleep(0)
-            await sender.send([*chunk, too_large(index)])
+            await sender.send([*chunk, too_large_message(index)])
             await sender.finish()
             await sender.close()
-            report("feed", fed + checksum.count + 1, total)
+            report_progress("feed", fed + checksum.count + 1, total)
             if sender.refused:
-                raise DeliveryError(f"the source refused {sender.refused} messages: {sender.reasons[0]}")
+                raise DeliveryError(f"the source refused {sender.refused} messages: {sender.refusal_reasons[0]}")
     return sums
 
 
-async def _gateway(config: Config, total: int, report: Report) -> RunResult:
+async def _run_gateway(config: Config, total: int, report_progress: ReportProgress) -> RunResult:
+    """Run the gateway until the source topic is bridged, and report its progress all the time."""
     gateway = Gateway(config)
 
-    async def watch() -> None:
+    async def report_loop() -> None:
         while True:
-            report("bridge", sum(route.counters.acknowledged for route in gateway.routes), total)
-            await asyncio.sleep(PROGRESS_S)
+            report_progress("bridge", sum(route.counters.acknowledged for route in gateway.routes), total)
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
 
-    watcher = spawn(watch(), "progress")
+    reporter = spawn(report_loop(), "progress")
     try:
         outcome = await gateway.run(IDLE_S)
     finally:
-        await cancel(watcher)
-    report("bridge", sum(route.counters.acknowledged for route in outcome.routes), total)
+        await cancel(reporter)
+    report_progress("bridge", sum(route.counters.acknowledged for route in outcome.routes), total)
     return outcome
 
 
-async def _read_back(config: Config, report: Report) -> tuple[dict[str, Checksum], int]:
+async def _read_back(config: Config, report_progress: ReportProgress) -> tuple[dict[str, Checksum], int]:
     """Return the checksum of each partition of the copy, and the number of dead letters."""
     async with connected_clusters(config) as clusters:
         target = clusters["target"]
-        bounds = await target.bounds(COPY)
-        total = _held(bounds)
+        bounds = await target.bounds(COPY_TOPIC)
+        total = _message_count(bounds)
         sums = {name: Checksum() for name in bounds}
-        ranges = {name: Range(one.first, one.next) for name, one in bounds.items()}
-        async with asyncio.timeout(VERIFY_TIMEOUT_S), aclosing(read(target, COPY, ranges)) as chunks:
+        ranges = {name: Range(partition.first, partition.next) for name, partition in bounds.items()}
+        async with asyncio.timeout(VERIFY_TIMEOUT_S), aclosing(read(target, COPY_TOPIC, ranges)) as chunks:
             async for partition, messages in chunks:
                 checksum = sums[partition.name]
                 for message in messages:
                     checksum.add(message)
-                report("verify", sum(one.count for one in sums.values()), total)
-        return sums, _held(await clusters["source"].bounds(DEAD))
+                report_progress("verify", sum(checksum.count for checksum in sums.values()), total)
+        return sums, _message_count(await clusters["source"].bounds(DEAD_LETTER_TOPIC))
 
 
-def _held(bounds: Mapping[str, Bounds]) -> int:
-    return sum(one.next[0] - one.first[0] for one in bounds.values())
+def _message_count(bounds: Mapping[str, Bounds]) -> int:
+    """Return the number of messages in a topic of an embedded log, where positions count messages."""
+    return sum(partition.next[0] - partition.first[0] for partition in bounds.values())

@@ -1,1 +1,1 @@
-"""Positions and lag of consumer groups."""
+"""Shows the positions and the lag of consumer groups, and moves groups to other positions."""

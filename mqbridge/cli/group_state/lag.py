@@ -15,7 +15,11 @@ from mqbridge.message import Position, format_position
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition. `committed` is None if the group never committed there, `lag` if the system does not count it."""
+    """The bounds of a partition, and the group's state there; without a group, only the bounds.
+
+    `bounds` is None if the system does not report them, `committed` if the group has no committed position, `lag` if the system
+    does not count it, and `member` if the partition is assigned to no known member.
+    """
 
     partition: str
     bounds: Bounds | None
@@ -25,8 +29,8 @@ class PartitionLag:
 
     @property
     def message_count(self) -> int | None:
-        """Messages in the partition; None where positions do not count them."""
-        return None if self.bounds is None else distance(self.bounds.first, self.bounds.next)
+        """Number of messages in the partition; None if positions do not count messages."""
+        return None if self.bounds is None else count_between(self.bounds.first, self.bounds.next)
 
     @property
     def at_end(self) -> bool | None:
@@ -36,7 +40,7 @@ class PartitionLag:
         return self.committed >= self.bounds.next or self.lag == 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the group's side, for JSON."""
+        """Return the group's state for JSON."""
         return {
             "partition": self.partition,
             "committed": position_text(self.committed),
@@ -46,8 +50,11 @@ class PartitionLag:
         }
 
 
-def distance(begin: Position, end: Position) -> int | None:
-    """Count the messages between two positions; None where positions do not count messages (ledgers, packs)."""
+def count_between(begin: Position, end: Position) -> int | None:
+    """Return the number of messages from `begin` to `end`, negative if `end` is earlier; None if positions do not count messages.
+
+    Positions of several numbers (a ledger and an entry, for example) do not count messages.
+    """
     return end[0] - begin[0] if len(begin) == len(end) == 1 else None
 
 
@@ -57,7 +64,7 @@ def position_text(position: Position | None) -> str | None:
 
 
 def format_lag(lag: PartitionLag) -> str:
-    """Format the lag for a table: `?` if nothing is known, `behind` if only that much is."""
+    """Format the lag for a table: `behind` if only that is known, `?` if nothing is, empty without a committed position."""
     if lag.committed is None:
         return ""
     if lag.lag is not None:
@@ -65,27 +72,27 @@ def format_lag(lag: PartitionLag) -> str:
     return {None: "?", True: "0", False: "behind"}[lag.at_end]
 
 
-def total(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum; None if any number is unknown."""
-    known = list(numbers)
-    return None if None in known else sum(number for number in known if number is not None)
+def sum_or_none(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None if one of the numbers is None (unknown)."""
+    values = list(numbers)
+    return None if None in values else sum(number for number in values if number is not None)
 
 
 async def fetch_lag(
     cluster: Cluster, topic: str, group: str, names: Sequence[str], bounds: Mapping[str, Bounds]
 ) -> tuple[list[PartitionLag], list[Member]]:
-    """Return the lag of each of these partitions, and the group's members. Raises ClusterError."""
+    """Return the lag of each partition in `names`, and the group's members. Raises ClusterError."""
     operations = operations_of(cluster)
     committed, lags, members = await asyncio.gather(
         cluster.committed(topic, group), operations.backlog(topic, group), _members(operations, topic, group)
     )
-    holder = {name: member.id for member in members for name in member.partitions or ()}
-    found = [PartitionLag(name, bounds.get(name), committed.get(name), lags.get(name), holder.get(name)) for name in names]
-    return found, members
+    member_ids = {name: member.id for member in members for name in member.partitions or ()}
+    lag = [PartitionLag(name, bounds.get(name), committed.get(name), lags.get(name), member_ids.get(name)) for name in names]
+    return lag, members
 
 
 async def _members(operations: Operations, topic: str, group: str) -> list[Member]:
-    """Return the members; none if the cluster refuses to name them, because the positions are worth showing anyway."""
+    """Return the members. An empty list if the request fails: the positions are shown anyway."""
     try:
         return await operations.members(topic, group)
     except ClusterError:

@@ -1,4 +1,4 @@
-"""Moving a group to other positions: the whole plan is made first, so that exactly what was shown is carried out."""
+"""Moves a group to other positions. The positions of all partitions are resolved before the first one is changed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.topics import Bounds
-from mqbridge.cli.group_state.lag import distance, position_text
+from mqbridge.cli.group_state.lag import count_between, position_text
 from mqbridge.cli.options.cluster_options import operations_of, topic_not_found
 from mqbridge.cli.options.start_position import StartPosition, resolve_positions, select_partitions
 from mqbridge.cli.output.console import print_json, print_note, print_table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """The options of `offsets --reset`. Without `execute` the plan is made and shown only."""
+    """The options of `offsets --reset`. Without `execute`, the plan is only made and shown."""
 
     topic: str
     group: str
@@ -30,15 +30,16 @@ class ResetRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """By partition: the group's position, its target, and the partition's bounds where they are known."""
+class ResetPlan:
+    """The moves of a request, with `execute` already carried out."""
 
     request: ResetRequest
     moves: tuple[tuple[str, Position | None, Position, Bounds | None], ...]
+    """For each partition: its name, the committed position before, the new position, and the bounds if they are known."""
 
 
-async def reset(choice: "ClusterChoice", request: ResetRequest) -> Plan:
-    """Make the plan, and carry it out if the request says so. Raises ClusterError, ConfigError."""
+async def reset(choice: "ClusterChoice", request: ResetRequest) -> ResetPlan:
+    """Make the plan, and carry it out if `execute` is set. Raises ClusterError or ConfigError."""
     topic, group = request.topic, request.group
     async with choice.connected() as cluster:
         described = await cluster.describe(topic)
@@ -52,18 +53,18 @@ async def reset(choice: "ClusterChoice", request: ResetRequest) -> Plan:
         targets = await resolve_positions(cluster, topic, names, request.to, bounds)
         if request.execute:
             await operations.move(topic, group, targets)
-    return Plan(request, tuple((name, committed.get(name), target, bounds.get(name)) for name, target in targets.items()))
+    return ResetPlan(request, tuple((name, committed.get(name), target, bounds.get(name)) for name, target in targets.items()))
 
 
 async def _check_group_exists(operations: Operations, topic: str, group: str) -> None:
-    """Raise ConfigError for an unknown group: a misspelt name would create a group without consumers and move no other."""
+    """Raise ConfigError for an unknown group: moving a misspelt name would create a new group."""
     known = await operations.groups(topic)
     if group not in known:
-        has = f"It has {', '.join(sorted(known))}" if known else "It has none"
-        raise ConfigError(f"topic {topic!r} has no group {group!r}", hint=f"{has}; --create makes a new one")
+        groups = f"It has {', '.join(sorted(known))}" if known else "It has none"
+        raise ConfigError(f"topic {topic!r} has no group {group!r}", hint=f"{groups}; --create makes a new one")
 
 
-def show(plan: Plan, *, as_json: bool) -> None:
+def show(plan: ResetPlan, *, as_json: bool) -> None:
     """Print the plan, and whether it was carried out."""
     request = plan.request
     if as_json:
@@ -74,7 +75,7 @@ def show(plan: Plan, *, as_json: bool) -> None:
         print_json({"topic": request.topic, "group": request.group, "moved": request.execute, "partitions": moves})
         return
     rows = [
-        (name, position_text(before), position_text(after), change(before, after, bounds))
+        (name, position_text(before), position_text(after), describe_change(before, after, bounds))
         for name, before, after, bounds in plan.moves
     ]
     print_table(["partition", "committed", "to", "change"], rows, right=["committed", "to", "change"])
@@ -82,12 +83,15 @@ def show(plan: Plan, *, as_json: bool) -> None:
     print_note(f"group {request.group} {done} in {len(rows)} partition{'' if len(rows) == 1 else 's'} of {request.topic}")
 
 
-def change(before: Position | None, after: Position, bounds: Bounds | None) -> str:
-    """Describe a move, in messages where positions count them. In an empty partition all positions are equal."""
+def describe_change(before: Position | None, after: Position, bounds: Bounds | None) -> str:
+    """Describe a move: the number of messages if positions count them, else its direction.
+
+    A move within an empty partition changes nothing, even if the positions differ.
+    """
     if before is None:
         return "new"
-    if (by := distance(before, after)) is not None:
-        return f"{by:+,}" if by else "none"
+    if (count := count_between(before, after)) is not None:
+        return f"{count:+,}" if count else "none"
     if before == after or (bounds is not None and bounds.first == bounds.next <= min(before, after)):
         return "none"
     return "forth" if after > before else "back"

@@ -1,4 +1,4 @@
-"""Options that name the cluster of a command, settings of its system, and errors about it.
+"""Options that choose the cluster of a command or set options of its system, and errors about the chosen cluster.
 
 The configuration is imported when a cluster is chosen, so that help and completion do not wait for it.
 """
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from mqbridge.config.cluster_choice import ClusterChoice
 
-PANEL = "Which cluster"
+CLUSTER_PANEL = "Which cluster"
+"""Heading of the options that choose the cluster, in the help."""
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-F", help="Configuration that names the cluster.", rich_help_panel=PANEL),
+    typer.Option("--config", "-F", help="Configuration that names the cluster.", rich_help_panel=CLUSTER_PANEL),
 ]
 ClusterOption = Annotated[
     str | None,
@@ -32,7 +33,7 @@ ClusterOption = Annotated[
         "-b",
         help="The cluster's name in that configuration; not needed if it has only one.",
         autocompletion=completion.clusters,
-        rich_help_panel=PANEL,
+        rich_help_panel=CLUSTER_PANEL,
     ),
 ]
 UrlOption = Annotated[
@@ -40,10 +41,10 @@ UrlOption = Annotated[
     typer.Option(
         "--at",
         metavar="URL|PROFILE",
-        help="Instead: SYSTEM://HOST:PORT[,HOST:PORT], such as pulsar://localhost:6650, or log:///PATH; or the name of a cluster "
-        "in your own configuration, ~/.config/mqbridge/clusters.yaml ($MQBRIDGE_PROFILES).",
+        help="Instead of --config: SYSTEM://HOST:PORT[,HOST:PORT], such as pulsar://localhost:6650, or log:///PATH; or the name "
+        "of a cluster in your own configuration, ~/.config/mqbridge/clusters.yaml ($MQBRIDGE_PROFILES).",
         autocompletion=completion.profiles,
-        rich_help_panel=PANEL,
+        rich_help_panel=CLUSTER_PANEL,
     ),
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
@@ -57,7 +58,7 @@ JsonOption = Annotated[bool, typer.Option("--json", "-J", help="Print JSON.")]
 
 
 def choose(config: Path | None, cluster: str | None, url: str | None) -> "ClusterChoice":
-    """Return the cluster that the options name. Raises ConfigError when they do not name one cluster."""
+    """Return the cluster that the options choose. Raises ConfigError unless they choose exactly one."""
     from mqbridge.config import cluster_choice
 
     return cluster_choice.choose(config, cluster, url)
@@ -74,7 +75,7 @@ def parse_settings(model: "type[BaseModel]", pairs: Iterable[str]) -> "BaseModel
             raise ConfigError(f"-X {pair!r} is not a setting", hint="Write NAME=VALUE")
         if name not in model.model_fields:
             known = ", ".join(model.model_fields) or "none"
-            raise ConfigError(f"-X {name}: there is no such setting here", hint=f"There are: {known}")
+            raise ConfigError(f"-X {name}: there is no such setting", hint=f"Known: {known}")
         values[name] = value
     try:
         return model(**values)
@@ -84,19 +85,19 @@ def parse_settings(model: "type[BaseModel]", pairs: Iterable[str]) -> "BaseModel
 
 
 def operations_of(cluster: Cluster) -> Operations:
-    """Return the cluster's operations on groups and offsets. Raises ClusterError where it has none."""
+    """Return the cluster's operations on groups and offsets. Raises ClusterError if the cluster supports none."""
     if cluster.operations is None:
         raise ClusterError(
-            f"cluster {cluster.name!r} says nothing about groups and offsets; give its admin_url (--at URL?admin=http://HOST:PORT)",
+            f"cluster {cluster.name!r} cannot report groups and offsets; give its admin_url (--at URL?admin=http://HOST:PORT)",
             Failure.FATAL,
         )
     return cluster.operations
 
 
 def topic_not_found(topic: str, cluster: Cluster) -> ClusterError:
-    """Return the error for a missing topic, with the commands that list and create topics."""
+    """Make the error for a missing topic; it names the commands that list and create topics."""
     return ClusterError(
         f"there is no topic {topic!r} in cluster {cluster.name!r}; `mqbridge topics` lists them, "
-        f"`mqbridge topics {topic} --create N` makes it with N partitions",
+        f"`mqbridge topics {topic} --create N` creates it with N partitions",
         Failure.FATAL,
     )

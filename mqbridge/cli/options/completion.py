@@ -11,10 +11,10 @@ import typer
 
 from mqbridge.config.profiles import profiles_file
 
-ADAPTERS = "mqbridge.adapters"
-"""The entry point group of `adapter.registry`, which needs more imports than its names do."""
+ADAPTERS_GROUP = "mqbridge.adapters"
+"""The entry point group of the adapters. `adapter.registry` is not used here, because it would also import the adapters."""
 MAX_FILE_BYTES = 1 << 20
-"""A larger file is no configuration that is worth the wait at a prompt."""
+"""Larger files are not read: parsing them would delay the prompt."""
 
 
 def profiles(incomplete: str) -> list[str]:
@@ -29,7 +29,7 @@ def clusters(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the topics that the routes of `--config` name as sources in `--cluster`, or in any cluster; not patterns."""
+    """Return the source topics of the routes in `--config`, except patterns; with `--cluster` only those in that cluster."""
     routes, cluster = _config(ctx).get("routes"), ctx.params.get("cluster")
     names: set[str] = set()
     for route in routes if isinstance(routes, list) else []:
@@ -41,21 +41,22 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def systems_and_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the systems, behind the topics of `--config`."""
+    """Return the topics of `--config`, followed by the systems."""
     return topics(ctx, incomplete) + [name for name in _systems() if name.startswith(incomplete)]
 
 
 def _systems() -> list[str]:
-    return sorted({found.name for found in entry_points(group=ADAPTERS)} - {"memory"})
+    return sorted({entry_point.name for entry_point in entry_points(group=ADAPTERS_GROUP)} - {"memory"})
 
 
 def _config(ctx: typer.Context) -> dict[str, Any]:
+    """Return the plain data of the file that `--config` names, empty without it."""
     file = ctx.params.get("config")
     return {} if file is None else _read_yaml(Path(file))
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
-    """The file as plain data: nothing is checked, and `${…}` is not replaced."""
+    """Return the file as plain data, empty if it cannot be read. Nothing is checked, and `${…}` is not substituted."""
     import yaml
 
     try:
@@ -68,5 +69,6 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 
 def _mapping(data: Any, key: str) -> dict[str, Any]:
-    found = data.get(key) if isinstance(data, dict) else None
-    return found if isinstance(found, dict) else {}
+    """Return the mapping under this key, empty if there is none."""
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}

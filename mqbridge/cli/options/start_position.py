@@ -1,6 +1,6 @@
 """Start positions as people write them: an end of the topic, a position, or a time.
 
-earliest, latest     the ends (beginning and end say the same)
+earliest, latest     the ends; also: beginning, first and end, last
 12, 12:3             a position in one partition
 now-15m, now+1h30m   a time before or after now
 2026-11-21T14:00     a time in this machine's zone, or with Z or +02:00 in that zone
@@ -61,16 +61,16 @@ def parse_timestamp(text: str) -> int:
     if text.startswith("now"):
         from mqbridge.config.units import parse_duration
 
-        rest = text[3:]
-        distance_s = parse_duration(rest[1:]) if rest else 0.0
-        if rest and rest[0] not in "+-":
+        offset = text.removeprefix("now")
+        offset_s = parse_duration(offset[1:]) if offset else 0.0
+        if offset and offset[0] not in "+-":
             raise ValueError(f"{text!r} is neither now-TIME nor now+TIME")
-        return time.time_ns() // 1_000_000 + int(distance_s * 1000) * (-1 if rest[:1] == "-" else 1)
+        return time.time_ns() // 1_000_000 + int(offset_s * 1000) * (-1 if offset.startswith("-") else 1)
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def format_timestamp(ms: int) -> str:
-    """Format a time for people, in UTC."""
+    """Format a time in ms since the epoch for people, in UTC."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % 1000:03}Z"
     except (ValueError, OverflowError, OSError):
@@ -91,7 +91,11 @@ def select_partitions(topic: Topic, wanted: Iterable[str]) -> tuple[str, ...]:
 async def resolve_positions(
     cluster: Cluster, topic: str, names: Sequence[str], start: StartPosition, bounds: Mapping[str, Bounds]
 ) -> dict[str, Position]:
-    """Return the position in each of these partitions. Raises ConfigError, and ClusterError where the system cannot tell."""
+    """Return the start position in each partition of `names`, which `start` means.
+
+    Raises ConfigError for a position that does not exist or would be in several partitions, and ClusterError if the system does
+    not report the bounds or cannot search by time.
+    """
     if isinstance(start, Timestamp):
         return await _at_time(cluster, topic, names, start)
     if not isinstance(start, Start):
@@ -99,24 +103,28 @@ async def resolve_positions(
     if missing := set(names) - bounds.keys():
         verb = "begins" if start is Start.EARLIEST else "ends"
         raise ClusterError(
-            f"cluster {cluster.name!r} does not tell where {topic}/{min(missing)} {verb}: give its admin_url", Failure.FATAL
+            f"cluster {cluster.name!r} does not report where {topic}/{min(missing)} {verb}; give its admin_url", Failure.FATAL
         )
     return {name: bounds[name].first if start is Start.EARLIEST else bounds[name].next for name in names}
 
 
 async def _at_time(cluster: Cluster, topic: str, names: Sequence[str], at: Timestamp) -> dict[str, Position]:
-    found = await operations_of(cluster).position_at(topic, at.ms)
-    return {name: found[name] for name in names if name in found}
+    positions = await operations_of(cluster).position_at(topic, at.ms)
+    return {name: positions[name] for name in names if name in positions}
 
 
 def _only_partition(names: Sequence[str], position: Position) -> str:
+    """Return the only name. Raises ConfigError if there are several: the position belongs to one partition."""
     if len(names) != 1:
         raise ConfigError(f"the position {format_position(position)} needs one partition", hint="Name it with -p")
     return names[0]
 
 
 def _within_bounds(position: Position, name: str, bounds: Mapping[str, Bounds]) -> Position:
-    """Pad the position to the number of parts that the system uses, and check it against the bounds where they are known."""
+    """Append zeros until the position has as many numbers as the system's positions, and check that the partition contains it.
+
+    If the bounds are not known, return the position unchanged.
+    """
     if name not in bounds:
         return position
     first, end = bounds[name].first, bounds[name].next

@@ -1,1 +1,1 @@
-"""What commands print."""
+"""Formats and prints the output of the commands."""

@@ -1,7 +1,7 @@
 """Output for people and programs: tables and JSON on standard output, notes and errors on standard error.
 
 Rich draws colours only on a terminal and honours NO_COLOR. Markup is off everywhere: names and payloads come from outside and
-may contain brackets. Rich is imported with the first output, not for completion.
+may contain brackets. Rich is imported with the first output, so that completion does not wait for it.
 """
 
 import functools
@@ -28,10 +28,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PIPED_WIDTH = 1000
-"""Width of a table that goes into a pipe, where no line should wrap."""
+"""Width of a table on a stream that is not a terminal: no line of the table should wrap there."""
 
 debug: ContextVar[bool] = ContextVar("debug", default=False)
-"""`--debug`: also show the traceback of expected errors."""
+"""True with the option `--debug`: tracebacks of expected errors are shown too."""
 
 
 def stdout_console() -> "Console":
@@ -84,7 +84,7 @@ def print_note(text: str) -> None:
 
 
 def print_error(error: MqbridgeError) -> None:
-    """Print an expected error: the problem and the advice, without a traceback."""
+    """Print an expected error, without a traceback; the problems of ConfigErrors one per line."""
     lines = [str(problem) for problem in error.errors] if isinstance(error, ConfigErrors) else [str(error)]
     if logs.is_json():
         for line in lines:
@@ -99,7 +99,7 @@ def print_error(error: MqbridgeError) -> None:
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
-    """Turn expected errors into a message and an exit code; others stay exceptions."""
+    """Decorate a command: expected errors and interrupts become a message and an exit code; other exceptions are raised."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

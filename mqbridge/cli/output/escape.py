@@ -1,4 +1,4 @@
-"""Makes payloads and names safe for a terminal: no control character of a message may reach it."""
+"""Makes payloads and names safe for a terminal: no control character of a message may reach the terminal."""
 
 import re
 
@@ -7,10 +7,11 @@ import orjson
 from mqbridge.message import Message
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_LINE_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_BINARY_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters except tab and line ends: a payload that contains one counts as binary."""
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 HEX_COLUMNS = 16
+"""Bytes per line of a hex dump."""
 MAX_PRETTY_BYTES = 256 << 10
 """A larger JSON document is shown as it is, not indented."""
 
@@ -18,11 +19,11 @@ MAX_PRETTY_BYTES = 256 << 10
 def escape_line(value: str | bytes) -> str:
     """Return the value on one line; control characters, and bytes that are not UTF-8, become numeric escapes."""
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-    return _CONTROLS.sub(_escaped, text)
+    return _CONTROLS.sub(_numeric_escape, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _numeric_escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
@@ -37,23 +38,26 @@ def payload_kind(message: Message) -> str:
         text = payload.decode()
     except UnicodeDecodeError:
         return "binary"
-    if _LINE_CONTROLS.search(text):
+    if _BINARY_CONTROLS.search(text):
         return "binary"
     return "JSON" if text.lstrip()[:1] in {"{", "["} and _is_json(payload) else "text"
 
 
-def preview(message: Message, limit: int) -> list[str]:
-    """Return about `limit` bytes of the payload as lines: JSON indented, text as it is, binary as a hex dump."""
+def payload_lines(message: Message, limit: int) -> list[str]:
+    """Return the beginning of the payload as lines: JSON indented, text as it is, binary as a hex dump.
+
+    `limit` is in bytes for binary payloads, in characters for text and for JSON after indenting.
+    """
     payload, kind = message.payload or b"", payload_kind(message)
     if kind == "binary":
-        return _hex_dump(payload[:limit]) + _cut(limit, len(payload))
+        return _hex_dump(payload[:limit]) + _omission(limit, len(payload))
     text = payload.decode()
     if kind == "JSON" and len(payload) <= MAX_PRETTY_BYTES:
-        text = indented(text)
-    return text[:limit].splitlines() + _cut(limit, len(text))
+        text = indent_json(text)
+    return text[:limit].splitlines() + _omission(limit, len(text))
 
 
-def _cut(limit: int, size: int) -> list[str]:
+def _omission(limit: int, size: int) -> list[str]:
     return [f"… {size - limit:,} more"] if size > limit else []
 
 
@@ -65,20 +69,20 @@ def _is_json(payload: bytes) -> bool:
     return True
 
 
-def indented(text: str) -> str:
-    """Indent JSON and keep each number and string as written: a JSON decoder would round and drop."""
+def indent_json(text: str) -> str:
+    """Indent JSON and keep each number and string as written: a decoder would round numbers and drop duplicate keys."""
     parts: list[str] = []
-    depth, before = 0, ""
+    depth, previous = 0, ""
     for symbol in _JSON_TOKEN.findall(text):
         if symbol in "}]":
             depth -= 1
-            if before not in "{[":
+            if previous not in "{[":
                 parts.append("\n" + "  " * depth)
-        elif before and before in "{[,":
+        elif previous and previous in "{[,":
             parts.append("\n" + "  " * depth)
         depth += symbol in "{["
         parts.append(": " if symbol == ":" else symbol)
-        before = symbol
+        previous = symbol
     return "".join(parts)
 
 

@@ -20,10 +20,12 @@ HELP = (
     "%y ordering key %i index keys %D deliver at %n deliveries."
 )
 
-_TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.)|(?P<text>[^%\\]+)|(?P<rest>.)", re.DOTALL)
+# `lone` is a percent sign or a backslash at the end of the format: it stands for itself.
+_TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.)|(?P<text>[^%\\]+)|(?P<lone>.)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
-Write = Callable[[Partition, Message], bytes]
+MessageWriter = Callable[[Partition, Message], bytes]
+"""Formats a message of a partition, or one part of it."""
 
 
 def _bytes(value: str | bytes | None) -> bytes:
@@ -34,7 +36,7 @@ def _number(value: int | None) -> bytes:
     return b"" if value is None else b"%d" % value
 
 
-_FIELDS: dict[str, Write] = {
+_FIELDS: dict[str, MessageWriter] = {
     "t": lambda partition, _: partition.topic.encode(),
     "p": lambda partition, _: partition.name.encode(),
     "o": lambda _, message: format_position(message.position).encode(),
@@ -53,13 +55,14 @@ _FIELDS: dict[str, Write] = {
 }
 
 
-def compile_format(text: str) -> Write:
-    """Compile the format into a function that writes a message. Raises ConfigError for an unknown token."""
-    writers: list[Write] = [_writer(token, text) for token in _TOKEN.finditer(text)]
+def compile_format(text: str) -> MessageWriter:
+    """Compile the format into a function that formats a message. Raises ConfigError for an unknown token."""
+    writers: list[MessageWriter] = [_writer(token, text) for token in _TOKEN.finditer(text)]
     return lambda partition, message: b"".join([write(partition, message) for write in writers])
 
 
-def _writer(token: re.Match[str], text: str) -> Write:
+def _writer(token: re.Match[str], text: str) -> MessageWriter:
+    """Return the function that formats one token of the format `text`."""
     field, escape = token["field"], token["escape"]
     if field is not None and field != "%":
         if field not in _FIELDS:
@@ -70,12 +73,12 @@ def _writer(token: re.Match[str], text: str) -> Write:
     if token["hex"]:
         literal = bytes.fromhex(token["hex"])
     else:
-        literal = _ESCAPES[escape] if escape is not None else (field or token["text"] or token["rest"]).encode()
+        literal = _ESCAPES[escape] if escape is not None else (field or token["text"] or token["lone"]).encode()
     return lambda _, __: literal
 
 
 def as_json(partition: Partition, message: Message) -> dict[str, Any]:
-    """Return every field that the message has; bytes that are not UTF-8 are under `<name>_base64`."""
+    """Return the payload and every other field that has a value, for JSON; bytes that are not UTF-8 are in `<name>_base64`."""
     fields: dict[str, Any] = {
         "topic": partition.topic,
         "partition": partition.name,

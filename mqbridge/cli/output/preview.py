@@ -1,23 +1,24 @@
-"""Messages for people: selects the newest or oldest ones, and prints a message with its fields and its payload."""
+"""Selects the newest or oldest messages of a topic, and prints a message for people: its fields and its payload."""
 
 from collections import deque
 
 from mqbridge.cli.options.start_position import format_timestamp
 from mqbridge.cli.output.console import stdout_console
-from mqbridge.cli.output.escape import escape_line, payload_kind, preview
+from mqbridge.cli.output.escape import escape_line, payload_kind, payload_lines
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Message, Partition, format_position
 
 MAX_HELD_BYTES = 256 << 20
-"""Bound on the payloads held: the topic's newest messages are known only when the newest of every partition are read."""
+"""Maximum size of the payloads in memory. The candidates of every partition are kept until all partitions have been read."""
 _TIMES = frozenset({"event_time", "publish_time", "deliver_at"})
 _SHOWN_SEPARATELY = frozenset({"payload", "position", "properties"})
 
 LocatedMessage = tuple[Partition, Message]
+"""A message with its partition."""
 
 
 class MessageSelection:
-    """Up to `count` messages of each partition: the first, or with `newest` the last ones."""
+    """Collects up to `count` messages of each partition, the oldest or with `newest` the newest, and selects `count` of them."""
 
     def __init__(self, count: int, *, newest: bool) -> None:
         self._count, self._newest = count, newest
@@ -25,70 +26,73 @@ class MessageSelection:
         self._bytes = 0
 
     def add(self, partition: Partition, messages: list[Message]) -> None:
-        """Add the next messages of a partition. Raises ClusterError if the held payloads are too large."""
-        held = self._by_partition.setdefault(partition.name, deque())
+        """Add the next messages of a partition. Raises ClusterError if the payloads in memory are too large."""
+        candidates = self._by_partition.setdefault(partition.name, deque())
         for message in messages:
             message = message.replace()  # noqa: PLW2901 - a copy: a message of the compiled module keeps its whole batch in memory
-            held.append((partition, message))
+            candidates.append((partition, message))
             self._bytes += len(message.payload or b"")
-            if len(held) > self._count:
-                self._bytes -= len(held.popleft()[1].payload or b"")
+            if len(candidates) > self._count:
+                self._bytes -= len(candidates.popleft()[1].payload or b"")
         if self._bytes > MAX_HELD_BYTES:
             raise ClusterError(f"the messages have more than {MAX_HELD_BYTES >> 20} MiB; ask for fewer, or use -p", Failure.FATAL)
 
-    def chosen(self) -> list[LocatedMessage]:
-        """Return the topic's newest or oldest messages, the newest last. Each partition keeps its own order."""
-        times = {id(message): _time(message) for held in self._by_partition.values() for _, message in held}
-        timed = None not in times.values()
+    def select(self) -> list[LocatedMessage]:
+        """Return the topic's `count` newest or oldest messages, the newest last. Messages of a partition stay in their order."""
+        times = {id(message): _time(message) for candidates in self._by_partition.values() for _, message in candidates}
+        all_have_times = None not in times.values()
         ranked: list[tuple[int, int, int, LocatedMessage]] = []
-        for index, held in enumerate(self._by_partition.values()):
-            latest: int | None = None
-            for rank, located in enumerate(reversed(held) if self._newest else held):
-                time = times[id(located[1])] if timed else None
+        # Walk each partition from its newest or oldest message. Within a partition the sort key, `max_age`, never falls, so that
+        # the sort keeps the order of the partition even where its times are out of order. Without times, `rank` is the age.
+        for index, candidates in enumerate(self._by_partition.values()):
+            max_age: int | None = None
+            for rank, located in enumerate(reversed(candidates) if self._newest else candidates):
+                time = times[id(located[1])] if all_have_times else None
                 age = rank if time is None else -time if self._newest else time
-                latest = age if latest is None else max(latest, age)
-                ranked.append((latest, rank, index, located))
+                max_age = age if max_age is None else max(max_age, age)
+                ranked.append((max_age, rank, index, located))
         ranked.sort(key=lambda entry: entry[:3])
-        found = [located for *_, located in ranked[: self._count]]
-        return found[::-1] if self._newest else found
+        selected = [located for *_, located in ranked[: self._count]]
+        return selected[::-1] if self._newest else selected
 
 
 def _time(message: Message) -> int | None:
+    """Return the publish time, or the event time of a message without one, in ms since the epoch."""
     return message.event_time if message.publish_time is None else message.publish_time
 
 
-def show(partition: Partition, message: Message, limit: int) -> None:
-    """Print a message: partition, position, time, its fields, and about `limit` bytes of its payload."""
+def print_message(partition: Partition, message: Message, limit: int) -> None:
+    """Print a message: partition, position, time, its fields, and the beginning of its payload (`limit`: see `payload_lines`)."""
     from rich.text import Text
 
     console = stdout_console()
     time = _time(message)
     heading = f"{partition.topic} [{partition.name}] {format_position(message.position)}"
     console.print(Text(heading, style="bold"), Text("" if time is None else format_timestamp(time), style="dim"), soft_wrap=True)
-    rows = [*_fields(message), ("payload", _payload(message))]
+    rows = [*_fields(message), ("payload", _payload_summary(message))]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         console.print(Text.assemble("  ", (f"{name:<{width}}", "cyan"), f"  {value}"), soft_wrap=True)
-    for line in preview(message, limit):
+    for line in payload_lines(message, limit):
         console.print(Text(f"    {line}"), soft_wrap=True)
     console.print()
 
 
-def _payload(message: Message) -> str:
+def _payload_summary(message: Message) -> str:
     kind = payload_kind(message)
     return kind if not message.payload else f"{kind}, {len(message.payload):,} bytes"
 
 
 def _fields(message: Message) -> list[tuple[str, str]]:
     fields = [
-        (name, _value(name, value))
+        (name, _format_value(name, value))
         for name, value in message.as_dict().items()
         if name not in _SHOWN_SEPARATELY and value not in (None, (), 0)
     ]
     return fields + [(f"property {escape_line(name)}", escape_line(value)) for name, value in message.properties]
 
 
-def _value(name: str, value: object) -> str:
+def _format_value(name: str, value: object) -> str:
     if name in _TIMES and isinstance(value, int):
         return format_timestamp(value)
     if isinstance(value, tuple):

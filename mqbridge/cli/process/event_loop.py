@@ -14,28 +14,31 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 QUIT_CODE = 130
+"""Exit code after the second signal: the same as for an interrupted command."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 GC_THRESHOLDS = (50_000, 10, 10)
 """Thresholds of the garbage collector. Messages arrive by the thousand and form no reference cycles; with the default, a
-collection after every 700 objects, a bridge at full speed spent a fifth of its time on collections."""
+collection after every 700 new objects, a gateway at full speed spent a fifth of its time on collections."""
 
 
 class Interrupted(Exception):
     """A signal cancelled the command."""
 
 
-def run(main: Coroutine[Any, Any, T], *, stop: Callable[[], bool] | None = None, quitting: Callable[[], None] | None = None) -> T:
-    """Run to the end. The first signal calls `stop`, which returns True if `main` now ends by itself; otherwise it is cancelled.
+def run(main: Coroutine[Any, Any, T], *, stop: Callable[[], bool] | None = None, on_quit: Callable[[], None] | None = None) -> T:
+    """Run `main` to its end and return its result.
 
-    The second signal calls `quitting`, right before the process ends. Raises Interrupted if a signal cancelled `main`.
+    The first signal calls `stop`. If `stop` returns True, `main` ends by itself; otherwise `main` is cancelled.
+    The second signal calls `on_quit`, right before the process ends. Raises Interrupted if a signal cancelled `main`.
     """
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run_until_signal(main, stop, quitting))
+        return runner.run(_run_until_signal(main, stop, on_quit))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the function that makes a uvloop; None, for asyncio's own loop, if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -45,19 +48,19 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run_until_signal(
-    main: Coroutine[Any, Any, T], stop: Callable[[], bool] | None, quitting: Callable[[], None] | None
+    main: Coroutine[Any, Any, T], stop: Callable[[], bool] | None, on_quit: Callable[[], None] | None
 ) -> T:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in a task here
-    seen: list[int] = []
+    received: list[int] = []
 
     def on_signal(number: int) -> None:
-        seen.append(number)
-        if len(seen) > 1:
+        received.append(number)
+        if len(received) > 1:
             try:
-                if quitting is not None:
-                    quitting()
+                if on_quit is not None:
+                    on_quit()
                 sys.stderr.flush()
             finally:
                 os._exit(QUIT_CODE)
@@ -69,8 +72,8 @@ async def _run_until_signal(
     try:
         return await main
     except asyncio.CancelledError:
-        if seen:
-            raise Interrupted(signal.Signals(seen[0]).name) from None
+        if received:
+            raise Interrupted(signal.Signals(received[0]).name) from None
         raise
     finally:
         for number in _SIGNALS:

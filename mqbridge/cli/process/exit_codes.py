@@ -3,11 +3,11 @@
     0    done
     1    an unexpected error: a bug, with its traceback
     2    the command line or the configuration is wrong
-    3    a cluster cannot be reached, or refused
+    3    a cluster cannot be reached, or rejected a request
     4    a route or a partition stopped, or something was not delivered
-    130  interrupted before it was done
+    130  interrupted before the command was done
 
-A `run` that drains after SIGTERM or Ctrl-C is complete: it ends with 0, or with 4 if a route or a partition had stopped.
+`mqbridge run` drains after SIGTERM or Ctrl-C, which is a normal end: its code is 0, or 4 if a route or a partition had stopped.
 """
 
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, GapError, LocalProtocolError, MappingError, ProtocolError
@@ -19,7 +19,7 @@ CLUSTER = 3
 STOPPED = 4
 INTERRUPTED = 130
 
-_CODES: tuple[tuple[type[Exception], int], ...] = (
+_CODES: tuple[tuple[type[Exception], int], ...] = (  # the first matching class counts
     (ConfigError, USAGE),
     (ClusterError, CLUSTER),
     (LocalProtocolError, UNEXPECTED),
@@ -31,11 +31,11 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code for this error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), UNEXPECTED)
+    """Return the exit code for this error; UNEXPECTED for an error that is not declared in `mqbridge.errors`."""
+    return next((code for error_class, code in _CODES if isinstance(error, error_class)), UNEXPECTED)
 
 
 HELP = (
-    "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 cluster unreachable or refused, "
+    "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 cluster unreachable or request rejected, "
     "4 stopped or undelivered, 130 interrupted."
 )

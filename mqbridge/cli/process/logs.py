@@ -11,17 +11,18 @@ from types import TracebackType
 
 import orjson
 
-HANDLER = "mqbridge"
-TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-NOISY = ("httpx", "httpcore", "hpack")
-"""Libraries that log every request, or every step of a request."""
+HANDLER_NAME = "mqbridge"
+"""The name of our handler, by which `configure` finds and replaces it."""
+TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+NOISY_LOGGERS = ("httpx", "httpcore", "hpack")
+"""Loggers of libraries that log every request, or every step of a request: only their warnings are logged."""
 
 
 class JsonLines(logging.Formatter):
     """Formats a record as a JSON object: time, level, logger, message and, if present, the exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the JSON text of the record."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -34,43 +35,46 @@ class JsonLines(logging.Formatter):
 
 
 def configure(level: str = "warning", style: str = "text") -> None:
-    """Send every logger of the process to standard error; a second call replaces the handler of the first."""
+    """Write the log records of the whole process to standard error, as `text` or `json`; a second call replaces the first."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.name = HANDLER
-    handler.setFormatter(JsonLines() if style == "json" else logging.Formatter(TEXT))
+    handler.name = HANDLER_NAME
+    handler.setFormatter(JsonLines() if style == "json" else logging.Formatter(TEXT_FORMAT))
     root = logging.getLogger()
-    for old in [handler for handler in root.handlers if handler.name == HANDLER]:
+    for old in [handler for handler in root.handlers if handler.name == HANDLER_NAME]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for name in NOISY:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    _redirect_warnings_and_exceptions(wanted=style == "json")
+    _redirect_warnings_and_exceptions(as_json=style == "json")
 
 
 def is_json() -> bool:
-    """Return True if standard error is JSON, for programs."""
-    return any(handler.name == HANDLER and isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+    """Return True if `configure` chose JSON lines for standard error."""
+    return any(
+        handler.name == HANDLER_NAME and isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers
+    )
 
 
 def write(level: int, message: str) -> None:
     """Write a line to standard error, whatever the log level."""
     logger = logging.getLogger("mqbridge.cli")
     for handler in logging.getLogger().handlers:
-        if handler.name == HANDLER:
+        if handler.name == HANDLER_NAME:
             handler.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None))
 
 
-def _redirect_warnings_and_exceptions(*, wanted: bool) -> None:
-    logging.captureWarnings(wanted)
-    sys.excepthook = _uncaught if wanted else sys.__excepthook__
-    threading.excepthook = _uncaught_in_thread if wanted else threading.__excepthook__
+def _redirect_warnings_and_exceptions(*, as_json: bool) -> None:
+    """Write warnings and uncaught exceptions as log records, or with `as_json=False` as Python does by default."""
+    logging.captureWarnings(as_json)
+    sys.excepthook = _log_uncaught if as_json else sys.__excepthook__
+    threading.excepthook = _log_uncaught_in_thread if as_json else threading.__excepthook__
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    logging.getLogger("mqbridge").critical("ended by %s: %s", kind.__name__, error, exc_info=(kind, error, trace))
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger("mqbridge").critical("uncaught %s: %s", kind.__name__, error, exc_info=(kind, error, trace))
 
 
-def _uncaught_in_thread(hook: threading.ExceptHookArgs) -> None:
+def _log_uncaught_in_thread(hook: threading.ExceptHookArgs) -> None:
     if hook.exc_value is not None:
-        _uncaught(hook.exc_type, hook.exc_value, hook.exc_traceback)
+        _log_uncaught(hook.exc_type, hook.exc_value, hook.exc_traceback)

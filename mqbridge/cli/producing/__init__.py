@@ -1,1 +1,1 @@
-"""From input bytes to stored messages."""
+"""The steps of `mqbridge produce`: read input records, build messages from them, and send them."""

@@ -1,4 +1,4 @@
-"""Turns an input record into a message: bytes plus the command line's fields, or JSON as `consume --json` writes it."""
+"""Builds a message from an input record: a payload plus the fields of the command line, or JSON as `consume --json` writes it."""
 
 import base64
 from dataclasses import dataclass
@@ -10,16 +10,21 @@ from mqbridge.errors import ConfigError
 from mqbridge.message import Message, Pair
 
 MAX_SHOWN_BYTES = 60
-_TEXTS = ("key", "msg_type")
-_BYTES = ("payload", "ordering_key", "attributes")
-_TIMES = ("event_time", "deliver_at")
+"""Errors show at most this much of a record."""
+_TEXT_FIELDS = ("key", "msg_type")
+_BYTES_FIELDS = ("payload", "ordering_key", "attributes")
+_TIME_FIELDS = ("event_time", "deliver_at")
 _IGNORED_FIELDS = frozenset({"topic", "partition", "position", "publish_time", "delivery_count", "origin", "hops"})
-"""Fields of the message that was read; the new message gets its own values."""
+"""Fields that belong to the message that was read, and not to the new one: its position, origin and times of delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTemplate:
-    """The fields of every message. A key before the delimiter overrides `key`."""
+    """The fields that the command line sets for every message, and how records are read.
+
+    With a `key_delimiter`, the text before it in a record is the key, which overrides `key`. With `empty_is_null`, an empty
+    payload becomes a null payload (a tombstone). With `from_json`, each record is a JSON object.
+    """
 
     key_delimiter: bytes | None = None
     key: str | None = None
@@ -33,8 +38,8 @@ class MessageTemplate:
     empty_is_null: bool = False
     from_json: bool = False
 
-    def message(self, record: bytes) -> Message:
-        """Build the message of one record. Raises ConfigError for an invalid object."""
+    def make_message(self, record: bytes) -> Message:
+        """Build the message of one record. Raises ConfigError if the record must be a JSON object and is not a valid one."""
         return self._from_json(record) if self.from_json else self._from_bytes(record)
 
     def _from_bytes(self, record: bytes) -> Message:
@@ -58,9 +63,9 @@ class MessageTemplate:
         """Build a message from a JSON object; fields that it lacks come from the command line."""
         message = self._from_bytes(b"")
         message.payload = None
-        for name, value in _object(record).items():
+        for name, value in _parse_object(record).items():
             field, is_base64 = name.removesuffix("_base64"), name.endswith("_base64")
-            setattr(message, field, _value(field, value, is_base64=is_base64, record=record))
+            setattr(message, field, _convert(field, value, is_base64=is_base64, record=record))
         return message
 
 
@@ -71,39 +76,40 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value
 
 
-def _object(record: bytes) -> dict[str, Any]:
+def _parse_object(record: bytes) -> dict[str, Any]:
+    """Parse a JSON object and return the fields that the new message takes over. Raises ConfigError."""
     try:
         fields = orjson.loads(record)
     except ValueError as error:
-        raise _invalid(record, f"is not JSON ({error})") from error
+        raise _record_error(record, f"is not JSON ({error})") from error
     if not isinstance(fields, dict):
-        raise _invalid(record, "is not an object")
+        raise _record_error(record, "is not an object")
     return {name: value for name, value in fields.items() if name not in _IGNORED_FIELDS}
 
 
-def _value(field: str, value: Any, *, is_base64: bool, record: bytes) -> Any:
+def _convert(field: str, value: Any, *, is_base64: bool, record: bytes) -> Any:
     """Convert a JSON value to the type of the message's field. Raises ConfigError."""
     try:
         if value is None and field == "payload":
             return None
-        if is_base64 and field in (*_BYTES, "key"):
+        if is_base64 and field in (*_BYTES_FIELDS, "key"):
             return base64.b64decode(value, validate=True)
-        if field in _BYTES and isinstance(value, str):
+        if field in _BYTES_FIELDS and isinstance(value, str):
             return value.encode()
-        if field in _TEXTS and isinstance(value, str):
+        if field in _TEXT_FIELDS and isinstance(value, str):
             return value
-        if field in _TIMES and type(value) is int:
+        if field in _TIME_FIELDS and type(value) is int:
             return value
         if field == "keys" and isinstance(value, list):
-            return tuple(str(one) for one in value)
+            return tuple(str(item) for item in value)
         if field == "properties":
             pairs = value.items() if isinstance(value, dict) else value
             return tuple((str(name), str(text)) for name, text in pairs)
     except (ValueError, TypeError) as error:
-        raise _invalid(record, f"has an invalid {field!r} ({error})") from error
-    raise _invalid(record, f"has {field!r}: {value!r}, which no message has")
+        raise _record_error(record, f"has an invalid {field!r} ({error})") from error
+    raise _record_error(record, f"has {field!r}: {value!r}, which is not valid in a message")
 
 
-def _invalid(record: bytes, problem: str) -> ConfigError:
+def _record_error(record: bytes, problem: str) -> ConfigError:
     shown = record[:MAX_SHOWN_BYTES].decode(errors="replace") + ("…" if len(record) > MAX_SHOWN_BYTES else "")
     return ConfigError(f"the input {shown!r} {problem}", hint="Write one object per line, as `mqbridge consume --json` does")

@@ -1,6 +1,7 @@
-"""Reads input records, as bytes: whole files, or the records between delimiters in files and standard input.
+"""Reads input records as bytes: whole files, or the records between delimiters in files and standard input.
 
-A thread reads standard input, and the program does not wait for it at its end: a read from a terminal may never return.
+A daemon thread reads standard input. The program does not wait for this thread at its end, because a read from a terminal may
+never return.
 """
 
 import asyncio
@@ -15,12 +16,13 @@ from pathlib import Path
 from mqbridge.errors import ConfigError
 
 READ_BYTES = 256 << 10
-"""Size of one read. The records of each read are sent at once, so `tail -f` flows."""
+"""Maximum size of one read. The records of each read are sent at once, so that the lines of `tail -f` are not delayed."""
 MAX_RECORD_BYTES = 64 << 20
-"""No system takes a larger message."""
+"""Maximum size of a record; no system accepts a larger message."""
 STDIN = Path("-")
 
-Read = Callable[[], bytes]
+ReadFunction = Callable[[], bytes]
+"""Returns the next bytes of the input; empty at its end."""
 
 
 async def whole_files(files: Sequence[Path]) -> AsyncIterator[list[bytes]]:
@@ -37,23 +39,25 @@ async def whole_files(files: Sequence[Path]) -> AsyncIterator[list[bytes]]:
 
 
 async def split_records(files: Sequence[Path], delimiter: bytes) -> AsyncIterator[list[bytes]]:
-    """Yield the records between delimiters; the last one needs none behind it. Raises ConfigError if a record is too large."""
+    """Yield the records between delimiters; the last record needs none. Raises ConfigError if a record is too large."""
     for path in files or [STDIN]:
-        rest = b""
+        remaining = b""
         async for data in _chunks(path):
-            *complete, rest = (rest + data).split(delimiter)
+            *complete, remaining = (remaining + data).split(delimiter)
             if complete:
                 yield complete
-            if len(rest) > MAX_RECORD_BYTES:
-                raise ConfigError(f"a record of {path} is larger than {MAX_RECORD_BYTES} bytes", hint="Divide it with -D")
-        if rest:
-            yield [rest]
+            if len(remaining) > MAX_RECORD_BYTES:
+                raise ConfigError(
+                    f"a record of {path} is larger than {MAX_RECORD_BYTES} bytes", hint="Set the text between records with -D"
+                )
+        if remaining:
+            yield [remaining]
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:
     """Yield the bytes of a file as they are read. Raises ConfigError for a file that cannot be read."""
     if path == STDIN:
-        read = _stdin()
+        read = _stdin_reader()
         while data := await _in_thread(read):
             yield data
         return
@@ -65,10 +69,11 @@ async def _chunks(path: Path) -> AsyncIterator[bytes]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="Check the path and its permissions") from error
 
 
-def _stdin() -> Read:
-    """Return a function that reads the bytes that are available.
+def _stdin_reader() -> ReadFunction:
+    """Return a function that reads the available bytes of standard input.
 
-    It reads from the descriptor directly: the lock of a buffer would stay held after the program is interrupted.
+    It reads from the descriptor directly: a thread that reads from the buffer would still hold the buffer's lock when the
+    interrupted program ends.
     """
     try:
         descriptor = sys.stdin.buffer.fileno()
@@ -77,13 +82,14 @@ def _stdin() -> Read:
     return lambda: os.read(descriptor, READ_BYTES)
 
 
-async def _in_thread(read: Read) -> bytes:
+async def _in_thread(read: ReadFunction) -> bytes:
+    """Call `read` in a daemon thread and return its result. Raises its OSError."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[bytes] = loop.create_future()
+    result: asyncio.Future[bytes] = loop.create_future()
 
-    def settle(data: bytes, error: OSError | None) -> None:
-        if not done.done():
-            done.set_result(data) if error is None else done.set_exception(error)
+    def set_result(data: bytes, error: OSError | None) -> None:
+        if not result.done():
+            result.set_result(data) if error is None else result.set_exception(error)
 
     def run() -> None:
         data, failed = b"", None
@@ -91,8 +97,8 @@ async def _in_thread(read: Read) -> bytes:
             data = read()
         except OSError as error:
             failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits the data
-            loop.call_soon_threadsafe(settle, data, failed)
+        with contextlib.suppress(RuntimeError):  # the loop is already closed: nothing awaits the data
+            loop.call_soon_threadsafe(set_result, data, failed)
 
     threading.Thread(target=run, name="mqbridge-stdin", daemon=True).start()
-    return await done
+    return await result

@@ -11,52 +11,62 @@ from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.net.budget import Budget
 
 IN_FLIGHT_BYTES = 16 << 20
+"""Maximum memory of messages that have no receipt yet."""
 MESSAGE_COST_BYTES = 200
-"""Memory of a message besides its payload."""
+"""Approximate memory of a message without its payload."""
 CHUNK_MESSAGES = 500
+"""Maximum number of messages in one chunk. Messages without a key go to one partition per chunk."""
 PACE_S = 0.05
-"""With a rate, the messages that are due within this time are sent together."""
-SETTLE_S = 1.0
-"""A closed outbound has settled its receipts; their callbacks run in the next iterations of the loop."""
-REASONS_KEPT = 5
+"""With a rate limit, a chunk has the messages of this time."""
+CALLBACKS_TIMEOUT_S = 1.0
+"""Time limit for the callbacks of the last receipts. They run right after the outbound is closed: this is a safeguard."""
+MAX_REASONS = 5
 
 
 class Sender:
-    """Sends messages to one outbound and counts the stored and the refused ones."""
+    """Sends messages to one outbound, and counts how many were stored and how many were refused.
+
+    `partition` is the index of the partition for all messages. Without it, the key of a message chooses the partition, and
+    messages without a key are spread round robin. `rate` is in messages per second.
+    """
 
     def __init__(self, outbound: Outbound, partition: int | None = None, *, rate: float | None = None) -> None:
         self._outbound = outbound
         self._partition = partition
         self._rate = rate
         self._chunk = CHUNK_MESSAGES if rate is None else max(1, min(CHUNK_MESSAGES, int(rate * PACE_S)))
-        self._next_at = 0.0
-        self._round_robin = -1
+        self._next_send_at = 0.0
+        self._round_robin_index = -1
         self._budget = Budget(IN_FLIGHT_BYTES)
         self._in_flight: set[asyncio.Future[Receipt]] = set()
         self._error: BaseException | None = None
         self.stored = 0
         self.refused = 0
-        self.reasons: list[str] = []
-        """The first reasons of refused messages."""
+        self.refusal_reasons: list[str] = []
+        """Why the first refused messages were refused."""
         self.positions: dict[int, Position] = {}
-        """The last stored position by partition index."""
+        """The last stored position, by partition index."""
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send in chunks; waits for the rate, and while too much is in flight. Raises ClusterError if the outbound failed."""
+        """Send the messages in chunks. Waits as the rate requires, and while too much is in flight.
+
+        Raises ClusterError if the outbound failed.
+        """
         for start in range(0, len(messages), self._chunk):
             chunk = messages[start : start + self._chunk]
             await self._pace(len(chunk))
-            self._round_robin = (self._round_robin + 1) % self._outbound.partitions
-            for partition, share in self._by_partition(chunk).items():
+            self._round_robin_index = (self._round_robin_index + 1) % self._outbound.partitions
+            for partition, share in self._group_by_partition(chunk).items():
                 await self._send(partition, share)
 
     async def _pace(self, count: int) -> None:
+        """Wait until `count` messages may be sent at the configured rate."""
         if self._rate is not None:
             now = asyncio.get_running_loop().time()
-            await asyncio.sleep(max(0.0, self._next_at - now))
-            self._next_at = max(self._next_at, now) + count / self._rate
+            await asyncio.sleep(max(0.0, self._next_send_at - now))
+            self._next_send_at = max(self._next_send_at, now) + count / self._rate
 
-    def _by_partition(self, messages: Sequence[Message]) -> dict[int, list[Message]]:
+    def _group_by_partition(self, messages: Sequence[Message]) -> dict[int, list[Message]]:
         shares: dict[int, list[Message]] = {}
         for message in messages:
             key = message.ordering_key if message.key is None else message.key
@@ -66,7 +76,9 @@ class Sender:
     def _partition_for(self, key: str | bytes | None) -> int:
         if self._partition is not None:
             return self._partition
-        return self._round_robin if key is None else self._outbound.partition_of(key.encode() if isinstance(key, str) else key)
+        return (
+            self._round_robin_index if key is None else self._outbound.partition_of(key.encode() if isinstance(key, str) else key)
+        )
 
     async def _send(self, partition: int, messages: list[Message]) -> None:
         size = sum(len(message.payload or b"") + MESSAGE_COST_BYTES for message in messages)
@@ -74,9 +86,9 @@ class Sender:
         self._raise_error()
         future = self._outbound.send(partition, Share(Batch.of(messages)))
         self._in_flight.add(future)
-        future.add_done_callback(partial(self._done, partition, len(messages), size))
+        future.add_done_callback(partial(self._on_receipt, partition, len(messages), size))
 
-    def _done(self, partition: int, count: int, size: int, future: "asyncio.Future[Receipt]") -> None:
+    def _on_receipt(self, partition: int, count: int, size: int, future: "asyncio.Future[Receipt]") -> None:
         self._in_flight.discard(future)
         self._budget.release(size)
         if future.cancelled():
@@ -87,7 +99,7 @@ class Sender:
         receipt = future.result()
         self.refused += len(receipt.failures)
         self.stored += count - len(receipt.failures)
-        self.reasons += [failure.reason for failure in receipt.failures][: REASONS_KEPT - len(self.reasons)]
+        self.refusal_reasons += [failure.reason for failure in receipt.failures][: MAX_REASONS - len(self.refusal_reasons)]
         if receipt.highest_position:
             self.positions[partition] = receipt.highest_position
 
@@ -101,7 +113,7 @@ class Sender:
         """Close the outbound, which waits for the messages in flight up to its own deadline."""
         await self._outbound.close()
         if self._in_flight:
-            await asyncio.wait(self._in_flight, timeout=SETTLE_S)
+            await asyncio.wait(self._in_flight, timeout=CALLBACKS_TIMEOUT_S)
 
     def _raise_error(self) -> None:
         if isinstance(self._error, ClusterError):

@@ -1,1 +1,1 @@
-"""Reading messages by position range, or as a member of a group."""
+"""Readers of a topic: by ranges of positions without a group, or as a member of a group."""

@@ -1,10 +1,10 @@
 """Reads a topic as a member of a group, and acknowledges the messages that were shown.
 
-A batch that is shown in part (because of a count) is rejected, so the group gets all of it again.
+If only a part of a batch is shown, because of `count`, the batch is rejected, and the group receives all of it again.
 
-With `stop_at_end` a partition is read up to the end that it had at the start. Positions tell when that is reached: the group's
-committed position, and the end of each batch. They are not enough where the last messages are never delivered (the broker filters
-them, or they are acknowledged already): then a silent lane is asked whether it is caught up.
+With `stop_at_end` a partition is read up to the end that it had at the start. The reader compares that end with the group's
+committed position and with the end of each batch. This is not enough if the last messages are never delivered (the broker filters
+them, or they are already acknowledged). So if a lane delivers nothing for a while, the reader checks whether it is caught up.
 """
 
 import asyncio
@@ -18,18 +18,19 @@ from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
 
-SILENT_S = 1.0
-"""Time without a batch after which a lane is asked whether it is caught up."""
+SILENCE_S = 1.0
+"""Time without a batch after which the reader checks whether a lane is caught up."""
 MORE_LANES_S = 3.0
-"""Wait this long for more lanes once all held lanes are at their end: other members may hold the rest."""
+"""Time limit for more lanes after all assigned lanes have been read to their end: other members may have the other partitions."""
 NOTE_AFTER_S = 3.0
-"""Waiting this long for the first lane prints a note."""
+"""If the first lane is not assigned within this time, a note says so."""
 FIRST_LANE_S = 60.0
-"""Wait this long for the first lane: a TubeMQ Master with default settings takes half a minute. After that, other members
-hold all partitions."""
+"""Time limit for the first lane: a TubeMQ Master with default settings assigns partitions after half a minute. If none is
+assigned in this time, other members have all partitions."""
 
 T = TypeVar("T")
-Show = Callable[[Partition, list[Message]], None]
+ShowMessages = Callable[[Partition, list[Message]], None]
+"""A callback that prints consecutive messages of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,40 +38,43 @@ class GroupReadSpec:
     """What to read, and where to begin and end."""
 
     partitions: frozenset[str]
-    """Names; lanes of other partitions are ignored."""
+    """Names of the partitions to read; lanes of other partitions are ignored."""
     ends: Mapping[str, Position] = field(default_factory=dict)
-    """Ends of partitions by name, as far as they are known."""
+    """The position after the last message, by partition name, for partitions where it is known."""
     begin: Mapping[str, Position] = field(default_factory=dict)
-    """Positions to seek to first, by partition name."""
+    """Positions to seek to before reading, by partition name."""
     committed: Mapping[str, Position] = field(default_factory=dict)
-    """Positions where the other lanes begin, as far as they are known."""
+    """The group's positions by partition name, where known: lanes without a position in `begin` begin there."""
     stop_at_end: bool = False
     count: int | None = None
     msg_types: frozenset[str] = frozenset()
-    """Only these types; empty means all. Not every system filters by itself."""
+    """Message types to show; empty means all. The reader filters too, because not every system does."""
 
 
 class GroupReader:
-    """Reads one topic once."""
+    """Reads one topic as the spec says; for one call of `run`."""
 
-    def __init__(self, spec: GroupReadSpec, show: Show) -> None:
+    def __init__(self, spec: GroupReadSpec, show: ShowMessages) -> None:
         self._spec, self._show = spec, show
         self._begin = dict(spec.begin)
-        self._held: dict[str, InboundLane] = {}
-        """Lanes that this member holds, by partition name."""
+        self._lanes: dict[str, InboundLane] = {}
+        """Lanes that are assigned to this member, by partition name."""
         self._at_end: set[str] = set()
-        self._assigned = False
+        self._any_assigned = False
         self._finished = False
         self._error: Exception | None = None
         self._changed = asyncio.Event()
-        """Set when any of the above changes."""
+        """Set when one of the fields above changes, except `_begin`."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shown = 0
+        self._shown_count = 0
 
     async def run(self, inbound: Inbound) -> int:
-        """Read until the end and return the number of messages shown. Raises the error that ended the inbound or a lane."""
-        self._start("lanes", self._accept, inbound)
-        self._start("waiting", self._note_waiting, NOTE_AFTER_S)
+        """Read until the count, the end, or the time limit for lanes is reached; return the number of messages shown.
+
+        Raises the error that ended the inbound or a lane.
+        """
+        self._spawn("lanes", self._accept_lanes, inbound)
+        self._spawn("waiting", self._print_waiting_note, NOTE_AFTER_S)
         try:
             while not self._finished and await self._wait_for_change():
                 pass
@@ -78,15 +82,15 @@ class GroupReader:
             await cancel(*self._tasks)
         if self._error is not None:
             raise self._error
-        return self._shown
+        return self._shown_count
 
-    async def _note_waiting(self, after_s: float) -> None:
+    async def _print_waiting_note(self, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        if not self._assigned:
+        if not self._any_assigned:
             print_note("waiting for the group's first partition; groups of some systems take half a minute")
 
     async def _wait_for_change(self) -> bool:
-        """Wait for a change; False if none came for so long that other members must hold the remaining partitions."""
+        """Wait for a change. Return False after the time limit: other members must have the remaining partitions."""
         self._changed.clear()
         try:
             async with asyncio.timeout(self._timeout_s()):
@@ -96,69 +100,75 @@ class GroupReader:
         return True
 
     def _timeout_s(self) -> float | None:
-        if not self._spec.stop_at_end or not self._held.keys() <= self._at_end:
+        """Return the time limit for the next lane; None while assigned lanes are still being read."""
+        if not self._spec.stop_at_end or not self._lanes.keys() <= self._at_end:
             return None
-        return MORE_LANES_S if self._assigned else FIRST_LANE_S
+        return MORE_LANES_S if self._any_assigned else FIRST_LANE_S
 
-    async def _accept(self, inbound: Inbound) -> None:
+    async def _accept_lanes(self, inbound: Inbound) -> None:
         async for lane in inbound.lanes():
-            self._assigned = True
+            self._any_assigned = True
             self._changed.set()
             if lane.partition.name in self._spec.partitions:
-                self._held[lane.partition.name] = lane
-                self._start(f"read {lane.partition}", self._read, lane)
+                self._lanes[lane.partition.name] = lane
+                self._spawn(f"read {lane.partition}", self._read_lane, lane)
 
-    async def _read(self, lane: InboundLane) -> None:
+    async def _read_lane(self, lane: InboundLane) -> None:
         name = lane.partition.name
         try:
             begin = self._spec.committed.get(name)
-            if (moved := self._begin.pop(name, None)) is not None:
-                await lane.seek(begin := moved)
+            seek_to = self._begin.pop(name, None)  # only once: a lane that is assigned again continues
+            if seek_to is not None:
+                await lane.seek(seek_to)
+                begin = seek_to
             if begin is not None:
-                self._reached(name, begin)
-            while not self._finished and not self._is_read(name):
+                self._check_end(name, begin)
+            while not self._finished and not self._is_complete(name):
                 batch = await self._receive(lane)
-                self._at_end.discard(name)  # it was at its end, and there is more now
-                self._deliver(lane, batch)
-                self._reached(name, batch.next)
+                self._at_end.discard(name)  # the lane delivered a batch after its end was reached
+                self._show_batch(lane, batch)
+                self._check_end(name, batch.next)
         except LaneRevoked:
-            if self._held.get(name) is lane:
-                del self._held[name]
+            if self._lanes.get(name) is lane:
+                del self._lanes[name]
                 self._changed.set()
 
-    def _is_read(self, name: str) -> bool:
+    def _is_complete(self, name: str) -> bool:
         return self._spec.stop_at_end and name in self._at_end
 
     async def _receive(self, lane: InboundLane) -> Batch:
+        """Return the next batch; with `stop_at_end`, mark the lane's partition as read while it is silent and caught up."""
         while self._spec.stop_at_end:
             try:
-                async with asyncio.timeout(SILENT_S):
+                async with asyncio.timeout(SILENCE_S):
                     return await lane.receive()
             except TimeoutError:
                 if lane.caught_up:
-                    self._ended(lane.partition.name)
+                    self._mark_at_end(lane.partition.name)
         return await lane.receive()
 
-    def _deliver(self, lane: InboundLane, batch: Batch) -> None:
+    def _show_batch(self, lane: InboundLane, batch: Batch) -> None:
+        """Show the selected messages of the batch, and acknowledge it, or reject it if the count left some out."""
         types, count = self._spec.msg_types, self._spec.count
         messages = [message for message in batch.messages if not types or message.msg_type in types]
-        shown = messages if count is None else messages[: count - self._shown]
+        shown = messages if count is None else messages[: count - self._shown_count]
         if shown:
             self._show(batch.partition, shown)
-        self._shown += len(shown)
+        self._shown_count += len(shown)
         if len(shown) == len(messages):
             lane.acknowledge(batch)
         else:
             lane.reject(batch)
-        if self._shown == count:
+        if self._shown_count == count:
             self._finish()
 
-    def _reached(self, name: str, position: Position) -> None:
+    def _check_end(self, name: str, position: Position) -> None:
+        """Mark the partition as read to its end if this position, the next to read, has reached it."""
         end = self._spec.ends.get(name)
         if end is not None and position >= end:
-            self._ended(name)
+            self._mark_at_end(name)
 
-    def _ended(self, name: str) -> None:
+    def _mark_at_end(self, name: str) -> None:
         if name in self._at_end:
             return
         self._at_end.add(name)
@@ -170,13 +180,15 @@ class GroupReader:
         self._finished, self._error = True, self._error or error
         self._changed.set()
 
-    def _start(self, name: str, work: Callable[[T], Coroutine[None, None, None]], argument: T) -> None:
-        async def guarded() -> None:
+    def _spawn(self, name: str, work: Callable[[T], Coroutine[None, None, None]], argument: T) -> None:
+        """Run `work(argument)` in a task; an error of it ends the reading."""
+
+        async def run_and_report() -> None:
             try:
                 await work(argument)
             except Exception as error:  # noqa: BLE001 - raised again by `run`; a task that fails would be logged as a bug
                 self._finish(error)
 
-        task = spawn(guarded(), name)
+        task = spawn(run_and_report(), name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

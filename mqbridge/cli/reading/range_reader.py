@@ -1,4 +1,4 @@
-"""Reads ranges of partitions concurrently, without a group; batches are merged in the order in which they arrive."""
+"""Reads ranges of partitions concurrently, without a group; their batches are yielded in the order in which they arrive."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -12,12 +12,12 @@ from mqbridge.net.tasks import cancel, spawn
 
 T = TypeVar("T")
 Chunk = tuple[Partition, list[Message]]
-"""Consecutive messages of one partition; at least one."""
+"""A partition, and one or more consecutive messages of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of one partition: from `begin` up to, not including, `end`; without an end the reader follows new messages."""
+    """A range of one partition: from `begin` up to, not including, `end`; without an end, reading never stops."""
 
     begin: Position
     end: Position | None = None
@@ -29,49 +29,54 @@ def read(
     ranges: Mapping[str, Range],
     *,
     msg_types: frozenset[str] = frozenset(),
-    per_partition: int | None = None,
+    limit_per_partition: int | None = None,
 ) -> AsyncGenerator[Chunk, None]:
-    """Yield the messages of these ranges, given by partition name: only `msg_types` if any, at most `per_partition` of each.
+    """Yield the messages of these ranges, given by partition name.
+
+    Only messages of `msg_types` if there are any, and at most `limit_per_partition` of each partition.
 
     Close the generator (`aclose`) if it is not read to its end. Raises ClusterError, and GapError if data of a range was lost.
     """
-    nonempty = {name: part for name, part in ranges.items() if part.end is None or part.begin < part.end}
-    return _merged([_read_one(cluster, topic, name, part, msg_types, per_partition) for name, part in nonempty.items()])
+    nonempty = {name: span for name, span in ranges.items() if span.end is None or span.begin < span.end}
+    return _merge([_read_range(cluster, topic, name, span, msg_types, limit_per_partition) for name, span in nonempty.items()])
 
 
-async def _read_one(
-    cluster: Cluster, topic: str, name: str, part: Range, msg_types: frozenset[str], limit: int | None
+async def _read_range(
+    cluster: Cluster, topic: str, name: str, span: Range, msg_types: frozenset[str], remaining: int | None
 ) -> AsyncGenerator[Chunk, None]:
-    async with aclosing(cluster.read(topic, name, part.begin, part.end)) as batches:
+    async with aclosing(cluster.read(topic, name, span.begin, span.end)) as batches:
         async for batch in batches:
-            messages = [message for message in batch.messages if not msg_types or message.msg_type in msg_types][:limit]
+            messages = [message for message in batch.messages if not msg_types or message.msg_type in msg_types][:remaining]
             if messages:
                 yield batch.partition, messages
-            if limit is not None:
-                limit -= len(messages)
-                if limit == 0:
+            if remaining is not None:
+                remaining -= len(messages)
+                if remaining == 0:
                     return
 
 
-async def _merged(sources: Iterable[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Yield the items of all sources as they arrive; each source is at most one item ahead, and all are closed at the end."""
-    arrived: asyncio.Queue[T | Exception | None] = asyncio.Queue(maxsize=1)
+async def _merge(sources: Iterable[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yield the items of all sources as they arrive, and close all sources at the end. Raises the first error of a source.
+
+    Each source waits until its item has been put into the queue, which has room for one item.
+    """
+    queue: asyncio.Queue[T | Exception | None] = asyncio.Queue(maxsize=1)
 
     async def forward(source: AsyncGenerator[T, None]) -> None:
-        end: Exception | None = None
+        last_item: Exception | None = None  # None tells the loop below that this source has ended
         try:
             async with aclosing(source):
                 async for item in source:
-                    await arrived.put(item)
+                    await queue.put(item)
         except Exception as error:  # noqa: BLE001 - raised again below; a task that fails would be logged as a bug
-            end = error
-        await arrived.put(end)
+            last_item = error
+        await queue.put(last_item)
 
     tasks = [spawn(forward(source), "read a partition") for source in sources]
     try:
         running = len(tasks)
         while running:
-            item = await arrived.get()
+            item = await queue.get()
             if isinstance(item, Exception):
                 raise item
             if item is None:
