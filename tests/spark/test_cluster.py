@@ -1,4 +1,4 @@
-"""A real driver and executors: what works in one process may still not survive the way to another machine."""
+"""A driver and executors in separate processes, as on several machines: worker failures do not lose messages."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pathlib import Path
 from tests.kit.spark import session_from_environment
 
 spark = session_from_environment(sys.argv[1])
-go_on = sys.argv[2]
+release_file = sys.argv[2]
 def work(number):
-    while number == 1 and not Path(go_on).exists():
+    while number == 1 and not Path(release_file).exists():
         time.sleep(0.05)
     return number
 context = spark.sparkContext
@@ -42,17 +42,17 @@ def cluster() -> Iterator[SparkCluster]:
         yield cluster
 
 
-def test_a_job_outlives_a_worker(cluster: SparkCluster, tmp_path: Path) -> None:
-    with SparkProgram(tmp_path, "-c", PROGRAM, cluster.master_url, str(tmp_path / "go-on")) as program:
+def test_a_job_completes_after_a_worker_is_killed(cluster: SparkCluster, tmp_path: Path) -> None:
+    with SparkProgram(tmp_path, "-c", PROGRAM, cluster.master_url, str(tmp_path / "release")) as program:
         wait_for(lambda: "begun" in program.log and all(cluster.executors(number) for number in range(2)))
         cluster.kill_worker(0)
         assert not cluster.executors(0)
-        (tmp_path / "go-on").touch()
+        (tmp_path / "release").touch()
         assert "sum 6" in program.wait()
     cluster.start_worker(0)
 
 
-async def test_a_mirror_outlives_a_worker(cluster: SparkCluster, tmp_path: Path) -> None:
+async def test_a_mirror_stores_each_message_once_after_a_worker_is_killed(cluster: SparkCluster, tmp_path: Path) -> None:
     settings = {"path": str(tmp_path / "log.db")}
     source, target = (TopicRef("log", settings, topic) for topic in ("source", "target"))
     async with opened("log", settings) as log:

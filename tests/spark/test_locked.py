@@ -1,4 +1,4 @@
-"""Spark between clusters that let nobody in without TLS and credentials: options, drivers and workers see where secrets are."""
+"""Spark with clusters that require TLS and credentials, which the driver and the workers read from files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 MESSAGES, QUEUES = 200, 2
 
 
-def test_a_topic_is_read_written_and_read_back(
+def test_a_topic_is_copied_between_secured_clusters(
     spark: SparkSession, pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path
 ) -> None:
     mount(tmp_path, pulsar_locked, role=APP)
@@ -30,7 +30,7 @@ def test_a_topic_is_read_written_and_read_back(
     for number in range(MESSAGES):
         rocketmq_locked.send(source, b"%d" % number, queue=number % QUEUES)
     rocketmq_locked.settle()
-    rocket = {
+    rocketmq_security = {
         "tls": {
             "authorities": str(tmp_path / "rocketmq/authorities.pem"),
             "certificate": str(tmp_path / "rocketmq/client.pem"),
@@ -39,7 +39,7 @@ def test_a_topic_is_read_written_and_read_back(
         "auth": {name: {"file": str(tmp_path / "rocketmq" / name.replace("_", "-"))} for name in ("access_key", "secret_key")},
     }
     clusters = {
-        "rocket": {"system": "rocketmq", "name_servers": rocketmq_locked.name_server, **rocket},
+        "rocket": {"system": "rocketmq", "name_servers": rocketmq_locked.name_server, **rocketmq_security},
         "pulsar": {"system": "pulsar", **pulsar_locked.config({"token": {"file": str(tmp_path / "pulsar/token")}})},
     }
     config = tmp_path / "clusters.yaml"
@@ -51,5 +51,5 @@ def test_a_topic_is_read_written_and_read_back(
     ).save()
     back = spark.read.format("mqbridge").options(config=str(config), cluster="pulsar", subscribe=target).load()
     rows = back.select("partition", "payload").collect()
-    found = {name: [int(row.payload) for row in rows if row.partition == name] for name in {row.partition for row in rows}}
-    assert sorted(found.values()) == [list(range(first, MESSAGES, QUEUES)) for first in range(QUEUES)]
+    numbers = {index: [int(row.payload) for row in rows if row.partition == index] for index in {row.partition for row in rows}}
+    assert sorted(numbers.values()) == [list(range(first, MESSAGES, QUEUES)) for first in range(QUEUES)]

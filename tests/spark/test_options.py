@@ -1,4 +1,4 @@
-"""Options are declared once, read strictly, and named when they are wrong."""
+"""The declarations of options, their parsers, and errors that name the wrong option."""
 
 import re
 
@@ -15,8 +15,8 @@ from mqbridge.spark.source.settings import source_settings
 REF = ClusterRef("log", "log", LogSettings(path="unused.db"))
 
 
-def test_names_are_found_however_they_are_cased() -> None:
-    """Spark hands them over in lower case."""
+def test_names_of_options_are_case_insensitive() -> None:
+    """Spark passes them in lower case."""
     values = parse_options({"subscribe": "a, b,,a", "startingoffsets": "Earliest", "MAXBYTESPERTRIGGER": "64MiB"}, Usage.STREAM)
     assert values["subscribe"] == ("a", "b")
     assert values["startingOffsets"] is Start.EARLIEST
@@ -25,7 +25,7 @@ def test_names_are_found_however_they_are_cased() -> None:
     assert values["minPartitions"] is None
 
 
-def test_every_default_can_be_read() -> None:
+def test_each_option_has_a_valid_default_a_meaning_and_a_unique_name() -> None:
     for option in OPTIONS:
         if option.default is not None:
             option.parse(option.default)
@@ -56,20 +56,20 @@ def test_every_default_can_be_read() -> None:
         ("assign", '{"a": []}', "assign: topic 'a' needs a list"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, text: str, problem: str) -> None:
+def test_the_error_names_the_option_and_the_problem(name: str, text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         parse_options({name: text}, Usage.STREAM)
 
 
-def test_offsets_of_kafka_users_and_of_a_checkpoint() -> None:
-    def read(text: str) -> object:
+def test_offsets_are_accepted_in_the_forms_of_kafka_and_of_a_checkpoint() -> None:
+    def parse(text: str) -> object:
         return parse_options({"startingOffsets": text}, Usage.STREAM)["startingOffsets"]
 
-    assert read('{"a": {"0": 23, "b:1": "12:3", "2": -2, "3": -1}}') == ExplicitOffsets(
+    assert parse('{"a": {"0": 23, "b:1": "12:3", "2": -2, "3": -1}}') == ExplicitOffsets(
         {"a": {"0": (23,), "b:1": (12, 3), "2": Start.EARLIEST, "3": Start.LATEST}}
     )
-    assert read('{"topics": {"a": {"0": "-1:-1:0"}}, "version": 1}') == ExplicitOffsets({"a": {"0": (-1, -1, 0)}})
-    assert read('{"a": {"0": "-2", "1": "-1"}}') == ExplicitOffsets({"a": {"0": Start.EARLIEST, "1": Start.LATEST}})
+    assert parse('{"topics": {"a": {"0": "-1:-1:0"}}, "version": 1}') == ExplicitOffsets({"a": {"0": (-1, -1, 0)}})
+    assert parse('{"a": {"0": "-2", "1": "-1"}}') == ExplicitOffsets({"a": {"0": Start.EARLIEST, "1": Start.LATEST}})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_offsets_of_kafka_users_and_of_a_checkpoint() -> None:
     [("1700000000123", 1700000000123), ("2026-01-31T12:00:00Z", 1769860800000), ("2026-01-31T13:00:00+01:00", 1769860800000),
      ("2026-01-31", 1769817600000)],
 )  # fmt: skip
-def test_times_are_numbers_or_iso_texts_in_utc(text: str, time_ms: int) -> None:
+def test_times_are_milliseconds_or_iso_texts_in_utc(text: str, time_ms: int) -> None:
     assert parse_options({"startingTimestamp": text}, Usage.BATCH)["startingTimestamp"] == time_ms
 
 
@@ -90,12 +90,12 @@ def test_times_are_numbers_or_iso_texts_in_utc(text: str, time_ms: int) -> None:
         ({"subscribe": "a", "endingOffsets": "earliest"}, "there is nothing before earliest"),
     ],
 )
-def test_options_that_do_not_go_together(given: dict[str, str], problem: str) -> None:
+def test_contradicting_options_are_an_error(given: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         source_settings(parse_options(given, Usage.BATCH), REF, Usage.BATCH)
 
 
-def test_where_a_reading_begins_by_itself() -> None:
+def test_the_default_begin_and_the_precedence_of_timestamps() -> None:
     batch = source_settings(parse_options({"subscribe": "a"}, Usage.BATCH), REF, Usage.BATCH)
     stream = source_settings(parse_options({"subscribe": "a"}, Usage.STREAM), REF, Usage.STREAM)
     assert (batch.starting, batch.ending, stream.starting) == (Start.EARLIEST, Start.LATEST, Start.LATEST)
@@ -109,5 +109,5 @@ def test_patterns_match_whole_names() -> None:
     assert not settings.topics.includes("my_orders_eu")
 
 
-def test_the_name_of_a_query_is_spark_s_own_option() -> None:
+def test_the_option_queryname_that_spark_adds_is_ignored() -> None:
     assert parse_options({"queryname": "counts", "topic": "a"}, Usage.WRITE)["topic"] == "a"

@@ -10,7 +10,7 @@ from mqbridge.message import Message
 from mqbridge.spark.property_blob import decode_pairs, encode_pairs, encode_properties
 
 any_text = st.text(max_size=12)
-"""Any text without lone surrogates, which `st.text()` does not generate; a golden blob below has one."""
+"""Any text without lone surrogates, which `st.text()` does not generate. The last golden blob has one."""
 any_pairs = st.lists(st.tuples(any_text, st.one_of(any_text, st.text(min_size=60, max_size=300))), max_size=6).map(tuple)
 
 
@@ -31,7 +31,7 @@ def test_a_blob_has_these_bytes(pairs: tuple[tuple[str, str], ...], blob: bytes)
 
 
 @given(st.lists(any_pairs, max_size=4))
-def test_pairs_come_back_in_order_with_repeated_names(rows: list[tuple[tuple[str, str], ...]]) -> None:
+def test_pairs_are_read_back_in_order_with_repeated_names(rows: list[tuple[tuple[str, str], ...]]) -> None:
     blobs = encode_properties([Message(b"", pairs) for pairs in rows])
     assert [decode_pairs(blob) for blob in blobs] == rows
 
@@ -41,7 +41,7 @@ def test_null_is_no_property() -> None:
 
 
 @given(any_pairs.filter(bool), st.data())
-def test_damage_is_a_value_error_or_other_pairs(pairs: tuple[tuple[str, str], ...], data: st.DataObject) -> None:
+def test_a_damaged_blob_raises_value_error_or_yields_other_pairs(pairs: tuple[tuple[str, str], ...], data: st.DataObject) -> None:
     blob = bytearray(encode_pairs(pairs))
     for _ in range(data.draw(st.integers(1, 3))):
         blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
@@ -51,6 +51,6 @@ def test_damage_is_a_value_error_or_other_pairs(pairs: tuple[tuple[str, str], ..
 
 
 @given(st.binary(max_size=40))
-def test_bytes_that_are_no_blob_are_a_value_error(data: bytes) -> None:
+def test_arbitrary_bytes_raise_no_other_error_than_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         decode_pairs(data)

@@ -1,4 +1,4 @@
-"""What the tests of Spark run on: one session, queries that restart, and programs that can be killed."""
+"""The helpers of the Spark tests: the shared session, queries that are restarted, and programs that are killed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if sys.argv[1] == "stay":
 """
 
 
-def test_workers_run_this_interpreter(spark: SparkSession) -> None:
-    def where(_: int) -> str:
+def test_python_workers_run_this_interpreter(spark: SparkSession) -> None:
+    def executable(_: int) -> str:
         import sys
 
         return sys.executable
 
-    assert spark.sparkContext.range(2).map(where).collect() == [sys.executable] * 2
+    assert spark.sparkContext.range(2).map(executable).collect() == [sys.executable] * 2
 
 
-def test_times_are_utc_wherever_the_tests_run(spark: SparkSession) -> None:
+def test_times_are_in_utc(spark: SparkSession) -> None:
     assert spark.sql("select cast(timestamp_seconds(0) as string)").first() == ("1970-01-01 00:00:00",)
 
 
-async def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_query_continues_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     source, target, checkpoint = (tmp_path / name for name in ("source", "target", "checkpoint"))
     for first in (0, 10):
         spark.range(first, first + 10).write.mode("append").parquet(str(source))
@@ -51,7 +51,7 @@ async def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path
     assert sorted(row.id for row in spark.read.parquet(str(target)).collect()) == list(range(20))
 
 
-def test_state_is_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None:
+def test_state_is_stored_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(100).write.parquet(str(tmp_path / "source"))
     frame = spark.readStream.schema("id long").parquet(str(tmp_path / "source"))
     counts = frame.groupBy((F.col("id") % 3).alias("rest")).count()
@@ -67,7 +67,7 @@ def test_a_program_runs_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
+def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
     with SparkProgram(tmp_path, "-c", PROGRAM, "stay") as program:
         wait_for(lambda: "sum 45" in program.log and len(members(program.pid)) > 3)
         program.kill()
@@ -75,7 +75,7 @@ def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_nothing_of_spark_outlives_a_killed_test_run(tmp_path: Path) -> None:
+def test_all_spark_processes_end_when_the_test_run_is_killed(tmp_path: Path) -> None:
     owner = f"""
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mqbridge.spark.session.session`, what it needs, and the format that Spark finds by its name."""
+"""`mqbridge.spark.session.session`, its prerequisites, and the registration of `format("mqbridge")`."""
 
 import importlib
 import json
@@ -20,65 +20,66 @@ from mqbridge.spark.session import session, session_exists
 from tests.kit.spark import SparkProgram
 
 
-def fake_java(folder: Path, says: str) -> Path:
+def fake_java(folder: Path, version_text: str) -> Path:
+    """Create a Java program in `folder` that prints a version."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{version_text}' >&2\n")
     java.chmod(java.stat().st_mode | stat.S_IXUSR)
     return java
 
 
-def test_java_is_found_where_spark_looks_for_it(tmp_path: Path) -> None:
+def test_java_is_found_by_java_home_or_the_path(tmp_path: Path) -> None:
     java = fake_java(tmp_path, "")
     assert find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}) == java
     assert find_java({"PATH": str(java.parent)}) == java
 
 
 @pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"JAVA_HOME": "/nowhere", "PATH": os.environ["PATH"]}])
-def test_without_java_it_says_what_to_install(environ: dict[str, str]) -> None:
+def test_the_error_for_missing_java_says_what_to_install(environ: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"Spark needs Java.*Install Java 17.*or set JAVA_HOME"):
         find_java(environ)
 
 
-@pytest.mark.parametrize(("says", "version"), [('java version "1.8.0_392"', 8), ('openjdk version "11.0.21"', 11)])
-def test_an_old_java_is_refused(tmp_path: Path, says: str, version: int) -> None:
+@pytest.mark.parametrize(("version_text", "version"), [('java version "1.8.0_392"', 8), ('openjdk version "11.0.21"', 11)])
+def test_an_old_java_is_an_error(tmp_path: Path, version_text: str, version: int) -> None:
     with pytest.raises(ConfigError, match=f"Spark needs Java 17 or newer, but .* is Java {version}. Install Java 17"):
-        check_java(fake_java(tmp_path, says))
+        check_java(fake_java(tmp_path, version_text))
 
 
-def test_a_new_java_is_taken(tmp_path: Path) -> None:
+def test_a_new_java_is_accepted(tmp_path: Path) -> None:
     check_java(fake_java(tmp_path, 'openjdk version "21.0.1" 2023-10-17'))
 
 
-def test_a_java_that_does_not_run_is_told(tmp_path: Path) -> None:
+def test_a_java_that_does_not_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not run"):
         check_java(tmp_path)
 
 
-def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prerequisites.importlib.util, "find_spec", lambda *_: None)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"pyspark and pyarrow cannot be imported. pip install 'mqbridge\[spark\]'"):
         check_prerequisites()
 
 
-def test_a_data_source_that_cannot_be_imported_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_import_of_the_data_source_does_not_disable_other_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mqbridge.spark.data_source", None)
     monkeypatch.delitem(sys.modules, "pyspark_mqbridge", raising=False)
-    found = importlib.import_module("pyspark_mqbridge")
+    package = importlib.import_module("pyspark_mqbridge")
     monkeypatch.delitem(sys.modules, "pyspark_mqbridge")
-    assert not hasattr(found, "DefaultSource")
+    assert not hasattr(package, "DefaultSource")
 
 
-def test_a_session_is_there_for_every_thread(spark: SparkSession) -> None:
-    """A mirror in a thread of a notebook ends its own session only."""
+def test_every_thread_sees_the_session_of_the_process(spark: SparkSession) -> None:
+    """So a mirror that runs in a thread of a notebook does not stop the notebook's session."""
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(session_exists).result()
         again = thread.submit(session).result()
     assert again.sparkContext is spark.sparkContext
 
 
-def test_the_session_that_is_there_is_given_back_with_the_settings_that_can_change(spark: SparkSession) -> None:
-    kept = {
+def test_an_existing_session_is_returned_with_changed_settings(spark: SparkSession) -> None:
+    original_values = {
         name: spark.conf.get(name) for name in ("spark.sql.shuffle.partitions", "spark.sql.streaming.numRecentProgressUpdates")
     }
     try:
@@ -88,11 +89,11 @@ def test_the_session_that_is_there_is_given_back_with_the_settings_that_can_chan
         assert first.conf.get("spark.sql.shuffle.partitions") == "3"
         assert first.conf.get("spark.sql.streaming.numRecentProgressUpdates") == "7"
     finally:
-        for name, value in kept.items():
+        for name, value in original_values.items():
             spark.conf.set(name, value)
 
 
-def test_the_format_is_known_and_reads_what_is_in_a_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_session_has_the_format_registered(spark: SparkSession, tmp_path: Path) -> None:
     url = f"log://{tmp_path}/orders.db"
     written = session().createDataFrame([("k", "v")], "key STRING, value STRING")
     written.write.format("mqbridge").options(url=url, topic="orders", createTopics=2).mode("append").save()
@@ -103,8 +104,8 @@ def test_the_format_is_known_and_reads_what_is_in_a_log(spark: SparkSession, tmp
 def test_binary_properties_become_maps_of_the_first_values(spark: SparkSession) -> None:
     blobs = [encode_pairs((("a", "1"), ("b", "ü"), ("a", "2"))), b"", None]
     frame = spark.createDataFrame([(blob,) for blob in blobs], "properties BINARY")
-    wanted = [Row(properties={"a": "1", "b": "ü"}), Row(properties={}), Row(properties=None)]
-    assert frame.select(properties_of("properties")).collect() == wanted
+    expected = [Row(properties={"a": "1", "b": "ü"}), Row(properties={}), Row(properties=None)]
+    assert frame.select(properties_of("properties")).collect() == expected
     spark.udf.register("properties_of", properties_udf)
     frame.createOrReplaceTempView("binary_properties")
     assert spark.sql("SELECT properties_of(properties)['b'] AS b FROM binary_properties").first() == Row(b="ü")
@@ -120,7 +121,7 @@ print(json.dumps(conf), file=open(sys.argv[1] + "/conf.json", "w"))
 
 
 @pytest.mark.spark
-def test_a_new_session_has_good_settings_and_says_nothing(tmp_path: Path) -> None:
+def test_a_new_session_has_local_settings_and_logs_nothing(tmp_path: Path) -> None:
     with SparkProgram(tmp_path, "-c", PROGRAM, str(tmp_path)) as program:
         log = program.wait()
     conf = json.loads((tmp_path / "conf.json").read_text())

@@ -1,4 +1,4 @@
-"""The source in Spark, over the embedded log."""
+"""The source in Spark, with the embedded log."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ from tests.kit.spark import run_available
 
 
 class Log:
-    """A log, and reading it with Spark."""
+    """An embedded log that Spark reads."""
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.path = folder / "log.db"
         self.checkpoint = folder / "checkpoint"
         self.spark = spark
         self.rows: list[tuple[str, int, int, str]] = []
-        """What streams have yielded: topic, partition, offset, payload."""
-        self.batches: list[int] = []
+        """Topic, partition, offset and payload of all messages that streams have read."""
+        self.batch_sizes: list[int] = []
+        """Number of messages of each batch of the streams."""
         spark.dataSource.register(MqbridgeDataSource)
 
-    def reached(self, use: Callable[[Cluster], Awaitable[Any]]) -> Any:
-        async def run() -> Any:
+    def run(self, use: Callable[[Cluster], Awaitable[Any]]) -> Any:
+        """Run a coroutine with the connected log."""
+
+        async def connect_and_use() -> Any:
             async with opened("log", {"path": str(self.path), "retention": None}) as cluster:
                 return await use(cluster)
 
-        return asyncio.run(run())
+        return asyncio.run(connect_and_use())
 
     def create(self, topic: str, partitions: int) -> None:
-        self.reached(lambda cluster: cluster.create(topic, partitions))
+        self.run(lambda cluster: cluster.create(topic, partitions))
 
     def send(self, topic: str, partition: int, *payloads: str) -> None:
         async def use(cluster: Cluster) -> None:
@@ -51,10 +54,10 @@ class Log:
             assert not receipt.failures
             await outbound.close()
 
-        self.reached(use)
+        self.run(use)
 
-    def make_anew(self) -> None:
-        """All topics are as if they had just been created."""
+    def recreate_topics(self) -> None:
+        """Make all topics empty, as if they had just been created."""
         with sqlite3.connect(self.path) as connection:
             connection.execute("DELETE FROM batch")
             connection.execute("UPDATE partition SET first = 0, next = 0, bytes = 0")
@@ -71,19 +74,19 @@ class Log:
         return [bytes(row.payload).decode() for row in sorted(rows, key=lambda row: (row.partition, row.position))]
 
     def stream(self, **options: str) -> list[str]:
-        """Run a stream to the end of what there is, go on where the last one stopped; the payloads, by partition."""
+        """Continue the stream from its checkpoint to the current end. Return the new payloads, sorted in each batch."""
         frame = self.spark.readStream.format("mqbridge").options(**self.options(**options)).load()
-        before = len(self.rows)
-        run_available(frame.writeStream.foreachBatch(self._see), self.checkpoint)
-        return [text for *_, text in self.rows[before:]]
+        earlier_rows = len(self.rows)
+        run_available(frame.writeStream.foreachBatch(self.record_batch), self.checkpoint)
+        return [text for *_, text in self.rows[earlier_rows:]]
 
-    def _see(self, frame: DataFrame, number: int) -> None:
-        found = sorted((row.topic, row.partition, row.position[0], bytes(row.payload).decode()) for row in frame.collect())
-        self.rows += found
-        self.batches.append(len(found))
+    def record_batch(self, frame: DataFrame, number: int) -> None:
+        rows = sorted((row.topic, row.partition, row.position[0], bytes(row.payload).decode()) for row in frame.collect())
+        self.rows += rows
+        self.batch_sizes.append(len(rows))
 
     def offsets(self, batch: int) -> str:
-        """Where a batch ends, as the checkpoint says it."""
+        """Return the end offsets of a batch, as they are in the checkpoint."""
         return (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
 
 
@@ -104,7 +107,7 @@ def test_a_batch_read_has_every_message_once_in_order(log: Log) -> None:
     assert {row.source for row in rows} == {f"log|orders|{p}|{p}" for p in range(3)}
 
 
-def test_a_stream_goes_on_from_its_checkpoint_with_new_partitions_and_topics(log: Log) -> None:
+def test_a_stream_continues_from_its_checkpoint_and_reads_new_partitions_and_topics(log: Log) -> None:
     log.create("orders_a", 1)
     log.send("orders_a", 0, "a", "b")
     options = {"subscribePattern": "orders_.*", "startingOffsets": "earliest"}
@@ -118,26 +121,26 @@ def test_a_stream_goes_on_from_its_checkpoint_with_new_partitions_and_topics(log
     assert log.stream(**options) == []
 
 
-def test_limits_make_several_batches(log: Log) -> None:
+def test_a_limit_divides_a_backlog_into_several_batches(log: Log) -> None:
     log.create("orders", 2)
     log.send("orders", 0, *(f"a{number}" for number in range(40)))
     log.send("orders", 1, *(f"b{number}" for number in range(10)))
-    found = log.stream(subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="10")
-    assert sorted(found) == sorted([f"a{number}" for number in range(40)] + [f"b{number}" for number in range(10)])
-    assert len(log.batches) >= 5
-    assert max(log.batches) <= 10
+    payloads = log.stream(subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    assert sorted(payloads) == sorted([f"a{number}" for number in range(40)] + [f"b{number}" for number in range(10)])
+    assert len(log.batch_sizes) >= 5
+    assert max(log.batch_sizes) <= 10
     assert [row[2] for row in log.rows if row[1] == 0] == list(range(40))
 
 
-def test_latest_begins_behind_what_is_there(log: Log) -> None:
+def test_a_stream_from_latest_reads_only_later_messages(log: Log) -> None:
     log.create("orders", 1)
     log.send("orders", 0, "before")
     assert log.stream(subscribe="orders") == []
-    log.send("orders", 0, "behind")
-    assert log.stream(subscribe="orders") == ["behind"]
+    log.send("orders", 0, "after")
+    assert log.stream(subscribe="orders") == ["after"]
 
 
-def test_another_query_goes_on_without_the_checkpoint(log: Log) -> None:
+def test_another_query_can_start_at_the_offsets_of_a_checkpoint(log: Log) -> None:
     log.create("orders", 2)
     log.send("orders", 0, "a", "b")
     log.stream(subscribe="orders", startingOffsets="earliest")
@@ -148,18 +151,18 @@ def test_another_query_goes_on_without_the_checkpoint(log: Log) -> None:
     assert log.stream(subscribe="orders", startingOffsets=end) == ["c"]
 
 
-def test_a_first_batch_that_was_not_finished_is_repeated(log: Log) -> None:
-    """The beginning is asked for anew, and "latest" is behind the end of that batch by then."""
+def test_an_unfinished_first_batch_is_repeated(log: Log) -> None:
+    """The source resolves "latest" again, which is after the end of that batch then."""
     log.create("orders", 1)
     log.send("orders", 0, "before")
     log.stream(subscribe="orders")
-    log.send("orders", 0, "behind")
+    log.send("orders", 0, "after")
     for name in ("0", ".0.crc"):
         (log.checkpoint / "commits" / name).unlink()
-    assert log.stream(subscribe="orders") == ["behind"]
+    assert log.stream(subscribe="orders") == ["after"]
 
 
-def test_starting_and_ending_offsets_and_times(log: Log) -> None:
+def test_batch_reads_obey_starting_and_ending_offsets_and_times(log: Log) -> None:
     log.create("orders", 2)
     log.send("orders", 0, *"abcdef")
     log.send("orders", 1, *"uvw")
@@ -172,7 +175,7 @@ def test_starting_and_ending_offsets_and_times(log: Log) -> None:
     assert log.payloads(subscribe="orders", startingTimestamp="1000", endingTimestamp="2100-01-01") == list("abcdefuvw")
 
 
-def test_sub_ranges_are_marked_and_hold_everything_once(log: Log) -> None:
+def test_rows_of_split_ranges_are_marked_and_complete(log: Log) -> None:
     log.create("orders", 2)
     log.send("orders", 0, *(f"a{number:02}" for number in range(30)))
     log.send("orders", 1, "b")
@@ -187,14 +190,14 @@ def test_data_loss_fails_the_query_and_names_the_partition(log: Log) -> None:
     log.create("orders", 1)
     log.send("orders", 0, "a", "b", "c")
     assert log.stream(subscribe="orders", startingOffsets="earliest") == list("abc")
-    log.make_anew()
+    log.recreate_topics()
     log.send("orders", 0, "d")
     with pytest.raises(PySparkException, match=r"partition '0' of topic 'orders' .*created again.*failOnDataLoss"):
         log.stream(subscribe="orders", startingOffsets="earliest")
     assert log.stream(subscribe="orders", startingOffsets="earliest", failOnDataLoss="false") == ["d"]
 
 
-def test_wrong_options_are_named(log: Log) -> None:
+def test_errors_name_wrong_options_and_topics(log: Log) -> None:
     log.create("orders", 1)
     for options, problem in (
         ({"subscribe": "orders", "startingOfsets": "earliest"}, "Did you mean 'startingOffsets'"),
@@ -206,14 +209,14 @@ def test_wrong_options_are_named(log: Log) -> None:
             log.read(**options).collect()
 
 
-def test_sql_reads_it(log: Log) -> None:
+def test_sql_can_read_a_topic(log: Log) -> None:
     log.create("orders", 1)
     log.send("orders", 0, "a", "b")
     log.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING mqbridge OPTIONS (url 'log://{log.path}', subscribe 'orders')")
     assert log.spark.sql("SELECT count(*) AS n FROM orders").first().n == 2  # type: ignore[union-attr]
 
 
-def test_a_configuration_names_the_cluster(log: Log, tmp_path: Path) -> None:
+def test_a_cluster_of_a_configuration_file_is_read(log: Log, tmp_path: Path) -> None:
     log.create("orders", 1)
     log.send("orders", 0, "a")
     config = tmp_path / "mqbridge.yaml"
@@ -224,23 +227,23 @@ def test_a_configuration_names_the_cluster(log: Log, tmp_path: Path) -> None:
     assert [row.source for row in frame.collect()] == ["here|orders|0|0"]
 
 
-def test_ranges_are_rows_of_their_own(log: Log) -> None:
+def test_with_mode_ranges_each_row_is_a_range(log: Log) -> None:
     log.create("orders", 2)
     log.send("orders", 1, "a", "b")
     (row,) = log.read(subscribe="orders", mode="ranges").collect()
     assert (row.source, row.begin, row.end, row.estimated_messages) == ("log|orders|1|1", [0], [2], 2)
 
 
-def test_a_running_query_finds_new_messages(log: Log) -> None:
+def test_a_running_query_reads_new_messages(log: Log) -> None:
     log.create("orders", 1)
     options = log.options(subscribe="orders", startingOffsets="earliest", metadataInterval="0ms", maxBytesPerTrigger="1KiB")
     frame = log.spark.readStream.format("mqbridge").options(**options).load()
-    query = frame.writeStream.foreachBatch(log._see).option("checkpointLocation", str(log.checkpoint)).start()
+    query = frame.writeStream.foreachBatch(log.record_batch).option("checkpointLocation", str(log.checkpoint)).start()
     try:
         for number in range(3):
             log.send("orders", 0, f"{number}")
             query.processAllAvailable()
-            query.processAllAvailable()  # the first may be answered by a look at the source that was before the message
+            query.processAllAvailable()  # the first call may refer to a request from before the message was stored
     finally:
         query.stop()
     assert log.stream(subscribe="orders") + [text for *_, text in log.rows] == ["0", "1", "2"]

@@ -1,4 +1,4 @@
-"""Offsets as the checkpoint has them."""
+"""The JSON form of offsets in the checkpoint."""
 
 import json
 import random
@@ -17,8 +17,8 @@ OFFSETS = st.dictionaries(st.tuples(st.text(), st.text()), POSITIONS, max_size=2
 
 
 @given(OFFSETS, st.randoms(use_true_random=False))
-def test_they_come_back_and_are_the_same_text_in_any_order(offsets: dict[Any, Any], order: random.Random) -> None:
-    """Spark compares texts: the same offsets in another order would be a batch of nothing, again and again."""
+def test_offsets_are_read_back_and_their_text_does_not_depend_on_the_order(offsets: dict[Any, Any], order: random.Random) -> None:
+    """Spark compares offsets as text: in another order, the same offsets would begin one empty batch after another."""
     shuffled = list(offsets.items())
     order.shuffle(shuffled)
     text = json.dumps(dump_offsets(offsets))
@@ -26,7 +26,7 @@ def test_they_come_back_and_are_the_same_text_in_any_order(offsets: dict[Any, An
     assert load_offsets(json.loads(text)) == offsets
 
 
-def test_the_form_is_that_of_every_checkpoint() -> None:
+def test_the_form_of_existing_checkpoints_does_not_change() -> None:
     written = {"topics": {"a": {"0": "5", "broker:1": "12:3:0"}}, "version": 1}
     assert dump_offsets({("a", "broker:1"): (12, 3, 0), ("a", "0"): (5,)}) == written
     assert list(written) == list(dump_offsets({}))
@@ -42,6 +42,6 @@ def test_the_form_is_that_of_every_checkpoint() -> None:
         (7, "this source did not write: 7"),
     ],
 )
-def test_foreign_and_newer_ones_are_refused(written: Any, problem: str) -> None:
+def test_offsets_of_another_source_or_a_later_version_are_an_error(written: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         load_offsets(written)

@@ -1,4 +1,4 @@
-"""Batches and parts of ranges on real clusters: planned and read as Spark has it done, without Spark."""
+"""Batches and split ranges on real clusters, planned and read without Spark in the way that Spark does it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def topic(request: pytest.FixtureRequest) -> TopicRef:
     return source_topic(request.getfixturevalue(request.param))
 
 
-async def test_batches_and_parts_have_every_message_once(
+async def test_batches_and_split_ranges_have_every_message_once(
     topic: TopicRef, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = await fill(topic, uneven_counts(MESSAGES, PARTITIONS), 300)
@@ -49,23 +49,28 @@ async def test_batches_and_parts_have_every_message_once(
         ends = [await planner.initial_offsets()]
         while (end := await planner.end_offsets(ends[-1], ReadMaxRows(LIMIT))) != ends[-1]:
             ends.append(end)
-        found, sizes = [ReceivedMessages() for _ in sent], []
+        received, sizes = [ReceivedMessages() for _ in sent], []
         for begin, end in pairwise(ends):
             ranges = {key: (begin[key], end[key]) for key in end if begin[key] < end[key]}
             sizes.append(
-                sum([await read(found, settings, task, connect) for task in await plan_tasks(planner.queries, settings, ranges)])
+                sum(
+                    [
+                        await read(received, settings, task, connect)
+                        for task in await plan_tasks(planner.queries, settings, ranges)
+                    ]
+                )
             )
-        assert_equal(found, sent)
+        assert_equal(received, sent)
         assert len(sizes) >= MESSAGES // LIMIT
-        assert max(sizes) <= 2 * LIMIT, "limits are estimates where messages are packed"
+        assert max(sizes) <= 2 * LIMIT, "a limit is an estimate if messages are stored in packs"
 
-        cut = settings_of(topic, minPartitions=str(3 * PARTITIONS), startingOffsets="earliest")
-        found = [ReceivedMessages() for _ in sent]
-        whole = {key: (ends[0][key], ends[-1][key]) for key in ends[-1]}
-        tasks = await plan_tasks(planner.queries, cut, whole)
+        split_settings = settings_of(topic, minPartitions=str(3 * PARTITIONS), startingOffsets="earliest")
+        received = [ReceivedMessages() for _ in sent]
+        complete_ranges = {key: (ends[0][key], ends[-1][key]) for key in ends[-1]}
+        tasks = await plan_tasks(planner.queries, split_settings, complete_ranges)
         for task in tasks:
-            await read(found, cut, task, connect)
-        assert_equal(found, sent)
+            await read(received, split_settings, task, connect)
+        assert_equal(received, sent)
         assert len(tasks) == 3 * PARTITIONS
 
 
@@ -74,11 +79,11 @@ def settings_of(topic: TopicRef, **options: str) -> SourceSettings:
     return source_settings(parse_options({"subscribe": topic.name} | options, Usage.STREAM), ref, Usage.STREAM)
 
 
-async def read(found: Sequence[ReceivedMessages], settings: SourceSettings, task: RangeTask, connect: Connect) -> int:
+async def read(received: Sequence[ReceivedMessages], settings: SourceSettings, task: RangeTask, connect: Connect) -> int:
     count = 0
     async for batch in RangeReader(settings, task, connect).batches():
         messages: Sequence[Message] = batch.messages
         for message in messages:
-            found[batch.partition.index].see(batch.partition.index, message)
+            received[batch.partition.index].receive(batch.partition.index, message)
         count += batch.count
     return count

@@ -1,4 +1,4 @@
-"""docs/how-to/spark.md: its Python is run from top to bottom, and what it names is there."""
+"""docs/how-to/spark.md: its Python code runs from top to bottom, and the options that it names exist."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark.md"
 FOLDER = "/tmp/mqbridge-tour"
-SHOWN = [
+EXPECTED_OUTPUT = [
     ["|ann|2026-01-31 12:00:10|    paid|    eu|orders|"],
     ['|paid|{"start":"2026-01-31T12:00:00.000Z","orders":2}|', '|open|{"start":"2026-01-31T12:01:00.000Z","orders":1}|'],
     ['|{"item": "book", "price": 12} paid 12|'],
@@ -24,13 +24,13 @@ def test_the_tour_runs_from_top_to_bottom(spark: SparkSession, tmp_path: Path, c
     assert FOLDER in code
     (tmp_path / "tour").mkdir()
     exec(compile(code.replace(FOLDER, str(tmp_path / "tour")), PAGE.name, "exec"), {})
-    shown = capsys.readouterr().out
-    at = 0
-    for lines in SHOWN:
+    output = capsys.readouterr().out
+    offset = 0
+    for lines in EXPECTED_OUTPUT:
         for line in lines:
-            assert line in shown[at:], f"{line} is not shown where the page says so:\n{shown}"
-        at = max(shown.index(line, at) for line in lines)
-    assert "desk" not in shown
+            assert line in output[offset:], f"{line} is not printed where the page says so:\n{output}"
+        offset = max(output.index(line, offset) for line in lines)
+    assert "desk" not in output
 
 
 def test_options_that_the_page_names_exist() -> None:
