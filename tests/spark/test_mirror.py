@@ -53,6 +53,7 @@ routes:
 
 
 def plain_configuration(folder: Path) -> Path:
+    """Write a configuration whose route copies each topic unchanged."""
     file = folder / "plain.yaml"
     file.write_text(f"""\
 clusters:
@@ -90,7 +91,7 @@ def produce(path: Path, topic: str, partitions: int, numbers: Iterable[int], siz
     asyncio.run(send())
 
 
-def stored(path: Path) -> dict[str, list[list[Message]]]:
+def read_log(path: Path) -> dict[str, list[list[Message]]]:
     """Return all messages of a log, by topic and partition."""
 
     async def read() -> dict[str, list[list[Message]]]:
@@ -112,9 +113,9 @@ def stored(path: Path) -> dict[str, list[list[Message]]]:
     return asyncio.run(read())
 
 
-def result(folder: Path, target: str) -> dict[Any, list[Any]]:
+def read_result(folder: Path, target: str) -> dict[Any, list[Any]]:
     """Return the stored messages by target and source partition. Only the order within a source partition is defined."""
-    log = stored(folder / f"{target}.db") | stored(folder / f"{target}-dead.db")
+    log = read_log(folder / f"{target}.db") | read_log(folder / f"{target}-dead.db")
     contents: dict[Any, list[Any]] = {}
     for topic, partitions in log.items():
         for index, messages in enumerate(partitions):
@@ -132,7 +133,7 @@ def result(folder: Path, target: str) -> dict[Any, list[Any]]:
 
 def assert_mirrored(folder: Path, count: int) -> None:
     """Assert that the target has every message of all topics once, in order, in its own partition."""
-    source, target = stored(folder / "source.db"), stored(folder / "target.db")
+    source, target = read_log(folder / "source.db"), read_log(folder / "target.db")
     assert source.keys() == target.keys()
     for topic, partitions in source.items():
         source_payloads = [[message.payload for message in messages] for messages in partitions]
@@ -140,7 +141,8 @@ def assert_mirrored(folder: Path, count: int) -> None:
         assert all(len(messages) == count for messages in partitions)
 
 
-def mirror(folder: Path, config: Path, **settings: Any) -> dict[str, Any]:
+def run_mirror(folder: Path, config: Path, **settings: Any) -> dict[str, Any]:
+    """Run a mirror with one route until it ends, and return the route's counts and number of batches."""
     (progress,) = Mirror(MirrorSettings(config, str(folder / "checkpoint"), **settings)).run()
     assert progress.error is None
     return progress.run_totals() | {"batches": progress.batches}
@@ -153,9 +155,9 @@ def test_a_mirror_stores_the_same_as_the_gateway(spark: Any, tmp_path: Path, thr
     gateway = [sys.executable, "-m", "mqbridge", "run", str(configuration(tmp_path, "gateway")), "--until-idle", "0.5"]
     subprocess.run(gateway, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     config = configuration(tmp_path, "target")
-    counts = mirror(tmp_path, config, through=through, follow=False, batch_bytes=60_000)
+    counts = run_mirror(tmp_path, config, through=through, follow=False, batch_bytes=60_000)
     assert counts["batches"] > 1
-    assert result(tmp_path, "target") == result(tmp_path, "gateway")
+    assert read_result(tmp_path, "target") == read_result(tmp_path, "gateway")
     unfiltered = 1600 - counts["filtered"]
     assert (counts["received"], counts["stored"] + counts["dead"], counts["skipped"]) == (1600, unfiltered, 0)
     assert counts["dead"] > 0
@@ -164,12 +166,13 @@ def test_a_mirror_stores_the_same_as_the_gateway(spark: Any, tmp_path: Path, thr
     produce(tmp_path / "source.db", "eu_orders", 3, range(400, 500))
     produce(tmp_path / "source.db", "eu_more", 2, range(100))
     subprocess.run(gateway, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
-    counts = mirror(tmp_path, config, through=through, follow=False)
-    assert result(tmp_path, "target") == result(tmp_path, "gateway")
+    counts = run_mirror(tmp_path, config, through=through, follow=False)
+    assert read_result(tmp_path, "target") == read_result(tmp_path, "gateway")
     assert counts["received"] == 500
 
 
 def start_mirror(folder: Path, config: Path, *options: str) -> SparkProgram:
+    """Start the command `mqbridge spark mirror` in another process."""
     conf = ["--set", "spark.ui.enabled=false", "--set", "spark.driver.memory=1g", "--set", "spark.driver.host=127.0.0.1"]
     arguments = ["-m", "mqbridge", "spark", "mirror", str(config), "--checkpoint", str(folder / "checkpoint")]
     return SparkProgram(folder / "program", *arguments, "--master", "local[2]", *conf, *options)
@@ -184,7 +187,7 @@ def wait_for(condition: Callable[[], bool], program: SparkProgram) -> None:
 
 
 def count_target(folder: Path) -> int:
-    """Return how many messages the target holds."""
+    """Return how many messages the target has stored."""
 
     async def count() -> int:
         cluster = LogCluster("any", LogSettings(path=str(folder / "target.db")))
@@ -207,21 +210,21 @@ def test_every_message_is_stored_once_after_a_kill_and_a_stop(tmp_path: Path, th
         produce(tmp_path / "source.db", topic, partitions, range(10_000), size=500)
     total = 10_000 * sum(TOPICS.values())
 
-    small = ("--through", through, "--max-bytes-per-batch", "2MB")
-    with start_mirror(tmp_path, config, *small) as killed:
+    small_batches = ("--through", through, "--max-bytes-per-batch", "2MB")
+    with start_mirror(tmp_path, config, *small_batches) as killed:
         wait_for(lambda: count_target(tmp_path) > 3000, killed)
         os.kill(killed.pid, signal.SIGKILL)
         killed.kill()
-    assert 3000 < count_target(tmp_path) < total, "the mirror must be killed in the middle"
+    assert 3000 < count_target(tmp_path) < total, "the mirror must be killed before its end"
 
-    with start_mirror(tmp_path, config, *small) as stopped:
-        at_start = count_target(tmp_path)
-        wait_for(lambda: count_target(tmp_path) > at_start + 2000, stopped)
+    with start_mirror(tmp_path, config, *small_batches) as stopped:
+        stored_at_start = count_target(tmp_path)
+        wait_for(lambda: count_target(tmp_path) > stored_at_start + 2000, stopped)
         with start_mirror(tmp_path, config) as second, pytest.raises(SparkError, match="in use by another mirror"):
             second.wait(PATIENCE_S)
         stopped.terminate()
         assert "stopping after the running batches" in stopped.wait(PATIENCE_S)
-    at_stop = count_target(tmp_path)
+    stored_at_stop = count_target(tmp_path)
 
     with start_mirror(tmp_path, config, "--through", through, "--metrics", "127.0.0.1:0") as following:
         wait_for(lambda: count_target(tmp_path) == total, following)
@@ -231,7 +234,7 @@ def test_every_message_is_stored_once_after_a_kill_and_a_stop(tmp_path: Path, th
         wait_for(lambda: count_target(tmp_path) == total + 400, following)
         following.terminate()
         log = following.wait(PATIENCE_S)
-    assert f"{total + 400 - at_stop:,} stored" in log, "the stop left only complete batches"
+    assert f"{total + 400 - stored_at_stop:,} stored" in log, "the stop left only complete batches"
     assert_mirrored(tmp_path, 10_100)
 
 

@@ -26,34 +26,38 @@ from tests.spark.mirror_runs import PARTITIONS, Mirror, new_target_topic, settle
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.thorough]
 
-SIZE = 1024
-SOME, SOME_BATCH = 60_000, 2 << 20
-ALL, ALL_BATCH = int(os.environ.get("MQBRIDGE_MESSAGES", "5_000_000")), 64 << 20
+MESSAGE_BYTES = 1024
+SHORT_RUN_MESSAGES, SHORT_RUN_BATCH_BYTES = 60_000, 2 << 20
+LONG_RUN_MESSAGES = int(os.environ.get("MQBRIDGE_MESSAGES", "5_000_000"))
+LONG_RUN_BATCH_BYTES = min(64 << 20, LONG_RUN_MESSAGES * MESSAGE_BYTES // 12)
+"""A run has at least 12 batches, so that each fault hits another batch."""
 BATCH_PATIENCE_S = 300.0
 """Timeout for a batch, which may have to wait until servers have restarted."""
-LONG = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
+LONG_RUN_MARKS = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
 
 
 @pytest.mark.parametrize(
-    ("system", "total", "batch"),
+    ("system", "total", "batch_bytes"),
     [
-        pytest.param("rocketmq", SOME, SOME_BATCH, marks=pytest.mark.timeout(900)),
-        pytest.param("rocketmq", ALL, min(ALL_BATCH, ALL * SIZE // 12), marks=LONG),
-        pytest.param("tubemq", ALL, min(ALL_BATCH, ALL * SIZE // 12), marks=LONG),
+        pytest.param("rocketmq", SHORT_RUN_MESSAGES, SHORT_RUN_BATCH_BYTES, marks=pytest.mark.timeout(900)),
+        pytest.param("rocketmq", LONG_RUN_MESSAGES, LONG_RUN_BATCH_BYTES, marks=LONG_RUN_MARKS),
+        pytest.param("tubemq", LONG_RUN_MESSAGES, LONG_RUN_BATCH_BYTES, marks=LONG_RUN_MARKS),
     ],
 )
 async def test_each_message_is_stored_once_while_each_process_is_killed(
-    system: str, total: int, batch: int, tmp_path: Path
+    system: str, total: int, batch_bytes: int, tmp_path: Path
 ) -> None:
     with servers(system) as (cluster, pulsar, spark):
         source, target = source_topic(cluster), new_target_topic(pulsar, f"faults-{time.time_ns()}")
-        sent = await timed(total, "filled the source", fill(source, uneven_counts(total, PARTITIONS), SIZE))
+        sent = await print_duration(total, "filled the source", fill(source, uneven_counts(total, PARTITIONS), MESSAGE_BYTES))
         settle(cluster)
-        mirror = Mirror(source, target, tmp_path, batch=str(batch), master=spark.master_url)
-        await timed(
-            total, "mirrored", asyncio.to_thread(mirror_through_faults, mirror, total * SIZE // batch, cluster, pulsar, spark)
+        mirror = Mirror(source, target, tmp_path, batch=str(batch_bytes), master=spark.master_url)
+        await print_duration(
+            total,
+            "mirrored",
+            asyncio.to_thread(mirror_through_faults, mirror, total * MESSAGE_BYTES // batch_bytes, cluster, pulsar, spark),
         )
-        await timed(total, "read back", assert_topic_has(target, sent))
+        await print_duration(total, "read back", assert_topic_has(target, sent))
 
 
 def mirror_through_faults(mirror: Mirror, batches: int, cluster: RocketMQ | TubeMQ, pulsar: Pulsar, spark: SparkCluster) -> None:
@@ -82,11 +86,11 @@ def restart(server: JavaProcess) -> None:
 
 
 def finish(driver: SparkProgram) -> None:
-    """Wait until the mirror ends, and print its closing line."""
+    """Wait until the mirror ends, and print its summary, which is the last line."""
     print(driver.wait(4 * 3600).splitlines()[-1])
 
 
-async def timed(total: int, label: str, work):  # type: ignore[no-untyped-def]
+async def print_duration(total: int, label: str, work):  # type: ignore[no-untyped-def]
     """Return the result of the work, and print how long it took."""
     began = time.monotonic()
     result = await work

@@ -27,7 +27,7 @@ from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import prepare_targets
 from mqbridge.spark.ranges.rows import RangeRow, parse_ranges
 from mqbridge.spark.source.stream_reader import MessageStreamReader
-from tests.spark.test_mirror import configuration, produce, stored
+from tests.spark.test_mirror import configuration, produce, read_log
 
 ALL = ReadAllAvailable()
 
@@ -73,10 +73,10 @@ def test_a_new_topic_is_read_after_its_target_is_created(tmp_path: Path) -> None
     produce(tmp_path / "source.db", "eu_orders", 3, range(10))
     reader = reader_of(configuration(tmp_path, "target"), makeTargets="true", newTopicsInterval="1ms")
     start = reader.initialOffset()
-    assert stored(tmp_path / "target.db").keys() == {"copy_orders"}
+    assert read_log(tmp_path / "target.db").keys() == {"copy_orders"}
     produce(tmp_path / "source.db", "eu_more", 2, range(10))
     end = reader.latestOffset(start, ALL)
-    assert len(stored(tmp_path / "target.db")["copy_more"]) == 2
+    assert len(read_log(tmp_path / "target.db")["copy_more"]) == 2
     assert end["topics"]["eu_more"] == {"0": "0", "1": "0"}, "the new topic begins at its first message"
     next_end = reader.latestOffset(end, ALL)
     assert next_end["topics"]["eu_more"] == {"0": "10", "1": "10"}

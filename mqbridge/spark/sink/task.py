@@ -19,7 +19,7 @@ from mqbridge.spark.transfer.targets import FindCluster
 from mqbridge.spark.transfer.transfer import Transfer
 
 MAX_STREAMS = 64
-"""Limit of the open transfers of one task, each with its outbounds. Beyond it, the one with the oldest last row is finished."""
+"""Limit of the open transfers of one task. Before it opens another one, the task finishes the least recently used transfer."""
 
 Gate = Callable[[], Awaitable[None]]
 """Awaited before each batch is sent. Raises if this task must stop sending."""
