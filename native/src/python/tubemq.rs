@@ -1,4 +1,4 @@
-//! Functions for `mqbridge/tubemq`: packs, and the send requests of a share.
+//! Functions for `mqbridge/tubemq`: split responses, decode packs, encode the send requests of a share.
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::intern;
@@ -7,10 +7,10 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PySlice, PyString, PyTuple};
 
 use crate::message::{Message, Slice, Source, Store};
-use crate::python::{Messages, caught, or_none};
-use crate::tubemq::decode::{DIGITS, Decoder, Minutes, Transfered};
-use crate::tubemq::encode::{Encoder, MinuteTexts, Request};
-use crate::tubemq::pack::split_answer;
+use crate::python::{Messages, catch_panic, or_none};
+use crate::tubemq::decode::{Decoder, MSG_TIME_DIGITS, MsgTimes, StoredMessage};
+use crate::tubemq::encode::{Encoder, MsgTimeTexts, Request};
+use crate::tubemq::pack::split_response;
 use crate::{Error, Result};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -25,82 +25,90 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 // --- times ------------------------------------------------------------------------------------------------------------
 
-/// How many answers of Python's a `Zone` keeps at once, in slots by their minute: a batch mostly has few.
+/// Number of results of each kind that a `Zone` caches, in slots that the minute selects. A batch rarely has more different minutes.
 const SLOTS: usize = 64;
 
-type Memo<K, V> = [Option<(K, V)>; SLOTS];
+/// A cache of results by key.
+type SlotCache<K, V> = [Option<(K, V)>; SLOTS];
 
-/// Times of a zone: asks the caches of `mqbridge/tubemq/mapping/times.py`, once per minute.
+/// Parses and formats `$msgTime$` values of a time zone.
+///
+/// It looks them up in the two caches of `mqbridge/tubemq/mapping/times.py`, and keeps the last results to spare calls of Python.
 struct Zone<'py> {
-    minutes: &'py Bound<'py, PyAny>,
-    texts: Option<&'py Bound<'py, PyAny>>,
-    /// By the value of `$msgTime$`.
-    read: Memo<[u8; DIGITS], Option<i64>>,
-    /// By the minute, if its first and last second have the same text, as all between then have.
-    written: Memo<i64, Option<Vec<u8>>>,
-    /// What Python raised.
+    /// Python's `MsgTimes`.
+    msg_times: &'py Bound<'py, PyAny>,
+    /// Python's `MsgTimeTexts`; None for decoding.
+    msg_time_texts: Option<&'py Bound<'py, PyAny>>,
+    /// Times by `$msgTime$` value.
+    parsed: SlotCache<[u8; MSG_TIME_DIGITS], Option<i64>>,
+    /// `$msgTime$` values by minute since the epoch. A minute is cached if its first and last second have the same value, because then
+    /// all seconds between them have it, too.
+    formatted: SlotCache<i64, Option<Vec<u8>>>,
+    /// The exception that a cache of Python raised.
     error: Option<PyErr>,
 }
 
 impl<'py> Zone<'py> {
-    fn new(minutes: &'py Bound<'py, PyAny>, texts: Option<&'py Bound<'py, PyAny>>) -> Self {
-        Zone { minutes, texts, read: [const { None }; SLOTS], written: [const { None }; SLOTS], error: None }
+    fn new(msg_times: &'py Bound<'py, PyAny>, msg_time_texts: Option<&'py Bound<'py, PyAny>>) -> Self {
+        Zone { msg_times, msg_time_texts, parsed: [const { None }; SLOTS], formatted: [const { None }; SLOTS], error: None }
     }
 
-    /// What became of a whole batch: an error of Python's goes before.
-    fn result<T>(self, py: Python<'_>, result: Result<T>) -> PyResult<Option<T>> {
+    /// Converts the result for a batch for Python. Raises the exception of a cache, if there was one.
+    fn into_result<T>(self, py: Python<'_>, result: Result<T>) -> PyResult<Option<T>> {
         match self.error {
             Some(error) => Err(error),
             None => or_none(py, result),
         }
     }
 
-    fn raised<T>(&mut self, result: PyResult<T>) -> Result<T> {
+    /// Keeps the exception of a failed call for `into_result`, and returns an error that ends the work on the batch.
+    fn keep_error<T>(&mut self, result: PyResult<T>) -> Result<T> {
         result.map_err(|error| {
             self.error = Some(error);
             Error::Unsupported
         })
     }
 
-    fn text(&mut self, second: i64) -> Result<Option<Vec<u8>>> {
-        let found = match self.texts {
+    /// Returns the `$msgTime$` value for a second since the epoch from Python's cache; None if there is none.
+    fn format(&mut self, second: i64) -> Result<Option<Vec<u8>>> {
+        let text = match self.msg_time_texts {
             None => Ok(None),
             Some(texts) => texts.get_item(second).and_then(|text| text.extract::<Option<String>>()),
         };
-        self.raised(found.map(|text| text.map(String::into_bytes)))
+        self.keep_error(text.map(|text| text.map(String::into_bytes)))
     }
 }
 
-impl Minutes for Zone<'_> {
-    fn read(&mut self, value: &[u8]) -> Result<Option<i64>> {
-        let Ok(digits) = <[u8; DIGITS]>::try_from(value) else { return Ok(None) };
-        let slot = digits[DIGITS - 2..].iter().fold(0, |sum, digit| sum * 10 + usize::from(*digit)) % SLOTS;
-        match &self.read[slot] {
-            Some((known, time)) if *known == digits => return Ok(*time),
+impl MsgTimes for Zone<'_> {
+    fn parse(&mut self, value: &[u8]) -> Result<Option<i64>> {
+        let Ok(digits) = <[u8; MSG_TIME_DIGITS]>::try_from(value) else { return Ok(None) };
+        let slot = digits[MSG_TIME_DIGITS - 2..].iter().fold(0, |sum, digit| sum * 10 + usize::from(*digit)) % SLOTS;
+        match &self.parsed[slot] {
+            Some((cached, time)) if *cached == digits => return Ok(*time),
             _ => {}
         }
-        let key = PyBytes::new(self.minutes.py(), value);
-        let found = self.minutes.get_item(key).and_then(|time| time.extract::<Option<i64>>());
-        let time = self.raised(found)?;
-        self.read[slot] = Some((digits, time));
+        let key = PyBytes::new(self.msg_times.py(), value);
+        let time = self.msg_times.get_item(key).and_then(|time| time.extract::<Option<i64>>());
+        let time = self.keep_error(time)?;
+        self.parsed[slot] = Some((digits, time));
         Ok(time)
     }
 }
 
-impl MinuteTexts for Zone<'_> {
+impl MsgTimeTexts for Zone<'_> {
     fn write(&mut self, second: i64, out: &mut Vec<u8>) -> Result<bool> {
         let minute = second.div_euclid(60);
         let slot = minute.rem_euclid(SLOTS as i64) as usize;
-        if self.written[slot].as_ref().is_none_or(|(known, _)| *known != minute) {
-            let (first, last) = (self.text(minute * 60)?, self.text(minute * 60 + 59)?);
+        if self.formatted[slot].as_ref().is_none_or(|(cached, _)| *cached != minute) {
+            let (first, last) = (self.format(minute * 60)?, self.format(minute * 60 + 59)?);
             if first != last {
-                let text = self.text(second)?;
+                let text = self.format(second)?;
                 out.extend_from_slice(text.as_deref().unwrap_or_default());
                 return Ok(text.is_some());
             }
-            self.written[slot] = Some((minute, first));
+            self.formatted[slot] = Some((minute, first));
         }
-        let Some((_, Some(text))) = &self.written[slot] else { return Ok(false) };
+        let Some((_, Some(text))) = &self.formatted[slot] else { return Ok(false) };
         out.extend_from_slice(text);
         Ok(true)
     }
@@ -108,12 +116,12 @@ impl MinuteTexts for Zone<'_> {
 
 // --- packs ------------------------------------------------------------------------------------------------------------
 
-/// The messages of a Broker's answer, of which nothing is copied.
+/// The messages of a Broker's response to a get. Their bytes are not copied until Python reads `payLoadData`.
 #[pyclass(frozen, sequence, module = "mqbridge_native")]
 struct Pack {
     data: Py<PyBytes>,
-    /// Their slices are of source 1.
-    messages: Vec<Transfered>,
+    /// Their slices refer to source 1, which is `data`.
+    messages: Vec<StoredMessage>,
 }
 
 /// A message of a pack, with the attributes of protobuf's `TransferedMessage`.
@@ -134,70 +142,76 @@ impl Pack {
 
     fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if let Ok(slice) = index.cast::<PySlice>() {
-            let found = slice.indices(self.messages.len() as isize)?;
-            let at = |step: usize| self.messages[(found.start + step as isize * found.step) as usize];
-            let messages = (0..found.slicelength).map(at).collect();
+            let range = slice.indices(self.messages.len() as isize)?;
+            let message_at = |step: usize| self.messages[(range.start + step as isize * range.step) as usize];
+            let messages = (0..range.slicelength).map(message_at).collect();
             return Ok(Pack { data: self.data.clone_ref(py), messages }.into_pyobject(py)?.into_any());
         }
         let index: isize = index.extract()?;
         let at = if index < 0 { index + self.messages.len() as isize } else { index };
-        let missing = || PyIndexError::new_err("message index out of range");
-        let found = usize::try_from(at).ok().and_then(|at| self.messages.get(at)).ok_or_else(missing)?;
+        let out_of_range = || PyIndexError::new_err("message index out of range");
+        let stored = usize::try_from(at).ok().and_then(|at| self.messages.get(at)).ok_or_else(out_of_range)?;
         let message = PackedMessage {
-            messageId: found.id,
-            checkSum: found.check_sum,
-            payLoadData: PyBytes::new(py, found.data.bytes_in(self.data.as_bytes(py))).unbind(),
-            flag: found.flag,
+            messageId: stored.id,
+            checkSum: stored.check_sum,
+            payLoadData: PyBytes::new(py, stored.data.bytes_in(self.data.as_bytes(py))).unbind(),
+            flag: stored.flag,
         };
         Ok(message.into_pyobject(py)?.into_any())
     }
 }
 
-/// The messages of a serialized `GetMessageResponseB2C`, and its other fields serialized. None for what only protobuf can read.
+/// Splits an encoded `GetMessageResponseB2C` into its messages and its other fields, still encoded; see `get_response.py`.
+///
+/// Returns None if only protobuf can tell whether the response is valid.
 #[pyfunction]
 fn tubemq_split_answer<'py>(py: Python<'py>, data: Bound<'py, PyBytes>) -> PyResult<Option<(Pack, Bound<'py, PyBytes>)>> {
-    caught(|| {
-        let Some((messages, rest)) = split_answer(data.as_bytes(), 1) else { return Ok(None) };
-        Ok(Some((Pack { data: data.unbind(), messages }, PyBytes::new(py, &rest))))
+    catch_panic(|| {
+        let Some((messages, other_fields)) = split_response(data.as_bytes(), 1) else { return Ok(None) };
+        Ok(Some((Pack { data: data.unbind(), messages }, PyBytes::new(py, &other_fields))))
     })
 }
 
-/// The messages of a pack, or of a sequence of `TransferedMessage`s: see `stored.decode`. None for what only the plain code can.
+/// Decodes a `Pack`, or a sequence of protobuf's `TransferedMessage`; see `decode` in stored.py, also for the arguments.
+///
+/// Returns None if only the plain code can decode it.
 #[pyfunction]
 fn tubemq_decode<'py>(
     py: Python<'py>,
     pack: &Bound<'py, PyAny>,
     offset: i64,
     first: i64,
-    minutes: &Bound<'py, PyAny>,
+    msg_times: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Messages>> {
-    caught(|| {
+    catch_panic(|| {
         let mut store = Store::new();
-        let items = match pack.cast::<Pack>() {
+        let stored_messages = match pack.cast::<Pack>() {
             Ok(pack) => {
                 store.add_source(Source::Python(pack.get().data.bind(py).clone().into()));
                 pack.get().messages.clone()
             }
-            Err(_) => pack.try_iter()?.map(|item| read_item(&mut store, &item?)).collect::<PyResult<_>>()?,
+            Err(_) => pack.try_iter()?.map(|item| read_stored_message(&mut store, &item?)).collect::<PyResult<_>>()?,
         };
-        let mut zone = Zone::new(minutes, None);
-        let result = decode_all(&mut store, &items, offset, first, &mut zone);
-        Ok(zone.result(py, result)?.map(|()| Messages::all(store)))
+        let mut zone = Zone::new(msg_times, None);
+        let result = decode_all(&mut store, &stored_messages, offset, first, &mut zone);
+        Ok(zone.into_result(py, result)?.map(|()| Messages::all(store)))
     })
 }
 
-fn decode_all(store: &mut Store, items: &[Transfered], offset: i64, first: i64, zone: &mut Zone) -> Result<()> {
-    store.rows.reserve_exact(items.len());
+/// Decodes messages into the store. Their positions are (`offset`, index), with indexes from `first` on.
+fn decode_all(store: &mut Store, stored_messages: &[StoredMessage], offset: i64, first: i64, zone: &mut Zone) -> Result<()> {
+    store.rows.reserve_exact(stored_messages.len());
     let mut decoder = Decoder::new(offset, zone);
-    items.iter().zip(first..).try_for_each(|(item, index)| decoder.add(store, *item, index))
+    stored_messages.iter().zip(first..).try_for_each(|(stored, index)| decoder.add(store, *stored, index))
 }
 
-fn read_item(store: &mut Store, item: &Bound<'_, PyAny>) -> PyResult<Transfered> {
+/// Reads a `TransferedMessage` of Python. The id is not needed, and stays 0.
+fn read_stored_message(store: &mut Store, item: &Bound<'_, PyAny>) -> PyResult<StoredMessage> {
     let py = item.py();
     let data = PyBackedBytes::from(item.getattr(intern!(py, "payLoadData"))?.cast_into::<PyBytes>()?);
     let length = data.len();
     let source = store.add_source(Source::Python(data));
-    Ok(Transfered {
+    Ok(StoredMessage {
         id: 0,
         data: Slice::of(source, 0, length),
         flag: item.getattr(intern!(py, "flag"))?.extract()?,
@@ -207,14 +221,17 @@ fn read_item(store: &mut Store, item: &Bound<'_, PyAny>) -> PyResult<Transfered>
 
 // --- send requests ----------------------------------------------------------------------------------------------------
 
-/// The send requests of a share. Attribute strings and times are written; a body stays where it arrived until its request is asked for.
+/// The fields of the send requests of a share, by message index: Python's protocol `Requests` in share.py.
+///
+/// Attribute strings and times are encoded at once; a body is copied when Python reads its request.
 #[pyclass(frozen, sequence, module = "mqbridge_native")]
 struct Requests {
     messages: Py<Messages>,
+    /// `Encoder::bytes`.
     bytes: Vec<u8>,
-    /// None for a message that failed.
+    /// The request of each message; None for a message that could not be encoded.
     requests: Vec<Option<Request>>,
-    /// Which messages have no request, and why.
+    /// (index, reason) of each message that could not be encoded, sorted by index.
     #[pyo3(get)]
     failures: Vec<(usize, String)>,
 }
@@ -225,9 +242,9 @@ impl Requests {
         self.requests.len()
     }
 
-    /// Data, flag, type and time of a request. Raises IndexError for a message that failed.
+    /// Returns data, flag, message type and `$msgTime$` value. Raises IndexError for a message that could not be encoded.
     fn __getitem__<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyTuple>> {
-        let missing = || PyIndexError::new_err("there is no request of this index");
+        let missing = || PyIndexError::new_err(format!("there is no request with index {index}"));
         let request = self.requests.get(index).copied().flatten().ok_or_else(missing)?;
         let message = self.messages.get().get(index);
         let body = message.payload().unwrap_or_default();
@@ -236,22 +253,22 @@ impl Requests {
             Ok(())
         })?;
         let text = |text: Option<&[u8]>| text.map(|text| PyString::from_bytes(py, text)).transpose();
-        let time = request.time.map(|(start, end)| &self.bytes[start..end]);
-        (data, u8::from(request.block.is_some()), text(message.msg_type())?, text(time)?).into_pyobject(py)
+        let msg_time = request.msg_time.map(|(start, end)| &self.bytes[start..end]);
+        (data, u8::from(request.attributes.is_some()), text(message.msg_type())?, text(msg_time)?).into_pyobject(py)
     }
 }
 
-/// The send requests of messages, see `share.encode_share`. None for what only the plain code can write.
+/// Encodes messages as send requests; see `encode_share` in share.py. None if only the plain code can encode them.
 #[pyfunction]
 fn tubemq_encode<'py>(
     py: Python<'py>,
     messages: &Bound<'py, PyAny>,
-    prefix: Option<Bound<'py, PyString>>,
-    minutes: &Bound<'py, PyAny>,
-    texts: &Bound<'py, PyAny>,
+    origin_prefix: Option<Bound<'py, PyString>>,
+    msg_times: &Bound<'py, PyAny>,
+    msg_time_texts: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Requests>> {
-    caught(|| {
-        let prefix = match &prefix {
+    catch_panic(|| {
+        let origin_prefix = match &origin_prefix {
             None => None,
             Some(prefix) => match prefix.to_str() {
                 Ok(prefix) => Some(prefix.as_bytes()),
@@ -265,17 +282,19 @@ fn tubemq_encode<'py>(
                 None => return Ok(None),
             },
         };
-        let mut zone = Zone::new(minutes, Some(texts));
-        let result = encode_all(messages.get(), prefix, &mut zone);
-        let found = zone.result(py, result)?;
-        Ok(found.map(|(bytes, requests, failures)| Requests { messages, bytes, requests, failures }))
+        let mut zone = Zone::new(msg_times, Some(msg_time_texts));
+        let result = encode_all(messages.get(), origin_prefix, &mut zone);
+        let encoded = zone.into_result(py, result)?;
+        Ok(encoded.map(|(bytes, requests, failures)| Requests { messages, bytes, requests, failures }))
     })
 }
 
+/// The encoder's bytes, the request of each message (None for a failed one), and (index, reason) of each failure.
 type Encoded = (Vec<u8>, Vec<Option<Request>>, Vec<(usize, String)>);
 
-fn encode_all(messages: &Messages, prefix: Option<&[u8]>, zone: &mut Zone) -> Result<Encoded> {
-    let mut encoder = Encoder::new(prefix, zone);
+/// Encodes all messages; one with a defect becomes a failure.
+fn encode_all(messages: &Messages, origin_prefix: Option<&[u8]>, zone: &mut Zone) -> Result<Encoded> {
+    let mut encoder = Encoder::new(origin_prefix, zone);
     let mut requests = Vec::with_capacity(messages.len());
     let mut failures = Vec::new();
     for (index, message) in messages.iter().enumerate() {
@@ -290,6 +309,7 @@ fn encode_all(messages: &Messages, prefix: Option<&[u8]>, zone: &mut Zone) -> Re
     Ok((encoder.bytes, requests, failures))
 }
 
+/// Returns the reason for a message with a defect, with the position formatted like a tuple of Python.
 fn failure_text(message: &Message, defect: &[u8]) -> String {
     let position = match message.position().numbers() {
         [] => "()".to_string(),

@@ -1,4 +1,5 @@
-//! A pack into messages: the counterpart of `mqbridge/tubemq/mapping/stored.py` and the reading half of `properties.py`.
+//! Decodes a pack into messages: the counterpart of `mqbridge/tubemq/mapping/stored.py` and of the reading half of `properties.py`,
+//! which explains the forms of attribute strings (appended, built).
 
 use memchr::{memchr, memmem};
 
@@ -6,66 +7,75 @@ use crate::Result;
 use crate::message::{Key, MSG_TIME, MSG_TYPE, Pair, Position, RESERVED_PREFIX, Row, Slice, Store};
 use crate::reserved::{CarriedFields, USER_PREFIX, is_carried, read_carried};
 use crate::text::is_utf8;
-use crate::tubemq::escapes::{MARKER, unescape};
+use crate::tubemq::escapes::{MARKER, unescape_pair};
 
+/// Bit of a message's flag: its data begin with an attribute string.
 const HAS_ATTRIBUTES: i32 = 1;
+/// Clears the sign bit of a CRC-32.
 const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
-/// What stands before an attribute string: its length.
+/// Size of the length field before an attribute string.
 pub const LENGTH_BYTES: usize = 4;
-/// Of a `$msgTime$`; a value of another length is no time.
-pub const DIGITS: usize = 12;
-const DAMAGED: &[u8] = b"its checksum does not match its content";
+/// Number of digits of a `$msgTime$` value; a value of another length is not a time.
+pub const MSG_TIME_DIGITS: usize = 12;
+/// The defect of a message with a wrong checksum.
+const CHECKSUM_MISMATCH: &[u8] = b"its checksum does not match its content";
 
-/// Times (ms since the epoch) by the values of `$msgTime$`; None for a value that is no time.
-pub trait Minutes {
-    fn read(&mut self, value: &[u8]) -> Result<Option<i64>>;
+/// Parser of `$msgTime$` values in the cluster's time zone.
+pub trait MsgTimes {
+    /// Returns the time in ms since the epoch; None for a value that is not a time.
+    fn parse(&mut self, value: &[u8]) -> Result<Option<i64>>;
 }
 
-/// A message as a Broker hands it out; `data` lies in a source of the store.
+/// A message as a Broker delivers it, with the fields of protobuf's `TransferedMessage`.
+///
+/// `data` is a slice of a source of the store: the attribute block, if any, then the body.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Transfered {
+pub struct StoredMessage {
     pub id: i64,
     pub data: Slice,
     pub flag: i32,
     pub check_sum: i32,
 }
 
-/// Decodes messages one by one; `offset` is the pack's, `minutes` reads times.
-pub struct Decoder<'m, M: Minutes> {
+/// Decodes the messages of a pack, one after the other.
+pub struct Decoder<'m, M: MsgTimes> {
+    /// Offset of the pack: the first number of its messages' positions.
     offset: i64,
-    minutes: &'m mut M,
-    ours: memmem::Finder<'static>,
-    /// Of the message before: pairs that are being sorted into the user's own and ours.
-    rest: Vec<Pair>,
+    msg_times: &'m mut M,
+    /// Finds RESERVED_PREFIX.
+    prefix_finder: memmem::Finder<'static>,
+    /// The pairs among the current message's reserved items that carry no field.
+    other_pairs: Vec<Pair>,
 }
 
-impl<'m, M: Minutes> Decoder<'m, M> {
-    pub fn new(offset: i64, minutes: &'m mut M) -> Self {
-        Decoder { offset, minutes, ours: memmem::Finder::new(RESERVED_PREFIX), rest: Vec::new() }
+impl<'m, M: MsgTimes> Decoder<'m, M> {
+    pub fn new(offset: i64, msg_times: &'m mut M) -> Self {
+        Decoder { offset, msg_times, prefix_finder: memmem::Finder::new(RESERVED_PREFIX), other_pairs: Vec::new() }
     }
 
-    /// Adds the row of a message with this index in its pack.
-    pub fn add(&mut self, store: &mut Store, item: Transfered, index: i64) -> Result<()> {
+    /// Decodes the message with this index in its pack, and adds it to the store.
+    pub fn add(&mut self, store: &mut Store, stored: StoredMessage, index: i64) -> Result<()> {
         let mut row = Row { position: Position::new(&[self.offset, index]), ..Row::default() };
-        let data = store.bytes(item.data);
-        if i64::from(crc32fast::hash(data) & CHECKSUM_MASK) != i64::from(item.check_sum) {
-            row.payload = Some(item.data);
-            row.defect = Some(store.copy(DAMAGED));
-        } else if let Some(end) = attributes_end(data, item.flag) {
-            let (attributes, body) = (item.data.part(LENGTH_BYTES, end), item.data.without_prefix(end));
+        let data = store.bytes(stored.data);
+        if i64::from(crc32fast::hash(data) & CHECKSUM_MASK) != i64::from(stored.check_sum) {
+            row.payload = Some(stored.data);
+            row.defect = Some(store.copy(CHECKSUM_MISMATCH));
+        } else if let Some(end) = attributes_end(data, stored.flag) {
+            let (attributes, body) = (stored.data.part(LENGTH_BYTES, end), stored.data.without_prefix(end));
             row.payload = Some(body);
-            self.read_block(store, attributes, &mut row)?;
+            self.read_attributes(store, attributes, &mut row)?;
         } else {
-            row.payload = Some(item.data);
+            row.payload = Some(stored.data);
         }
         store.rows.push(row);
         Ok(())
     }
 
-    fn read_block(&mut self, store: &mut Store, attributes: Slice, row: &mut Row) -> Result<()> {
+    /// Sets the fields of `row` from an attribute string of any form. The row's payload is the body.
+    fn read_attributes(&mut self, store: &mut Store, attributes: Slice, row: &mut Row) -> Result<()> {
         let text = store.bytes(attributes);
-        if self.ours.find(text).is_none() {
-            return self.read_native(store, attributes, row);
+        if self.prefix_finder.find(text).is_none() {
+            return self.read_unreserved(store, attributes, row);
         }
         let marker = items(text).find(|(begin, end)| &text[*begin..*end] == MARKER);
         match marker {
@@ -74,36 +84,38 @@ impl<'m, M: Minutes> Decoder<'m, M> {
         }
     }
 
-    fn read_native(&mut self, store: &mut Store, attributes: Slice, row: &mut Row) -> Result<()> {
+    /// Reads a string, or part of one, that has no reserved pairs of a gateway.
+    fn read_unreserved(&mut self, store: &mut Store, attributes: Slice, row: &mut Row) -> Result<()> {
         let start = store.pairs.len();
-        read_pairs(store, attributes);
+        parse_pairs(store, attributes);
         row.pairs = (start as u32, store.pairs.len() as u32);
         row.attributes = Some(attributes);
-        let (msg_type, minute) = system_fields(store, row.pairs);
+        let (msg_type, msg_time) = system_fields(store, row.pairs);
         row.msg_type = msg_type;
-        row.event_time = match minute {
-            Some(minute) => self.minutes.read(store.bytes(minute))?,
+        row.event_time = match msg_time {
+            Some(msg_time) => self.msg_times.parse(store.bytes(msg_time))?,
             None => None,
         };
         Ok(())
     }
 
-    /// `marker`: where the marker begins and ends.
+    /// Reads a built string. `marker` is the start and end offset of the marker item in it.
     fn read_built(&mut self, store: &mut Store, attributes: Slice, marker: (usize, usize), row: &mut Row) -> Result<()> {
         let start = store.pairs.len();
         if marker.0 > 0 {
-            read_pairs(store, attributes.part(0, marker.0 - 1));
+            parse_pairs(store, attributes.part(0, marker.0 - 1));
         }
         for index in start..store.pairs.len() {
-            let (name, value) = unescape(store, store.pairs[index]);
-            let prefix = if store.bytes(name).starts_with(USER_PREFIX) { USER_PREFIX.len() } else { 0 };
-            store.pairs[index] = (name.without_prefix(prefix), value);
+            let (name, value) = unescape_pair(store, store.pairs[index]);
+            let prefix_size = if store.bytes(name).starts_with(USER_PREFIX) { USER_PREFIX.len() } else { 0 };
+            store.pairs[index] = (name.without_prefix(prefix_size), value);
         }
-        let behind = if marker.1 < attributes.len() { Some(attributes.without_prefix(marker.1 + 1)) } else { None };
-        let carried = self.read_behind(store, behind, row);
-        // What somebody else appended is the user's; the system's own pairs stand there because no property says the same.
+        let reserved_items = if marker.1 < attributes.len() { Some(attributes.without_prefix(marker.1 + 1)) } else { None };
+        let carried = self.read_reserved_items(store, reserved_items, row);
+        // Unknown pairs after the marker were appended by others: they are user properties, except $msgType$ and $msgTime$, which the
+        // gateway wrote there from fields of the message.
         let mut written_type = None;
-        for (name, value) in &self.rest {
+        for (name, value) in &self.other_pairs {
             let text = store.bytes(*name);
             if text == MSG_TYPE {
                 written_type = Some(*value);
@@ -113,47 +125,52 @@ impl<'m, M: Minutes> Decoder<'m, M> {
         }
         row.pairs = (start as u32, store.pairs.len() as u32);
         row.msg_type = written_type.or_else(|| system_fields(store, row.pairs).0);
-        set_carried(row, carried);
+        set_carried_fields(row, carried);
         Ok(())
     }
 
+    /// Reads a string whose last items may be reserved pairs that a gateway appended.
     fn read_appended(&mut self, store: &mut Store, attributes: Slice, row: &mut Row) -> Result<()> {
         let blank = row.payload.is_some_and(|body| body.is_empty());
-        let mut at = attributes.len() + 1; // where the first appended item begins; a comma stands before it
-        while at > 0 {
-            let begin = memchr::memrchr(b',', &store.bytes(attributes)[..at - 1]).map_or(0, |comma| comma + 1);
-            if !is_appended(store, attributes.part(begin, at - 1), blank) {
+        // Where the first appended item begins. At first there is none, so it is where one would begin, after a further comma.
+        let mut appended_at = attributes.len() + 1;
+        while appended_at > 0 {
+            let begin = memchr::memrchr(b',', &store.bytes(attributes)[..appended_at - 1]).map_or(0, |comma| comma + 1);
+            if !is_appended(store, attributes.part(begin, appended_at - 1), blank) {
                 break;
             }
-            at = begin;
+            appended_at = begin;
         }
-        let behind = if at <= attributes.len() { Some(attributes.without_prefix(at)) } else { None };
-        let carried = self.read_behind(store, behind, row);
-        if !self.rest.is_empty() {
-            return self.read_native(store, attributes, row);
+        let reserved_items = if appended_at <= attributes.len() { Some(attributes.without_prefix(appended_at)) } else { None };
+        let carried = self.read_reserved_items(store, reserved_items, row);
+        if !self.other_pairs.is_empty() {
+            // A gateway appends only pairs that carry fields, so it did not write these items: all are the user's.
+            return self.read_unreserved(store, attributes, row);
         }
-        self.read_native(store, attributes.part(0, at.saturating_sub(1)), row)?;
-        set_carried(row, carried);
+        self.read_unreserved(store, attributes.part(0, appended_at.saturating_sub(1)), row)?;
+        set_carried_fields(row, carried);
         Ok(())
     }
 
-    /// The fields among the pairs of the items that a gateway wrote; the other pairs are in `rest` after that.
-    fn read_behind(&mut self, store: &mut Store, behind: Option<Slice>, row: &Row) -> CarriedFields {
+    /// Returns the fields that the reserved items of a string carry, and puts its other pairs into `self.other_pairs`.
+    fn read_reserved_items(&mut self, store: &mut Store, items: Option<Slice>, row: &Row) -> CarriedFields {
         let start = store.pairs.len();
-        if let Some(behind) = behind {
-            read_pairs(store, behind);
+        if let Some(items) = items {
+            parse_pairs(store, items);
         }
-        self.rest.clear();
+        self.other_pairs.clear();
         for index in start..store.pairs.len() {
-            let pair = unescape(store, store.pairs[index]);
-            self.rest.push(pair);
+            let pair = unescape_pair(store, store.pairs[index]);
+            self.other_pairs.push(pair);
         }
         store.pairs.truncate(start);
-        read_carried(store, &mut self.rest, row.payload.is_some_and(|body| body.is_empty()))
+        read_carried(store, &mut self.other_pairs, row.payload.is_some_and(|body| body.is_empty()))
     }
 }
 
-/// Where the attribute string ends and the body begins; None where all is body.
+/// Returns the offset at which the attribute string ends and the body begins; None if there is no attribute string.
+///
+/// If its length is not possible, the data have no attribute string, although the flag says so.
 fn attributes_end(data: &[u8], flag: i32) -> Option<usize> {
     if flag & HAS_ATTRIBUTES == 0 {
         return None;
@@ -163,7 +180,7 @@ fn attributes_end(data: &[u8], flag: i32) -> Option<usize> {
     (end <= data.len()).then_some(end)
 }
 
-/// Where the items of an attribute string begin and end.
+/// Returns the start and end offsets of the items of an attribute string, which are separated by commas.
 pub fn items(text: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
     let mut begin = 0;
     memchr::memchr_iter(b',', text).chain([text.len()]).map(move |end| {
@@ -173,60 +190,62 @@ pub fn items(text: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
     })
 }
 
-/// Appends the pairs of an attribute string to the store's.
-pub fn read_pairs(store: &mut Store, attributes: Slice) {
-    let whole = is_utf8(store.bytes(attributes));
+/// Appends the pairs of an attribute string to the store's pairs. Items that are not pairs are left out.
+pub fn parse_pairs(store: &mut Store, attributes: Slice) {
+    let all_utf8 = is_utf8(store.bytes(attributes));
     let (mut begin, size) = (0, attributes.len());
     while begin <= size {
         let text = store.bytes(attributes);
         let end = memchr(b',', &text[begin..]).map_or(size, |at| begin + at);
-        if let Some(pair) = read_pair(store, attributes.part(begin, end), whole) {
+        if let Some(pair) = parse_pair(store, attributes.part(begin, end), all_utf8) {
             store.pairs.push(pair);
         }
         begin = end + 1;
     }
 }
 
-/// The pair of an item, None when it is none. `known`: the item is known to be UTF-8.
-fn read_pair(store: &Store, item: Slice, known: bool) -> Option<Pair> {
+/// Parses one item; None if it is not a pair. `known_utf8`: the caller has checked that the item is UTF-8.
+fn parse_pair(store: &Store, item: Slice, known_utf8: bool) -> Option<Pair> {
     let text = store.bytes(item);
     match memchr(b'=', text) {
-        Some(at) if at > 0 && (known || is_utf8(text)) => Some((item.part(0, at), item.without_prefix(at + 1))),
+        Some(at) if at > 0 && (known_utf8 || is_utf8(text)) => Some((item.part(0, at), item.without_prefix(at + 1))),
         _ => None,
     }
 }
 
-/// Whether an item is what a gateway appends to a string that it found.
+/// Returns true for an item that a gateway appended to a user's attribute string: a reserved pair that carries a field.
+///
+/// `blank`: the message has an empty body, which a tombstone has, too; see `read_carried`.
 pub fn is_appended(store: &mut Store, item: Slice, blank: bool) -> bool {
     if memmem::find(store.bytes(item), RESERVED_PREFIX).is_none() {
         return false;
     }
-    let Some(pair) = read_pair(store, item, false) else { return false };
-    let pair = unescape(store, pair);
+    let Some(pair) = parse_pair(store, item, false) else { return false };
+    let pair = unescape_pair(store, pair);
     is_carried(store, pair, blank)
 }
 
-/// Type and time: the first pair of each, as native readers take them.
+/// Returns the values of `$msgType$` and `$msgTime$`, each from the first pair of its name, as SDKs do.
 fn system_fields(store: &Store, pairs: (u32, u32)) -> (Option<Slice>, Option<Slice>) {
-    let (mut msg_type, mut minute) = (None, None);
+    let (mut msg_type, mut msg_time) = (None, None);
     for (name, value) in &store.pairs[pairs.0 as usize..pairs.1 as usize] {
         if name.len() != MSG_TYPE.len() {
-            continue; // both names are as long
+            continue; // the two names have the same length
         }
         match store.bytes(*name) {
             MSG_TYPE => msg_type = msg_type.or(Some(*value)),
-            MSG_TIME => minute = minute.or(Some(*value)),
+            MSG_TIME => msg_time = msg_time.or(Some(*value)),
             _ => continue,
         }
-        if msg_type.is_some() && minute.is_some() {
+        if msg_type.is_some() && msg_time.is_some() {
             break;
         }
     }
-    (msg_type, minute)
+    (msg_type, msg_time)
 }
 
-/// Fields that were carried replace what the string says.
-fn set_carried(row: &mut Row, carried: CarriedFields) {
+/// Sets the carried fields, which take precedence over fields from the attribute string.
+fn set_carried_fields(row: &mut Row, carried: CarriedFields) {
     if carried.is_null {
         row.payload = None;
     }
@@ -247,18 +266,18 @@ fn set_carried(row: &mut Row, carried: CarriedFields) {
 mod tests {
     use super::*;
     use crate::message::Source;
-    use crate::tubemq::encode::{Encoder, MinuteTexts};
+    use crate::tubemq::encode::{Encoder, MsgTimeTexts};
 
-    /// Minutes are the numbers that they look like.
-    struct Numbers;
+    /// Stands for a time zone: a `$msgTime$` value is a number, and the time is the same number.
+    struct TimesAsNumbers;
 
-    impl Minutes for Numbers {
-        fn read(&mut self, value: &[u8]) -> Result<Option<i64>> {
+    impl MsgTimes for TimesAsNumbers {
+        fn parse(&mut self, value: &[u8]) -> Result<Option<i64>> {
             Ok(std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()))
         }
     }
 
-    impl MinuteTexts for Numbers {
+    impl MsgTimeTexts for TimesAsNumbers {
         fn write(&mut self, second: i64, out: &mut Vec<u8>) -> Result<bool> {
             out.extend_from_slice(format!("{second:012}").as_bytes());
             Ok(true)
@@ -271,21 +290,21 @@ mod tests {
         let mut store = Store::new();
         let length = data.len();
         let source = store.add_source(Source::Owned(data));
-        let item = Transfered { id: 1, data: Slice::of(source, 0, length), flag: 1, check_sum };
-        Decoder::new(28, &mut Numbers).add(&mut store, item, 3).unwrap();
+        let stored = StoredMessage { id: 1, data: Slice::of(source, 0, length), flag: 1, check_sum };
+        Decoder::new(28, &mut TimesAsNumbers).add(&mut store, stored, 3).unwrap();
         store
     }
 
-    /// The attribute string that the first message of a store is written with.
-    fn written(store: &Store, prefix: Option<&[u8]>) -> String {
-        let mut zone = Numbers;
-        let mut encoder = Encoder::new(prefix, &mut zone);
-        let (start, end) = encoder.add(&store.message(0)).unwrap().block.unwrap();
+    /// Returns the attribute string that is written for the first message of a store.
+    fn written(store: &Store, origin_prefix: Option<&[u8]>) -> String {
+        let mut zone = TimesAsNumbers;
+        let mut encoder = Encoder::new(origin_prefix, &mut zone);
+        let (start, end) = encoder.add(&store.message(0)).unwrap().attributes.unwrap();
         String::from_utf8(encoder.bytes[start..end].to_vec()).unwrap()
     }
 
     #[test]
-    fn a_native_string_is_kept_and_our_pairs_follow_it() {
+    fn a_string_of_an_sdk_is_kept_and_reserved_pairs_are_appended() {
         let store = decoded(b"$msgType$=t,$msgTime$=202611202350,a=1,odd,b==", b"body");
         let message = store.message(0);
         assert_eq!((message.msg_type(), message.event_time()), (Some(&b"t"[..]), Some(202_611_202_350)));
@@ -296,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_built_string_says_it_all_and_is_built_again() {
+    fn a_built_string_is_decoded_and_built_again() {
         let built = "a%2Cb=%,mqbridge.v=1,$msgType$=t,mqbridge.key=k,mqbridge.null=1";
         let store = decoded(built.as_bytes(), b"");
         let message = store.message(0);
@@ -307,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_cannot_be_is_body() {
+    fn data_with_an_impossible_length_are_all_body() {
         for data in [&b"\x7f\xff\xff\xffabc"[..], b"\xff\xff\xff\xff", b"ab"] {
             assert_eq!(attributes_end(data, HAS_ATTRIBUTES), None);
         }

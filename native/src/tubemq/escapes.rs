@@ -4,11 +4,11 @@ use crate::message::{MSG_TIME, MSG_TYPE, Pair, Slice, Store};
 use crate::reserved::is_carried_name;
 use crate::text::{is_space, quote};
 
-/// The item that says that the string was built by a gateway.
+/// The item that marks an attribute string as built by a gateway.
 pub const MARKER: &[u8] = b"mqbridge.v=1";
 
-/// Appends the item of a pair.
-pub fn escape(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+/// Appends the item for a pair: `name=value`, both escaped. Python's name is `format_item`.
+pub fn format_item(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     if is_plain_name(name) {
         out.extend_from_slice(name)
     } else {
@@ -18,11 +18,14 @@ pub fn escape(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     escape_text(value, out);
 }
 
+/// Returns true for names of the gateway, which contain nothing to escape.
 fn is_plain_name(name: &[u8]) -> bool {
     name == MSG_TYPE || name == MSG_TIME || is_carried_name(name) || name == b"mqbridge.v"
 }
 
-/// Appends a text with escapes. Java readers fail on blank keys and values; a lone percent sign stands for nothing at all.
+/// Appends a name or a value as it is written in an attribute string. The empty text is written as a single percent sign.
+///
+/// Texts of white space are percent-encoded, because Java SDKs fail on blank names and values.
 pub fn escape_text(text: &[u8], out: &mut Vec<u8>) {
     if text.is_empty() {
         out.push(b'%');
@@ -39,8 +42,8 @@ pub fn escape_text(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The pair that an item of a built string stands for.
-pub fn unescape(store: &mut Store, pair: Pair) -> Pair {
+/// Returns the original pair for an escaped pair of an attribute string.
+pub fn unescape_pair(store: &mut Store, pair: Pair) -> Pair {
     (unescape_text(store, pair.0), unescape_text(store, pair.1))
 }
 

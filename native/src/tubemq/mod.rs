@@ -1,4 +1,4 @@
-//! TubeMQ: packs into messages, messages into send requests.
+//! TubeMQ: packs into messages, messages into send requests. A pack is the messages of a Broker's response to a get.
 
 pub mod decode;
 pub mod encode;

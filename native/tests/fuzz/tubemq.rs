@@ -1,40 +1,41 @@
-//! TubeMQ: a Broker's answer to a get, and the send requests of its messages. What is encoded is read back.
+//! Fuzzes the decoder of a Broker's response to a get, and the encoder of send requests, whose messages must be decodable again.
 
 use mqbridge_native::message::{Slice, Source, Store};
-use mqbridge_native::tubemq::decode::{Decoder, Minutes, Transfered};
-use mqbridge_native::tubemq::encode::{Encoder, MinuteTexts};
-use mqbridge_native::tubemq::pack::split_answer;
+use mqbridge_native::tubemq::decode::{Decoder, MsgTimes, StoredMessage};
+use mqbridge_native::tubemq::encode::{Encoder, MsgTimeTexts};
+use mqbridge_native::tubemq::pack::split_response;
 use mqbridge_native::{Error, Result};
 
-/// Times as numbers, in place of the time zone, which is Python's.
+/// Stands for the time zone, which Python provides: a `$msgTime$` value is a number of seconds.
 struct Zone;
 
-impl Minutes for Zone {
-    fn read(&mut self, value: &[u8]) -> Result<Option<i64>> {
+impl MsgTimes for Zone {
+    fn parse(&mut self, value: &[u8]) -> Result<Option<i64>> {
         Ok(std::str::from_utf8(value).ok().and_then(|text| text.parse::<u32>().ok()).map(|number| i64::from(number) * 1000))
     }
 }
 
-impl MinuteTexts for Zone {
+impl MsgTimeTexts for Zone {
     fn write(&mut self, second: i64, out: &mut Vec<u8>) -> Result<bool> {
-        let is_known = (0..1_000_000_000_000).contains(&second);
-        if is_known {
+        let is_valid = (0..1_000_000_000_000).contains(&second);
+        if is_valid {
             out.extend_from_slice(format!("{second:012}").as_bytes());
         }
-        Ok(is_known)
+        Ok(is_valid)
     }
 }
 
+/// Returns the checksum that a message with these data must have.
 fn checksum(data: &[u8]) -> i32 {
     (crc32fast::hash(data) & 0x7FFF_FFFF) as i32
 }
 
-/// Messages with an odd id keep the checksum that they have; the others get theirs, as if a Broker had seen them so.
+/// Decodes the messages of a response. The checksums of messages with an even id are corrected first.
 pub fn decode(data: &[u8]) -> Result<Store> {
     let mut store = Store::new();
     let source = store.add_source(Source::Owned(data.to_vec()));
-    let (messages, rest) = split_answer(data, source).ok_or(Error::Unsupported)?;
-    assert!(rest.len() <= data.len());
+    let (messages, other_fields) = split_response(data, source).ok_or(Error::Unsupported)?;
+    assert!(other_fields.len() <= data.len());
     let mut zone = Zone;
     let mut decoder = Decoder::new(28, &mut zone);
     for (index, mut message) in (0..).zip(messages) {
@@ -46,26 +47,28 @@ pub fn decode(data: &[u8]) -> Result<Store> {
     Ok(store)
 }
 
+/// Encodes the messages, with and without an origin prefix, and decodes the requests again.
 pub fn encode(store: &Store) {
-    for prefix in [None, Some(&b"c|t|0|"[..])] {
+    for origin_prefix in [None, Some(&b"c|t|0|"[..])] {
         let mut zone = Zone;
-        let mut encoder = Encoder::new(prefix, &mut zone);
+        let mut encoder = Encoder::new(origin_prefix, &mut zone);
         for message in store.messages().filter(|message| message.defect().is_none()) {
             let Ok(request) = encoder.add(&message) else { continue };
             let body = message.payload().unwrap_or_default();
             let mut data = vec![0; request.block_size() + body.len()];
             request.write_data(&encoder.bytes, body, &mut data);
-            read_back(data, i32::from(request.block.is_some()));
+            decode_again(data, i32::from(request.attributes.is_some()));
         }
     }
 }
 
-fn read_back(data: Vec<u8>, flag: i32) {
+/// Decodes the data field of a request, as if a Broker had stored it.
+fn decode_again(data: Vec<u8>, flag: i32) {
     let (mut store, length, check_sum) = (Store::new(), data.len(), checksum(&data));
     let source = store.add_source(Source::Owned(data));
-    let item = Transfered { id: 0, data: Slice::of(source, 0, length), flag, check_sum };
+    let stored = StoredMessage { id: 0, data: Slice::of(source, 0, length), flag, check_sum };
     let mut zone = Zone;
-    if Decoder::new(0, &mut zone).add(&mut store, item, 0).is_ok() {
-        assert_eq!((store.len(), store.message(0).defect()), (1, None), "what was written cannot be read");
+    if Decoder::new(0, &mut zone).add(&mut store, stored, 0).is_ok() {
+        assert_eq!((store.len(), store.message(0).defect()), (1, None), "an encoded message cannot be decoded");
     }
 }
