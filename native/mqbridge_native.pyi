@@ -1,4 +1,7 @@
-# What `native/src/python` offers to `mqbridge/native.py`; a test holds it to the module.
+# The interface of the compiled module, which is defined in `native/src/python`. A test checks that the two agree.
+#
+# A function returns None if it does not support its arguments (see `Unsupported` in `native/src/lib.rs`): then the plain code does
+# the work.
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, final, overload
@@ -55,15 +58,15 @@ class Messages(Sequence[MessageView]):
     def __getitem__(self, index: slice, /) -> Messages: ...
     def part(self, indexes: Sequence[int]) -> Messages: ...
     def first_descent(self) -> int | None: ...
-    def outside_of_loops(self, homes: Sequence[str], max_hops: int) -> list[int] | None: ...
+    def outside_of_loops(self, target_prefixes: Sequence[str], max_hops: int) -> list[int] | None: ...
     def msg_types(self) -> list[str | None]: ...
     def damaged(self) -> list[int]: ...
     def partition_keys(self, name: str) -> list[bytes | None]: ...
 
 # RocketMQ
-# A pull: body, first and next offset, tags. A request: body, index of the first message, how many, born, whether it is a batch,
-# properties, flag, whether it is delayed. The limits: of a batch (bytes, messages), of a message (bytes, delay), and delays with
-# their levels.
+# A pull is (bytes of its records, first offset, next offset, subscribed tags). A request is (body, index of the first message, number
+# of messages, born timestamp in ms, whether it is a batch, properties, flag, whether it is delayed). The limits are (bytes and messages
+# of a batch, bytes and delay in ms of a message, delays in ms with their levels). A failure is (index of the message, reason).
 def rocketmq_decode(
     pulls: Sequence[tuple[bytes, int, int, AbstractSet[str]]], decompress: Callable[[int, bytes], bytes]
 ) -> Messages | None: ...
@@ -80,6 +83,7 @@ def rocketmq_encode(
 ) -> tuple[list[tuple[bytes, int, int, int, bool, bytes, int, bool]], list[tuple[int, str]]] | None: ...
 
 # Pulsar
+# `PulsarEntry` has the attributes of `Entry` (mqbridge/pulsar/wire/entry.py), `PulsarRun` those of `EntryRun` (client/entry_runs.py).
 @final
 class PulsarEntry:
     partition: int
@@ -134,14 +138,20 @@ class PulsarRun:
     def last(self) -> tuple[int, int]: ...
 
 def pulsar_runs(frames: list[bytes]) -> list[bytes | PulsarRun]: ...
+
+# An entry of another class is (payload, encoded metadata or None for a batch, number of messages, ack_set, ledger, entry, redelivery
+# count, publish time, delivery time, defect). The second result lists (index, defect) of entries that are no valid batch.
 def pulsar_decode(
     entries: list[PulsarEntry | tuple[bytes, bytes | None, int, Sequence[int], int, int, int, int, int | None, str | None]],
 ) -> tuple[Messages, list[tuple[int, str]]] | None: ...
+
+# An encoded entry is (payload, encoded metadata, start and exclusive end of its messages' indexes). A failure is (index, defect).
 def pulsar_encode(
     messages: Messages, origin: str | None, max_messages: int, max_bytes: int
 ) -> tuple[list[tuple[bytes, bytes, int, int]], list[tuple[int, str]]]: ...
 
 # TubeMQ
+# `PackedMessage` has the interface `StoredMessage` (mqbridge/tubemq/wire/stored_message.py), `Requests` that of mapping/share.py.
 @final
 class PackedMessage:
     @property
@@ -169,9 +179,14 @@ class Requests:
     def __getitem__(self, index: int, /) -> tuple[bytes, int, str | None, str | None]: ...
 
 def tubemq_split_answer(data: bytes) -> tuple[Pack, bytes] | None: ...
-def tubemq_decode(pack: Sequence[Any], offset: int, first: int, minutes: Mapping[bytes, int | None]) -> Messages | None: ...
+def tubemq_decode(pack: Sequence[Any], offset: int, first: int, msg_times: Mapping[bytes, int | None]) -> Messages | None: ...
 def tubemq_encode(
-    messages: Sequence[Message], prefix: str | None, minutes: Mapping[bytes, int | None], texts: Mapping[int, str | None]
+    messages: Sequence[Message],
+    origin_prefix: str | None,
+    msg_times: Mapping[bytes, int | None],
+    msg_time_texts: Mapping[int, str | None],
 ) -> Requests | None: ...
+
+# Columns: buffers of Arrow arrays, see mqbridge/spark/arrow/native_columns.py
 def message_columns(messages: Messages, binary_properties: bool) -> dict[str, tuple[Any, ...]]: ...
 def messages_of_columns(count: int, columns: dict[str, tuple[Any, ...]], text_key: bool) -> Messages | None: ...

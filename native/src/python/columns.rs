@@ -1,63 +1,64 @@
-//! Messages as columns for Arrow, for `mqbridge/spark/arrow`: each as the buffers that an Arrow array consists of.
+//! Converts messages to columns for `mqbridge/spark/arrow`. A column consists of the buffers of an Arrow array.
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::message::{Key, Message};
-use crate::python::{Messages, caught};
+use crate::python::{Messages, catch_panic};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message_columns, module)?)
 }
 
-/// The least and the most milliseconds that fit 64 bits as microseconds.
+/// The range of times in ms that fit into 64 bits as microseconds.
 const MIN_MS: i64 = -((1i128 << 63) / 1000) as i64;
 const MAX_MS: i64 = i64::MAX / 1000;
 
-/// Number of nulls, validity bitmap, offsets (int32), data.
+/// A column of texts or byte strings: number of nulls, validity bitmap, offsets (int32), data.
 type Texts<'py> = (usize, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
-/// Number of nulls, validity bitmap, values.
+/// A column of numbers or flags: number of nulls, validity bitmap, values.
 type Numbers<'py> = (usize, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
-/// The columns of messages by name. Raises OverflowError where a column has more than 2 GiB.
+/// Returns the columns of messages, by name. Raises OverflowError if a column has more than 2 GiB.
 ///
-/// Texts and byte strings are (nulls, validity, offsets, data), numbers and times (nulls, validity, values), where times are
-/// microseconds and counters int32. Lists are (offsets, items), maps (offsets, names, values).
+/// A column of texts or byte strings is (nulls, validity, offsets, data), one of numbers or times (nulls, validity, values). Times are in
+/// microseconds since the epoch, counters are int32. A column of lists is (offsets, items), one of maps (offsets, names, values).
+/// With `binary_properties`, the properties are blobs (see `mqbridge/spark/property_blob.py`) instead of maps.
 #[pyfunction]
 fn message_columns<'py>(py: Python<'py>, messages: &Messages, binary_properties: bool) -> PyResult<Bound<'py, PyDict>> {
-    caught(|| {
+    catch_panic(|| {
         let all = || messages.iter();
         let columns = PyDict::new(py);
         columns.set_item("payload", texts(py, || all().map(|message| message.payload()))?)?;
         columns.set_item("key", texts(py, || all().map(|message| key_bytes(&message)))?)?;
-        let kinds = all().map(|message| match message.key() {
+        let key_is_text = all().map(|message| match message.key() {
             Key::None => None,
             Key::Text(_) => Some(true),
             Key::Bytes(_) => Some(false),
         });
-        columns.set_item("key_is_text", flags(py, kinds))?;
+        columns.set_item("key_is_text", flags(py, key_is_text))?;
         columns.set_item("ordering_key", texts(py, || all().map(|message| message.ordering_key()))?)?;
-        let lengths = offsets(py, all().map(|message| message.keys().len()))?;
-        columns.set_item("keys", (lengths, texts(py, || all().flat_map(|message| message.keys().map(Some)))?))?;
+        let list_offsets = offsets(py, all().map(|message| message.keys().len()))?;
+        columns.set_item("keys", (list_offsets, texts(py, || all().flat_map(|message| message.keys().map(Some)))?))?;
         columns.set_item("msg_type", texts(py, || all().map(|message| message.msg_type()))?)?;
         columns.set_item("attributes", texts(py, || all().map(|message| message.attributes()))?)?;
         if binary_properties {
             columns.set_item("properties", blobs(py, messages)?)?;
         } else {
-            let lengths = offsets(py, all().map(|message| message.properties().len()))?;
+            let list_offsets = offsets(py, all().map(|message| message.properties().len()))?;
             let names = texts(py, || all().flat_map(|message| message.properties().map(|(name, _)| Some(name))))?;
             let values = texts(py, || all().flat_map(|message| message.properties().map(|(_, value)| Some(value))))?;
-            columns.set_item("properties", (lengths, names, values))?;
+            columns.set_item("properties", (list_offsets, names, values))?;
         }
         let time = |ms: Option<i64>| ms.map(|ms| ms.clamp(MIN_MS, MAX_MS) * 1000);
         columns.set_item("event_time", numbers(py, all().map(|message| time(message.row.event_time))))?;
         columns.set_item("publish_time", numbers(py, all().map(|message| time(message.row.publish_time))))?;
         columns.set_item("deliver_at", numbers(py, all().map(|message| time(message.row.deliver_at))))?;
         columns.set_item("delivery_count", counters(py, all().map(|message| message.row.delivery_count)))?;
-        let lengths = offsets(py, all().map(|message| message.position().numbers().len()))?;
-        let places: Vec<i64> = all().flat_map(|message| message.position().numbers().to_vec()).collect();
-        columns.set_item("position", (lengths, numbers(py, places.into_iter().map(Some))))?;
+        let list_offsets = offsets(py, all().map(|message| message.position().numbers().len()))?;
+        let components: Vec<i64> = all().flat_map(|message| message.position().numbers().to_vec()).collect();
+        columns.set_item("position", (list_offsets, numbers(py, components.into_iter().map(Some))))?;
         columns.set_item("origin", texts(py, || all().map(|message| message.origin()))?)?;
         columns.set_item("hops", counters(py, all().map(|message| message.row.hops)))?;
         columns.set_item("defect", texts(py, || all().map(|message| message.defect()))?)?;
@@ -65,6 +66,7 @@ fn message_columns<'py>(py: Python<'py>, messages: &Messages, binary_properties:
     })
 }
 
+/// Returns the routing key, text or bytes.
 fn key_bytes<'a>(message: &Message<'a>) -> Option<&'a [u8]> {
     match message.key() {
         Key::None => None,
@@ -72,7 +74,7 @@ fn key_bytes<'a>(message: &Message<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// A bitmap of the values that are there, and how many are not.
+/// Returns the number of nulls, and a bitmap with one bit per value: 1 if it is not null.
 fn validity<'py>(py: Python<'py>, are_valid: impl Iterator<Item = bool>) -> (usize, Bound<'py, PyBytes>) {
     let (mut bits, mut nulls) = (Vec::new(), 0);
     for (index, is_valid) in are_valid.enumerate() {
@@ -88,7 +90,7 @@ fn validity<'py>(py: Python<'py>, are_valid: impl Iterator<Item = bool>) -> (usi
     (nulls, PyBytes::new(py, &bits))
 }
 
-/// Where each of items of these lengths begins, and where the last one ends.
+/// Returns the offset of each item, and the end of the last one, for items of these lengths.
 fn offsets<'py>(py: Python<'py>, lengths: impl Iterator<Item = usize>) -> PyResult<Bound<'py, PyBytes>> {
     let mut out = 0i32.to_le_bytes().to_vec();
     let mut end = 0i32;
@@ -100,6 +102,7 @@ fn offsets<'py>(py: Python<'py>, lengths: impl Iterator<Item = usize>) -> PyResu
     Ok(PyBytes::new(py, &out))
 }
 
+/// Makes a column of texts or byte strings. `values` returns a new iterator each time that it is called.
 fn texts<'a, 'py, I: Iterator<Item = Option<&'a [u8]>>>(py: Python<'py>, values: impl Fn() -> I) -> PyResult<Texts<'py>> {
     let (nulls, bits) = validity(py, values().map(|value| value.is_some()));
     let offsets = offsets(py, values().map(|value| value.map_or(0, <[u8]>::len)))?;
@@ -115,6 +118,7 @@ fn texts<'a, 'py, I: Iterator<Item = Option<&'a [u8]>>>(py: Python<'py>, values:
     Ok((nulls, bits, offsets, data))
 }
 
+/// Makes a column of 64-bit numbers.
 fn numbers<'py>(py: Python<'py>, values: impl Iterator<Item = Option<i64>>) -> Numbers<'py> {
     let values: Vec<_> = values.collect();
     let (nulls, bits) = validity(py, values.iter().map(Option::is_some));
@@ -122,12 +126,13 @@ fn numbers<'py>(py: Python<'py>, values: impl Iterator<Item = Option<i64>>) -> N
     (nulls, bits, PyBytes::new(py, &data))
 }
 
-/// Counters that are larger than an int32 are the largest.
+/// Makes a column of int32 counters; a number beyond 32 bits becomes the nearest int32.
 fn counters<'py>(py: Python<'py>, values: impl Iterator<Item = i64>) -> Numbers<'py> {
     let data: Vec<u8> = values.flat_map(|value| (value.clamp(i32::MIN.into(), i32::MAX.into()) as i32).to_le_bytes()).collect();
     (0, PyBytes::new(py, &[]), PyBytes::new(py, &data))
 }
 
+/// Makes a column of flags, one bit each.
 fn flags<'py>(py: Python<'py>, values: impl Iterator<Item = Option<bool>>) -> Numbers<'py> {
     let values: Vec<_> = values.collect();
     let (nulls, bits) = validity(py, values.iter().map(Option::is_some));
@@ -137,9 +142,11 @@ fn flags<'py>(py: Python<'py>, values: impl Iterator<Item = Option<bool>>) -> Nu
 
 // --- properties as one binary value, see mqbridge/spark/property_blob.py ------------------------------------------------
 
-const NARROW: u8 = 1;
-const WIDE: u8 = 2;
+/// Kinds of blobs, the first byte: the length of each value has one byte (narrow) or four bytes (wide).
+pub const NARROW: u8 = 1;
+pub const WIDE: u8 = 2;
 
+/// Makes a column with one blob per message.
 fn blobs<'py>(py: Python<'py>, messages: &Messages) -> PyResult<Texts<'py>> {
     let mut data = Vec::new();
     let mut names = Vec::new();
@@ -153,7 +160,7 @@ fn blobs<'py>(py: Python<'py>, messages: &Messages) -> PyResult<Texts<'py>> {
     Ok((nulls, bits, offsets(py, lengths.into_iter())?, PyBytes::new(py, &data)))
 }
 
-/// `names` is scratch.
+/// Appends the blob of a message's properties; without properties, it is empty. `names` is a buffer for the field of names.
 fn write_blob(message: &Message, names: &mut Vec<u8>, out: &mut Vec<u8>) {
     let count = message.properties().len();
     if count == 0 {
@@ -174,6 +181,7 @@ fn write_blob(message: &Message, names: &mut Vec<u8>, out: &mut Vec<u8>) {
     message.properties().for_each(|(_, value)| out.extend_from_slice(value));
 }
 
+/// Appends a number as a varint.
 fn write_varint(mut value: usize, out: &mut Vec<u8>) {
     while value > 0x7F {
         out.push(value as u8 | 0x80);

@@ -1,4 +1,6 @@
-//! Messages of Python as rows of a store: what edits made, and what other adapters read.
+//! Converts a sequence of Python messages to rows of stores, so that encoders can read them.
+//!
+//! The messages are views of stores, or `Message` objects that a route's edits or another adapter made.
 
 use std::sync::Arc;
 
@@ -10,14 +12,16 @@ use pyo3::types::{PyBytes, PyString, PyTuple};
 use crate::message::{Key, Position, Row, Slice, Source, Store};
 use crate::python::view::MessageView;
 
-/// Stores, and of each message its store and its row there.
+/// Stores, and for each message the index of its store and its row there.
 type Collected = (Vec<Arc<Store>>, Vec<(u32, u32)>);
 
-/// None for messages with something that only the plain code can write: lone surrogates, numbers beyond 64 bits, other types.
+/// Collects the stores of views, and copies `Message` objects to a new store, which is the first.
+///
+/// Returns None if a message has a value that only the plain code can write: lone surrogates, a number beyond 64 bits, a wrong type.
 pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Collected>> {
     let mut stores: Vec<Arc<Store>> = Vec::new();
-    let mut places = Vec::with_capacity(messages.len()?);
-    let mut made = Store::new();
+    let mut locations = Vec::with_capacity(messages.len()?);
+    let mut new_store = Store::new();
     for message in messages.try_iter()? {
         let message = message?;
         if let Ok(view) = message.cast::<MessageView>() {
@@ -25,19 +29,19 @@ pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Collected>> {
             if !stores.last().is_some_and(|last| Arc::ptr_eq(last, &view.store)) {
                 stores.push(view.store.clone());
             }
-            places.push((stores.len() as u32, view.row));
-        } else if read(&mut made, &message).is_some() {
-            places.push((0, made.len() as u32 - 1));
+            locations.push((stores.len() as u32, view.row));
+        } else if read_message(&mut new_store, &message).is_some() {
+            locations.push((0, new_store.len() as u32 - 1));
         } else {
             return Ok(None);
         }
     }
-    stores.insert(0, Arc::new(made)); // views count from 1
-    Ok(Some((stores, places)))
+    stores.insert(0, Arc::new(new_store)); // so the stores of views have indexes from 1 on
+    Ok(Some((stores, locations)))
 }
 
-/// Adds the row of a message of Python; None where it does not fit one.
-fn read(store: &mut Store, message: &Bound<'_, PyAny>) -> Option<()> {
+/// Adds a `Message` object to the store as a row; returns None if a value does not fit into a row.
+fn read_message(store: &mut Store, message: &Bound<'_, PyAny>) -> Option<()> {
     let py = message.py();
     let get = |name| message.getattr::<&Bound<'_, PyString>>(name).ok();
     let row = Row {
@@ -55,23 +59,24 @@ fn read(store: &mut Store, message: &Bound<'_, PyAny>) -> Option<()> {
         publish_time: optional(&get(intern!(py, "publish_time"))?, read_number)?,
         deliver_at: optional(&get(intern!(py, "deliver_at"))?, read_number)?,
         delivery_count: read_number(&get(intern!(py, "delivery_count"))?)?,
-        hops: read_number(&get(intern!(py, "hops"))?).filter(|hops| *hops < i64::MAX)?, // one more is written
+        hops: read_number(&get(intern!(py, "hops"))?).filter(|hops| *hops < i64::MAX)?, // the encoder writes one more
     };
     store.rows.push(row);
     Some(())
 }
 
-/// What `read` makes of a value that may be Python's None; the outer None where it cannot.
+/// Reads a value that may be Python's None, which gives the inner None. Returns the outer None if `read` cannot read the value.
 fn optional<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(&Bound<'_, PyAny>) -> Option<T>) -> Option<Option<T>> {
     if value.is_none() { Some(None) } else { read(value).map(Some) }
 }
 
-/// UTF-8 of a text; None for one with lone surrogates.
+/// Copies a text to the store, in UTF-8; None for a text with lone surrogates, and for another type.
 fn read_text(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Slice> {
     let text = value.cast::<PyString>().ok()?;
     Some(store.copy(text.to_str().ok()?.as_bytes()))
 }
 
+/// Adds a `bytes` object to the store, without copying it; None for another type.
 fn read_bytes(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Slice> {
     let bytes: PyBackedBytes = value.cast::<PyBytes>().ok()?.clone().into();
     let length = bytes.len();
@@ -79,6 +84,7 @@ fn read_bytes(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Slice> {
     Some(Slice::of(number, 0, length))
 }
 
+/// Reads a routing key: None, text or bytes.
 fn read_key(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Key> {
     if value.is_none() {
         Some(Key::None)
@@ -89,6 +95,7 @@ fn read_key(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Key> {
     }
 }
 
+/// Adds the properties to the store's pairs; returns their range there.
 fn read_pairs(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<(u32, u32)> {
     let start = store.pairs.len() as u32;
     for pair in value.try_iter().ok()? {
@@ -101,6 +108,7 @@ fn read_pairs(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<(u32, u32)>
     Some((start, store.pairs.len() as u32))
 }
 
+/// Adds the index keys to the store's keys; returns their range there.
 fn read_keys(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<(u32, u32)> {
     let start = store.keys.len() as u32;
     for key in value.try_iter().ok()? {
@@ -110,13 +118,14 @@ fn read_keys(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<(u32, u32)> 
     Some((start, store.keys.len() as u32))
 }
 
-/// None for a number beyond 64 bits.
+/// Reads an integer; None for one beyond 64 bits, and for another type.
 fn read_number(value: &Bound<'_, PyAny>) -> Option<i64> {
     value.extract().ok()
 }
 
+/// Reads a position; None for one of more than three numbers.
 fn read_position(value: &Bound<'_, PyAny>) -> Option<Position> {
     let numbers = value.cast::<PyTuple>().ok()?;
-    let found: Vec<i64> = numbers.iter().take(4).map(|number| read_number(&number)).collect::<Option<_>>()?;
-    (found.len() <= 3).then(|| Position::new(&found))
+    let components: Vec<i64> = numbers.iter().take(4).map(|number| read_number(&number)).collect::<Option<_>>()?;
+    (components.len() <= 3).then(|| Position::new(&components))
 }

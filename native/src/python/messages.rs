@@ -1,4 +1,4 @@
-//! `Messages`: a sequence of messages of which nothing is a Python object until somebody asks.
+//! `Messages`: a sequence of decoded messages without a Python object for each.
 
 use std::sync::Arc;
 
@@ -10,62 +10,67 @@ use crate::message::{Key, Message, Store};
 use crate::python::extract;
 use crate::python::view::MessageView;
 
-/// Messages of one store or several: which ones, in order.
+/// Messages of one or several stores, in order. Python gets a `MessageView` for each message that it reads.
 #[pyclass(frozen, sequence, module = "mqbridge_native")]
 pub struct Messages {
     stores: Vec<Arc<Store>>,
-    places: Vec<(u32, u32)>,
+    /// For each message: the index of its store in `stores`, and its row there.
+    locations: Vec<(u32, u32)>,
 }
 
 impl Messages {
-    /// All messages of a store.
+    /// Makes a sequence of all messages of a store.
     pub fn all(store: Store) -> Messages {
-        let places = (0..store.len() as u32).map(|row| (0, row)).collect();
-        Messages { stores: vec![Arc::new(store)], places }
+        let locations = (0..store.len() as u32).map(|row| (0, row)).collect();
+        Messages { stores: vec![Arc::new(store)], locations }
     }
 
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.locations.len()
     }
 
     pub fn get(&self, index: usize) -> Message<'_> {
-        let (store, row) = self.places[index];
+        let (store, row) = self.locations[index];
         self.stores[store as usize].message(row as usize)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Message<'_>> {
-        self.places.iter().map(|(store, row)| self.stores[*store as usize].message(*row as usize))
+        self.locations.iter().map(|(store, row)| self.stores[*store as usize].message(*row as usize))
     }
 
     fn view(&self, index: usize) -> MessageView {
-        let (store, row) = self.places[index];
+        let (store, row) = self.locations[index];
         MessageView::new(self.stores[store as usize].clone(), row)
     }
 
-    fn picked(&self, indexes: impl Iterator<Item = usize>) -> PyResult<Messages> {
-        let missing = || PyIndexError::new_err("message index out of range");
-        let places = indexes.map(|index| self.places.get(index).copied().ok_or_else(missing)).collect::<PyResult<_>>()?;
-        Ok(Messages { stores: self.stores.clone(), places })
+    /// Returns the messages at these indexes. Raises IndexError.
+    fn pick(&self, indexes: impl Iterator<Item = usize>) -> PyResult<Messages> {
+        let out_of_range = || PyIndexError::new_err("message index out of range");
+        let locations =
+            indexes.map(|index| self.locations.get(index).copied().ok_or_else(out_of_range)).collect::<PyResult<_>>()?;
+        Ok(Messages { stores: self.stores.clone(), locations })
     }
 }
 
 #[pymethods]
 impl Messages {
-    /// The messages of a list: views of other `Messages`, or `Message`s of Python. None for what only the plain code can write.
+    /// Makes a sequence of the messages of a Python sequence: `MessageView` or `Message` objects.
+    ///
+    /// Returns None if a message has a value that only the plain code can write.
     #[staticmethod]
     pub fn of(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
-        Ok(extract::collect(messages)?.map(|(stores, places)| Messages { stores, places }))
+        Ok(extract::collect(messages)?.map(|(stores, locations)| Messages { stores, locations }))
     }
 
     fn __len__(&self) -> usize {
-        self.places.len()
+        self.locations.len()
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if let Ok(slice) = index.cast::<PySlice>() {
-            let found = slice.indices(self.len() as isize)?;
-            let indexes = (0..found.slicelength).map(|step| (found.start + step as isize * found.step) as usize);
-            return Ok(self.picked(indexes)?.into_pyobject(py)?.into_any());
+            let range = slice.indices(self.len() as isize)?;
+            let indexes = (0..range.slicelength).map(|step| (range.start + step as isize * range.step) as usize);
+            return Ok(self.pick(indexes)?.into_pyobject(py)?.into_any());
         }
         let index: isize = index.extract()?;
         let at = if index < 0 { index + self.len() as isize } else { index };
@@ -75,30 +80,33 @@ impl Messages {
         Ok(self.view(at as usize).into_pyobject(py)?.into_any())
     }
 
-    /// The messages at these indexes.
+    /// Returns the messages at these indexes.
     fn part(&self, indexes: Vec<usize>) -> PyResult<Messages> {
-        self.picked(indexes.into_iter())
+        self.pick(indexes.into_iter())
     }
 
-    /// The index of the first message whose position is not behind that of the message before it.
+    /// Returns the index of the first message whose position is not after the position of the message before it; None if all ascend.
     fn first_descent(&self) -> Option<usize> {
         (1..self.len()).find(|index| self.get(*index).position().numbers() <= self.get(*index - 1).position().numbers())
     }
 
-    /// The indexes of the messages that do not go round, None if that is all of them: see `LoopGuard`.
-    fn outside_of_loops(&self, homes: Vec<String>, max_hops: i64) -> Option<Vec<usize>> {
-        let goes_round = |message: &Message| {
-            message
-                .origin()
-                .is_some_and(|origin| message.hops() >= max_hops || homes.iter().any(|home| origin.starts_with(home.as_bytes())))
+    /// Returns the indexes of the messages that are not looped, so may be written to the target; None if that is all of them.
+    ///
+    /// See `LoopGuard` in `mqbridge/routing/loops.py`: a message is looped if its origin begins with one of `target_prefixes`, or if it
+    /// passed through `max_hops` gateways.
+    fn outside_of_loops(&self, target_prefixes: Vec<String>, max_hops: i64) -> Option<Vec<usize>> {
+        let is_looped = |message: &Message| {
+            message.origin().is_some_and(|origin| {
+                message.hops() >= max_hops || target_prefixes.iter().any(|prefix| origin.starts_with(prefix.as_bytes()))
+            })
         };
-        if !self.iter().any(|message| goes_round(&message)) {
+        if !self.iter().any(|message| is_looped(&message)) {
             return None;
         }
-        Some((0..self.len()).filter(|index| !goes_round(&self.get(*index))).collect())
+        Some((0..self.len()).filter(|index| !is_looped(&self.get(*index))).collect())
     }
 
-    /// The type of each message. Equal types in a row are one Python object.
+    /// Returns the type of each message, None if it has none. Consecutive messages of the same type share one Python object.
     fn msg_types<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut last: Option<(&[u8], Bound<'py, PyString>)> = None;
         let types = PyList::empty(py);
@@ -108,7 +116,7 @@ impl Messages {
                 continue;
             };
             let text = match last.take() {
-                Some((known, text)) if known == bytes => text,
+                Some((last_bytes, text)) if last_bytes == bytes => text,
                 _ => PyString::from_bytes(py, bytes)?,
             };
             types.append(&text)?;
@@ -117,12 +125,14 @@ impl Messages {
         Ok(types)
     }
 
-    /// The indexes of the messages that could not be read.
+    /// Returns the indexes of the messages with a defect.
     fn damaged(&self) -> Vec<usize> {
         (0..self.len()).filter(|index| self.get(*index).defect().is_some()).collect()
     }
 
-    /// Of each message what a picker of this name finds, see `mqbridge/routing/keys.py`.
+    /// Returns the key of each message for `partitions.by: key` with this name, None if the message has no value for it.
+    ///
+    /// The names are `key`, `ordering_key`, `keys` (the first index key) and `property:NAME`; see `mqbridge/routing/keys.py`.
     fn partition_keys<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyList>> {
         let property = name.strip_prefix("property:").unwrap_or(name).as_bytes();
         PyList::new(

@@ -1,4 +1,4 @@
-//! The Python module `mqbridge_native`: classes for decoded messages, one file of functions per system.
+//! The Python module `mqbridge_native`: classes for decoded messages, functions for each system, and columns for Spark.
 
 mod columns;
 mod extract;
@@ -23,14 +23,14 @@ use crate::Error;
 pub use messages::Messages;
 pub use view::MessageView;
 
-/// The class `RemoteProtocolError`.
+/// Returns Python's class `RemoteProtocolError`.
 fn protocol_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "mqbridge.errors", "RemoteProtocolError")
 }
 
-/// `RemoteProtocolError` with this text; an `Unsupported` never gets here, see [`or_none`].
-fn raised(py: Python<'_>, error: Error) -> PyErr {
+/// Converts an error to the exception that Python raises. `Unsupported` does not occur here, because [`or_none`] handles it.
+fn to_exception(py: Python<'_>, error: Error) -> PyErr {
     match (error, protocol_error(py)) {
         (Error::Protocol(text), Ok(class)) => PyErr::from_type(class.clone(), text),
         (_, Err(error)) => error,
@@ -38,24 +38,26 @@ fn raised(py: Python<'_>, error: Error) -> PyErr {
     }
 }
 
-/// What a function found; None where only the plain code can tell.
+/// Converts a result for Python: None if only the plain code can do the work (`Unsupported`), an exception for another error.
 pub fn or_none<T>(py: Python<'_>, result: crate::Result<T>) -> PyResult<Option<T>> {
     match result {
-        Ok(found) => Ok(Some(found)),
+        Ok(value) => Ok(Some(value)),
         Err(Error::Unsupported) => Ok(None),
-        Err(error) => Err(raised(py, error)),
+        Err(error) => Err(to_exception(py, error)),
     }
 }
 
-/// Runs an entry point. A panic, which is a bug of ours, becomes a `RuntimeError`: PyO3's own exception for it is no `Exception`, and
-/// would pass by everybody who fails a batch or stops a route.
-pub fn caught<T>(work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+/// Runs the body of a function that Python calls, and converts a panic, which is a bug in this module, to a `RuntimeError`.
+///
+/// PyO3's own exception for a panic is not a subclass of `Exception`, so the handlers that fail a batch or stop a route would miss it.
+pub fn catch_panic<T>(work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic_text(&panic);
         Err(PyRuntimeError::new_err(format!("bug in the compiled module: {text}; MQBRIDGE_NATIVE=0 runs without it")))
     })
 }
 
+/// Returns the message of a panic.
 fn panic_text(panic: &Box<dyn Any + Send>) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")

@@ -9,7 +9,7 @@ use crate::message::{Source, Store};
 use crate::pulsar::decode::{Decoder, Entry, Kind};
 use crate::pulsar::encode::{Limits, encode};
 use crate::python::pulsar_entry::PulsarEntry;
-use crate::python::{Messages, caught, or_none};
+use crate::python::{Messages, catch_panic, or_none};
 
 /// The fields of an entry as a tuple: payload; encoded metadata, None for a batch; number of messages and `ack_set` of a batch; ledger,
 /// entry; redelivery count; publish time and delivery time (ms); defect.
@@ -33,7 +33,7 @@ fn entry_of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<Str
 /// plain code can decode the entries.
 #[pyfunction]
 fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Defects)>> {
-    caught(|| {
+    catch_panic(|| {
         let mut decoder = Decoder::default();
         let mut defects = Vec::new();
         for (index, item) in entries.iter().enumerate() {
@@ -75,7 +75,7 @@ fn pulsar_encode<'py>(
     max_messages: usize,
     max_bytes: usize,
 ) -> PyResult<(Vec<EncodedEntry<'py>>, Defects)> {
-    caught(|| {
+    catch_panic(|| {
         let encoded = encode(messages.iter(), origin.map(str::as_bytes), &Limits { max_messages, max_bytes });
         let mut entries = Vec::with_capacity(encoded.entries.len());
         for entry in &encoded.entries {

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 use crate::message::{Source, Store};
 use crate::pulsar::decode::{Entry, is_due};
 use crate::pulsar::delivered::{self, Delivered};
-use crate::python::caught;
+use crate::python::catch_panic;
 
 /// An ordinary entry (see `delivered.rs`) with the attributes of `Entry`. A Python object for an attribute is made when Python reads
 /// the attribute.
@@ -188,7 +188,7 @@ impl PulsarRun {
 /// Only entries of different consumers may change their order.
 #[pyfunction]
 fn pulsar_runs<'py>(py: Python<'py>, frames: &Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    caught(|| {
+    catch_panic(|| {
         let mut result = Vec::new();
         let mut open_runs: Vec<PulsarRun> = Vec::new(); // at most one per consumer
         for frame in frames.iter() {

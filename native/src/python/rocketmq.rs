@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::Error;
 use crate::message::Source;
-use crate::python::{Messages, caught, or_none};
+use crate::python::{Messages, catch_panic, or_none};
 use crate::rocketmq::batch_builder::write_batch;
 use crate::rocketmq::decode;
 use crate::rocketmq::encode::{self, Encoded, IDS_PER_RESERVATION, Limits, Request, SingleSend};
@@ -78,7 +78,7 @@ fn is_protocol_error(py: Python<'_>, error: &PyErr) -> bool {
 /// Decodes consecutive pulls into messages; None if only the plain code can decode them.
 #[pyfunction]
 fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
-    caught(|| {
+    catch_panic(|| {
         let mut unpack = Callback { function: decompress, raised: None };
         let result =
             decode::decode_pulls(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| unpack.decompress(codec, data));
@@ -89,7 +89,7 @@ fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyR
 /// Returns the number of messages in a pull, and the queue offset of the first, if any; None if only the plain code can count them.
 #[pyfunction]
 fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<Option<(usize, Option<i64>)>> {
-    caught(|| {
+    catch_panic(|| {
         let mut unpack = Callback { function: decompress, raised: None };
         let result = decode::count(pull_of(pull), &mut |codec, data| unpack.decompress(codec, data));
         unpack.into_result(result)
@@ -99,7 +99,7 @@ fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<O
 /// Returns the number of records, and the lowest eight bits of their system flags, combined by OR.
 #[pyfunction]
 fn rocketmq_count_stored(py: Python<'_>, body: &[u8]) -> PyResult<Option<(usize, u8)>> {
-    caught(|| or_none(py, pulled::count_stored(body)))
+    catch_panic(|| or_none(py, pulled::count_stored(body)))
 }
 
 /// Encodes messages into send requests; see `encode` in request.py. None if only the plain code can encode them.
@@ -112,7 +112,7 @@ fn rocketmq_encode<'py>(
     now: i64,
     reserve_ids: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<EncodedFields<'py>>> {
-    caught(|| {
+    catch_panic(|| {
         let Ok(origin) = origin.map(|origin| origin.to_str()).transpose() else { return Ok(None) };
         let (max_bytes, max_messages, max_message_bytes, max_delay_ms, levels) = limits;
         let limits = Limits { max_bytes, max_messages, max_message_bytes, max_delay_ms, levels };

@@ -1,4 +1,6 @@
-//! `MessageView`: one message of a `Messages`, with the attributes of Python's `Message`, each made when it is asked for.
+//! `MessageView`: one message of a `Messages`, with the attributes and methods of Python's `Message`.
+//!
+//! The Python object for an attribute is made each time that Python reads the attribute.
 
 use std::sync::Arc;
 
@@ -24,12 +26,12 @@ impl MessageView {
     }
 }
 
-/// Text of a store, which is UTF-8 unless a decoder has a bug: then it is an exception.
+/// Returns a text of a store as a string of Python. Raises UnicodeDecodeError if it is not UTF-8, which would be a bug of a decoder.
 fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
     PyString::from_bytes(py, bytes)
 }
 
-/// The class `Message`, whose methods do for views, too.
+/// Returns Python's class `Message`. Some of its methods are also used for views.
 fn message_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "mqbridge.message", "Message")
@@ -69,7 +71,7 @@ impl MessageView {
 
     #[getter]
     fn msg_type<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
-        self.message().msg_type().map(|kind| text(py, kind)).transpose()
+        self.message().msg_type().map(|msg_type| text(py, msg_type)).transpose()
     }
 
     #[getter]
@@ -117,23 +119,23 @@ impl MessageView {
         self.message().defect().map(|defect| text(py, defect)).transpose()
     }
 
-    /// The first value under this key.
+    /// Returns the first value of this property, None if there is none.
     fn property<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Bound<'py, PyString>>> {
         self.message().property(key.as_bytes()).map(|value| text(py, value)).transpose()
     }
 
-    /// All values under this key.
+    /// Returns all values of this property.
     fn property_values<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Vec<Bound<'py, PyString>>> {
-        let found = self.message().properties().filter(|(name, _)| *name == key.as_bytes());
-        found.map(|(_, value)| text(py, value)).collect()
+        let matching = self.message().properties().filter(|(name, _)| *name == key.as_bytes());
+        matching.map(|(_, value)| text(py, value)).collect()
     }
 
-    /// Every field by name.
+    /// Returns every field by name.
     fn as_dict<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         message_class(slf.py())?.call_method1("as_dict", (slf,))
     }
 
-    /// A `Message` of Python with some fields changed.
+    /// Returns a copy as a `Message` object of Python, with some fields changed.
     #[pyo3(signature = (**changes))]
     fn replace<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         message_class(slf.py())?.call_method("replace", (slf,), changes)
